@@ -1,0 +1,46 @@
+"""Canonical JSON and its digest: equal requests have equal bytes (seed 003 section 5.2)."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+from switchyard.domain.money import plain
+
+# Says who asks, not what is asked for: two requests that differ here alone are the same request.
+IDENTITY_FREE_MEMBERS = frozenset({"trace_id"})
+
+_string = json.encoder.encode_basestring  # keeps non-ASCII as it is, as ensure_ascii=False does
+
+
+def canonical_json(value: Any) -> str:
+    """Sorted members, no white space, decimals in their only form, strings in NFC."""
+    match value:
+        case str():
+            return _string(value if value.isascii() else unicodedata.normalize("NFC", value))
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case Decimal():
+            return plain(value)
+        case Mapping():
+            members = [
+                f"{canonical_json(name)}:{canonical_json(value[name])}"
+                for name in sorted(value)
+                if name not in IDENTITY_FREE_MEMBERS
+            ]
+            return "{" + ",".join(members) + "}"
+        case list() | tuple():
+            return "[" + ",".join([canonical_json(item) for item in value]) + "]"
+        case _:
+            raise TypeError(f"not a JSON value: {type(value).__name__}")
+
+
+def digest(value: Any) -> str:
+    """`sha256:` and the hex digest of the canonical form."""
+    return "sha256:" + hashlib.sha256(canonical_json(value).encode()).hexdigest()

@@ -1,0 +1,57 @@
+"""A change: events and the rows they make, committed together or not at all."""
+
+import msgspec
+
+from switchyard.domain.events import Event
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """A report that was applied; there is never a second one with the same venue and id."""
+
+    venue: VenueName
+    exec_id: str
+    order_id: OrderId
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a reader has come."""
+
+    name: str
+    epoch: int
+    seq: int
+    hash: str
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What one decision wants written.
+
+    The rows carry what they expect: an order or outbox row of version n and a ledger entry of generation n
+    need n-1 (or nothing, for the first) in the database, and an execution must be new. Otherwise the whole
+    change is refused and its caller decides again.
+    """
+
+    events: tuple[Event, ...] = ()
+    orders: tuple[Order, ...] = ()
+    ledger: tuple[LedgerEntry, ...] = ()
+    outbox: tuple[OutboxRow, ...] = ()
+    executions: tuple[Execution, ...] = ()
+    cursors: tuple[Cursor, ...] = ()
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The change is in the journal, its events numbered from `first_seq` on (0 when it had none)."""
+
+    first_seq: int
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing of the change was written: a row had moved on, or the key was taken (by `ledger`)."""
+
+    ledger: LedgerEntry | None = None
+
+
+Outcome = Committed | Refused

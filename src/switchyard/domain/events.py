@@ -1,0 +1,183 @@
+"""Facts: what happened, in the past tense, as the journal keeps it for good.
+
+A fact that changed an order carries the order as it stood afterwards (`data.order`) and the outbox rows it
+changed (`data.outbox`), so that streams, the bus and a rebuild need nothing but the line itself.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, WorkerId
+from switchyard.domain.orders import OrderSnapshot, Side
+from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.reports import ExecutionReport
+
+EventType = Literal[
+    "OrderAccepted",
+    "OrderSending",  # an attempt to send begins
+    "OrderSent",  # the venue has the order
+    "OrderUpdated",  # the order changed for a reason that has no type of its own
+    "OrderUncertain",  # doubt began
+    "CancelRequested",
+    "CancelSent",
+    "ExecutionReport",
+    "ReportUnmatched",  # a venue reports on an order that nobody here knows
+    "AuditFileCut",  # the audit file lost lines that it had
+]
+
+# Accounts own events; what belongs to no account (a cut file, a stray report) is filed under this name.
+SYSTEM_ACCOUNT = AccountId("-")
+
+
+class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An outbox row as an event left it."""
+
+    kind: OutboxKind
+    number: int
+    status: OutboxStatus
+    attempt: int
+    next_attempt_at: datetime
+    last_error: str | None
+    worker: WorkerId | None
+
+
+class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The idempotency key an order was accepted under."""
+
+    operation: str
+    key: str
+    generation: int
+    digest: str
+    expires_at: datetime
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """The venue's market when an order arrived: slippage cannot be recovered later."""
+
+    bid: Decimal
+    ask: Decimal
+
+
+class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of every event that changed an order."""
+
+    order: OrderSnapshot
+    outbox: tuple[OutboxFact, ...] = ()
+    venue_client_id: VenueClientId | None = None
+    idempotency: KeyFact | None = None
+    quote: Quote | None = None
+
+
+class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of an `ExecutionReport` event: the venue's words, and which order they are about."""
+
+    exec_id: str
+    venue: str
+    venue_client_id: VenueClientId
+    venue_order_id: str
+    status: str
+    last_qty: Decimal
+    last_price: Decimal | None
+    filled_qty_total: Decimal
+    reason: str | None
+    at: datetime
+    symbol: str | None
+    side: Side | None
+
+
+class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `AuditFileCut`: how far the file should have reached, and how far it did."""
+
+    path: str
+    expected_seq: int
+    found_seq: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A fact that is not in the journal yet: it has no number, no time and no hash."""
+
+    type: EventType
+    account_id: AccountId
+    order_id: OrderId | None
+    tail: str
+    """The line from `"type"` on, without the closing brace: fixed here, so that every engine hashes the same bytes."""
+
+
+class JournalEvent(msgspec.Struct, frozen=True):
+    """A fact with its place in the journal."""
+
+    seq: int
+    at: datetime
+    type: EventType
+    account_id: AccountId
+    order_id: OrderId | None
+    text: str
+    """The line up to its hash: exactly the bytes that were hashed."""
+    hash: str
+
+    @property
+    def line(self) -> str:
+        """The whole line, as the audit file and the API show it."""
+        return f'{self.text},"hash":"{self.hash}"}}'
+
+
+_number_encoder = msgspec.json.Encoder(decimal_format="number")
+
+
+def encode(value: object) -> bytes:
+    """JSON with decimals as numbers, the form of every answer and event."""
+    return _number_encoder.encode(value)
+
+
+def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
+    """The fact with its line, as far as it is known before the journal numbers it."""
+    account_json = encode(account).decode()
+    order_json = f'"{order}"' if order else "null"
+    tail = f'"type":"{kind}","accountId":{account_json},"orderId":{order_json},"data":{encode(data).decode()}'
+    return Event(kind, account, order, tail)
+
+
+def outbox_fact(row: OutboxRow) -> OutboxFact:
+    """What an event says of an outbox row."""
+    return OutboxFact(
+        kind=row.kind,
+        number=row.number,
+        status=row.status,
+        attempt=row.attempt,
+        next_attempt_at=row.next_attempt_at,
+        last_error=row.last_error,
+        worker=row.worker,
+    )
+
+
+def key_fact(entry: LedgerEntry) -> KeyFact:
+    """What `OrderAccepted` says of the key."""
+    return KeyFact(
+        operation=entry.operation,
+        key=entry.idempotency_key,
+        generation=entry.generation,
+        digest=entry.request_digest,
+        expires_at=entry.expires_at,
+    )
+
+
+def report_fact(report: ExecutionReport, symbol: str | None, side: Side | None) -> ReportFact:
+    """The report as an event shows it."""
+    return ReportFact(
+        exec_id=report.exec_id,
+        venue=report.venue,
+        venue_client_id=report.venue_client_id,
+        venue_order_id=report.venue_order_id,
+        status=report.status,
+        last_qty=report.last_qty,
+        last_price=report.last_price,
+        filled_qty_total=report.filled_qty_total,
+        reason=report.reason,
+        at=report.at,
+        symbol=symbol,
+        side=side,
+    )

@@ -1,0 +1,34 @@
+"""One key, one order: what the ledger remembers of a request."""
+
+from datetime import datetime
+
+import msgspec
+
+from switchyard.domain.errors import InvalidKey
+from switchyard.domain.ids import AccountId, OrderId
+
+KEY_LENGTH_MAX = 255
+PLACE_ORDER = "orders"
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request with a key; its primary key is (account, operation, key)."""
+
+    account_id: AccountId
+    operation: str
+    idempotency_key: str
+    generation: int
+    """How often the key began anew after expiry; a write of n needs n-1 in the database."""
+    order_id: OrderId
+    request_digest: str
+    created_at: datetime
+    expires_at: datetime
+
+
+def checked_key(text: str) -> str:
+    """The key, or an error that names the header: 1 to 255 visible ASCII characters."""
+    if not 1 <= len(text) <= KEY_LENGTH_MAX:
+        raise InvalidKey(f"must have 1 to {KEY_LENGTH_MAX} characters")
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        raise InvalidKey("must consist of visible ASCII characters")
+    return text

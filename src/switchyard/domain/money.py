@@ -1,0 +1,61 @@
+"""Decimal amounts: prices, quantities, cash. Binary floats never come near them."""
+
+from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
+
+from switchyard.domain.errors import InvalidField
+
+# Eight decimals cover every venue we know of (one satoshi); more is a mistake at the caller's side.
+DECIMALS_MAX = 8
+# 10^15 units of anything is beyond any order; the bound keeps products within the context's digits.
+AMOUNT_LIMIT = Decimal(10) ** 15
+# A product of two amounts needs at most 46 digits, a sum of a million of them 52.
+EXACT = Context(prec=60, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
+ROUNDED = Context(prec=60, rounding=ROUND_HALF_EVEN, traps=[InvalidOperation, DivisionByZero, Overflow])
+
+ZERO = Decimal(0)
+ONE = Decimal(1)
+_SMALLEST = Decimal(1).scaleb(-DECIMALS_MAX)
+
+
+def canonical(value: Decimal) -> Decimal:
+    """The same number in its only form: no trailing zeros, no exponent above zero, no minus zero."""
+    if not value:
+        return ZERO
+    short = EXACT.normalize(value)
+    exponent = short.as_tuple().exponent
+    return EXACT.quantize(short, ONE) if isinstance(exponent, int) and exponent > 0 else short
+
+
+def plain(value: Decimal) -> str:
+    """The number as text without an exponent, the same text for equal numbers."""
+    return format(canonical(value), "f")
+
+
+def positive_amount(value: Decimal, field: str) -> Decimal:
+    """The amount in canonical form, or an error that names the field."""
+    if not value.is_finite():
+        raise InvalidField(field, "must be a finite number")
+    if value <= 0:
+        raise InvalidField(field, "must be greater than 0")
+    if value >= AMOUNT_LIMIT:
+        raise InvalidField(field, f"must be less than {AMOUNT_LIMIT:f}")
+    if value.adjusted() < -DECIMALS_MAX:
+        raise InvalidField(field, f"at most {DECIMALS_MAX} decimals")
+    try:
+        amount = canonical(value)
+    except Inexact:
+        raise InvalidField(field, f"at most {DECIMALS_MAX} decimals") from None
+    exponent = amount.as_tuple().exponent
+    if isinstance(exponent, int) and exponent < -DECIMALS_MAX:
+        raise InvalidField(field, f"at most {DECIMALS_MAX} decimals")
+    return amount
+
+
+def is_multiple(value: Decimal, step: Decimal) -> bool:
+    """Whether the value is a whole number of steps."""
+    return not EXACT.remainder(value, step)
+
+
+def average(notional: Decimal, qty: Decimal) -> Decimal:
+    """Notional per unit, rounded to the most decimals an amount can have."""
+    return canonical(ROUNDED.quantize(ROUNDED.divide(notional, qty), _SMALLEST))

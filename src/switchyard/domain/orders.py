@@ -1,0 +1,175 @@
+"""An order as it is asked for, as it is kept, and as it is shown."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from switchyard.domain.errors import InvalidField, Unsupported
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.instruments import Catalogue, check_steps
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
+
+Side = Literal["BUY", "SELL"]
+OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
+TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
+
+SYMBOL_LENGTH_MAX = 64
+LABEL_LENGTH_MAX = 128
+TAGS_MAX = 16
+
+
+class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """The body of `POST /orders`."""
+
+    symbol: str
+    side: Side
+    type: OrderType
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    time_in_force: TimeInForce | None = None
+    client_order_id: str | None = None
+    strategy: str | None = None
+    tags: tuple[str, ...] = ()
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """The order's row: everything that its events have made of it."""
+
+    order_id: OrderId
+    account_id: AccountId
+    client_order_id: str | None
+    """The caller's own label; nothing here depends on it."""
+    venue_client_id: VenueClientId
+    symbol: str
+    side: Side
+    type: OrderType
+    time_in_force: TimeInForce
+    qty: Decimal
+    price: Decimal | None
+    stop_price: Decimal | None
+    status: Status
+    filled_qty: Decimal
+    filled_notional: Decimal
+    """Sum of quantity times price over all fills, exact; the average follows from it."""
+    venue: VenueName
+    venue_order_id: str | None
+    reason: str | None
+    strategy: str | None
+    tags: tuple[str, ...]
+    accepted_at: datetime
+    updated_at: datetime
+    version: int
+    """Starts at 1; a write of version n needs n-1 in the database."""
+
+
+class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a client sees of an order, in answers, streams and events alike."""
+
+    order_id: OrderId
+    account_id: AccountId
+    client_order_id: str | None
+    symbol: str
+    side: Side
+    type: OrderType
+    time_in_force: TimeInForce
+    qty: Decimal
+    price: Decimal | None
+    stop_price: Decimal | None
+    status: Status
+    filled_qty: Decimal
+    remaining_qty: Decimal
+    avg_price: Decimal | None
+    venue: VenueName
+    venue_order_id: str | None
+    reason: str | None
+    strategy: str | None
+    tags: tuple[str, ...]
+    accepted_at: datetime
+    updated_at: datetime
+    version: int
+
+
+def snapshot(order: Order) -> OrderSnapshot:
+    """The order as its account sees it."""
+    return OrderSnapshot(
+        order_id=order.order_id,
+        account_id=order.account_id,
+        client_order_id=order.client_order_id,
+        symbol=order.symbol,
+        side=order.side,
+        type=order.type,
+        time_in_force=order.time_in_force,
+        qty=order.qty,
+        price=order.price,
+        stop_price=order.stop_price,
+        status=order.status,
+        filled_qty=order.filled_qty,
+        remaining_qty=remaining_qty(order),
+        avg_price=average(order.filled_notional, order.filled_qty) if order.filled_qty else None,
+        venue=order.venue,
+        venue_order_id=order.venue_order_id,
+        reason=order.reason,
+        strategy=order.strategy,
+        tags=order.tags,
+        accepted_at=order.accepted_at,
+        updated_at=order.updated_at,
+        version=order.version,
+    )
+
+
+def remaining_qty(order: Order) -> Decimal:
+    """What is still to be filled; never below zero, even after an overfill."""
+    if not order.filled_qty:
+        return order.qty
+    return max(canonical(EXACT.subtract(order.qty, order.filled_qty)), ZERO)
+
+
+def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
+    """The request with its amounts in canonical form and its defaults filled in, or the first field that is wrong."""
+    check_label("symbol", request.symbol, SYMBOL_LENGTH_MAX)
+    check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
+    check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
+    if len(request.tags) > TAGS_MAX:
+        raise InvalidField("tags", f"at most {TAGS_MAX}")
+    for tag in request.tags:
+        check_label("tags", tag, LABEL_LENGTH_MAX)
+    if request.type in ("STOP", "STOP_LIMIT"):
+        raise Unsupported("type", f"{request.type} orders are not supported yet")
+    if request.time_in_force == "DAY":
+        raise Unsupported("timeInForce", "DAY is not supported yet")
+    if request.stop_price is not None:
+        raise InvalidField("stopPrice", f"not allowed on a {request.type} order")
+    if request.type == "LIMIT" and request.price is None:
+        raise InvalidField("price", "required on a LIMIT order")
+    if request.type == "MARKET" and request.price is not None:
+        raise InvalidField("price", "not allowed on a MARKET order")
+    qty = positive_amount(request.qty, "qty")
+    price = None if request.price is None else positive_amount(request.price, "price")
+    check_steps(catalogue.find(request.symbol), qty, {"price": price})
+    return OrderRequest(
+        symbol=request.symbol,
+        side=request.side,
+        type=request.type,
+        qty=qty,
+        price=price,
+        time_in_force=request.time_in_force or ("IOC" if request.type == "MARKET" else "GTC"),
+        client_order_id=request.client_order_id,
+        strategy=request.strategy,
+        tags=request.tags,
+    )
+
+
+def check_label(field: str, text: str | None, length_max: int) -> None:
+    """A label is short and printable: it ends up in logs, files and other people's systems."""
+    if text is None:
+        return
+    if not text:
+        raise InvalidField(field, "must not be empty")
+    if len(text) > length_max:
+        raise InvalidField(field, f"at most {length_max} characters")
+    if not text.isprintable():
+        raise InvalidField(field, "must consist of printable characters")

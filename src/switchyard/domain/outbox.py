@@ -1,0 +1,54 @@
+"""What has to be sent to a venue, and how far that has come."""
+
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from switchyard.domain.ids import OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.orders import Order
+
+OutboxKind = Literal["new", "cancel"]
+OutboxStatus = Literal[
+    "queued",
+    "sending",  # an attempt is committed, its outcome is not
+    "sent",
+    "failed",  # to be tried again at `next_attempt_at`
+    "uncertain",  # only evidence or a person ends this
+    "dead",
+]
+
+
+class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One message to a venue: the order itself, or a cancel of it."""
+
+    order_id: OrderId
+    kind: OutboxKind
+    number: int
+    """Counts the rows of one kind of one order; 1 for the order itself."""
+    venue: VenueName
+    venue_client_id: VenueClientId
+    status: OutboxStatus
+    attempt: int
+    """Attempts begun; an outcome is written only by the attempt it belongs to."""
+    next_attempt_at: datetime
+    last_error: str | None
+    worker: WorkerId | None
+    """Who is sending; tells an orphan from a row in good hands."""
+    created_at: datetime
+    updated_at: datetime
+    version: int
+
+
+class OrderState(msgspec.Struct, frozen=True, kw_only=True):
+    """An order with its outbox rows: what a decision looks at."""
+
+    order: Order
+    outbox: tuple[OutboxRow, ...]
+
+    def row(self, kind: OutboxKind, number: int) -> OutboxRow:
+        """The row that was loaded with the order."""
+        for row in self.outbox:
+            if row.kind == kind and row.number == number:
+                return row
+        raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")

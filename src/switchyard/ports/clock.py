@@ -1,0 +1,28 @@
+"""Time and randomness, so that tests can own both."""
+
+from datetime import datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What time it is."""
+
+    def now(self) -> datetime:
+        """The time in UTC."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds that never go back, for measuring how long something took."""
+        ...
+
+
+class Randomness(Protocol):
+    """Where ids and jitter come from."""
+
+    def bits(self, count: int) -> int:
+        """An integer of that many unpredictable bits."""
+        ...
+
+    def jitter(self) -> float:
+        """A number between -1 and 1."""
+        ...

@@ -1,0 +1,56 @@
+"""The one write port: load rows, append changes, read events."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from switchyard.domain.changes import Change, Cursor, Outcome
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import OrderId, VenueClientId
+from switchyard.domain.outbox import OrderState
+
+# A page is what one read may hold in memory; readers loop.
+PAGE_MAX = 1_000
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The journal's newest place; seq 0 and the genesis hash when it is empty."""
+
+    epoch: int
+    seq: int
+    hash: str
+
+
+class Journal(Protocol):
+    """The append-only, gap-free, hash-chained record and the rows derived from it."""
+
+    async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
+        """The orders that exist, each with all of its outbox rows."""
+        ...
+
+    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+        """The same, found by the ids that a venue knows."""
+        ...
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Commit a group at once and answer for each change; durable when this returns.
+
+        Changes of one group touch different rows (the sequencer sees to it). A refused change harms no other.
+        The same `group_id` again changes nothing and answers the same, so a lost answer is asked for again.
+        Raises JournalUnavailable when certainly nothing was written, OutcomeUnknown when that is not certain.
+        """
+        ...
+
+    async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        """The next events in order, at most a page."""
+        ...
+
+    async def head(self, shard: int) -> Head:
+        """The newest place."""
+        ...
+
+    async def cursor(self, name: str) -> Cursor | None:
+        """How far the named reader has come."""
+        ...

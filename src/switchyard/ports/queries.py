@@ -1,0 +1,89 @@
+"""Reads that decide nothing: what people and stages look up."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import AccountId, OrderId, WorkerId
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OrderState, OutboxRow
+
+
+class OrderFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which of an account's orders to list, newest first; `before` is the last id of the page before."""
+
+    account_id: AccountId
+    statuses: tuple[Status, ...] = ()
+    symbol: str | None = None
+    side: str | None = None
+    strategy: str | None = None
+    client_order_id: str | None = None
+    before: OrderId | None = None
+    limit: int = 100
+
+
+class Due(msgspec.Struct, frozen=True):
+    """An outbox row whose time has come, with its order's state."""
+
+    row: OutboxRow
+    state: OrderState
+
+
+class OutboxCount(msgspec.Struct, frozen=True):
+    """How many outbox rows are unfinished in one status, and since when the oldest waits."""
+
+    status: str
+    rows: int
+    oldest_created_at: datetime | None
+
+
+class Queries(Protocol):
+    """Bounded lookups over the journal and its rows."""
+
+    async def order(self, order_id: OrderId) -> Order | None:
+        """One order."""
+        ...
+
+    async def orders(self, wanted: OrderFilter) -> list[Order]:
+        """One page of an account's orders, newest first."""
+        ...
+
+    async def last_events(
+        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The newest events of an order or of an account, oldest of them first."""
+        ...
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The next events of an order or of an account after a journal number."""
+        ...
+
+    async def due(self, now: datetime, limit: int) -> list[Due]:
+        """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
+        ...
+
+    async def sending(self, limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet."""
+        ...
+
+    async def outbox_counts(self) -> Sequence[OutboxCount]:
+        """Unfinished outbox rows by status."""
+        ...
+
+
+class Liveness(Protocol):
+    """Which workers are alive: proven by a lock that dies with its holder, never by a clock."""
+
+    async def hold(self, worker: WorkerId) -> None:
+        """Be alive under this name until the process ends."""
+        ...
+
+    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        """Those of the named workers that are proven gone."""
+        ...

@@ -1,0 +1,104 @@
+"""A venue: where orders are executed, and what may be relied on there."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Literal, Protocol
+
+import msgspec
+
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.orders import Order
+from switchyard.domain.reports import ExecutionReport
+
+Dedupe = Literal["forever", "open_only", "ttl", "none"]
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What the venue promises; how an order in doubt is settled rests on it."""
+
+    dedupe: Dedupe
+    """For how long a repeated client order id is recognised."""
+    lookup: bool
+    """Whether an order can be found by its client order id."""
+    acceptance_window: timedelta = timedelta(seconds=10)
+    """How long after the send an order may still turn up."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The venue has it."""
+
+    venue_order_id: str
+
+
+class VenueRefused(msgspec.Struct, frozen=True):
+    """A refusal that the venue's documents call final."""
+
+    reason: str
+
+
+class Unsent(msgspec.Struct, frozen=True):
+    """Proven: the venue has not got it (connection refused, throttled before processing)."""
+
+    error: str
+    retry_after: timedelta | None = None
+
+
+class Ambiguous(msgspec.Struct, frozen=True):
+    """Bytes left and no readable answer came back."""
+
+    error: str
+
+
+SendOutcome = Accepted | VenueRefused | Unsent | Ambiguous
+
+
+class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An order as the venue has it."""
+
+    venue_client_id: VenueClientId
+    venue_order_id: str
+    status: str
+    filled_qty: Decimal
+
+
+class ReportPage(msgspec.Struct, frozen=True):
+    """Reports in the venue's own numbering; the last number is the cursor for the next page."""
+
+    reports: Sequence[ExecutionReport]
+    last_number: int
+
+
+class Venue(Protocol):
+    """One execution venue. Methods never raise for what a venue may do; they return it."""
+
+    @property
+    def name(self) -> VenueName:
+        """What the router and the settings call it."""
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What may be relied on."""
+        ...
+
+    async def submit(self, order: Order) -> SendOutcome:
+        """Send an order under its `venue_client_id`."""
+        ...
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        """Ask to drop an order, by its `venue_client_id`."""
+        ...
+
+    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+        """The order as the venue has it, or none."""
+        ...
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        """The next execution reports; waits a short while when there are none."""
+        ...
+
+    def quote(self, symbol: str) -> Quote | None:
+        """The market right now, where the adapter knows it without asking."""
+        ...
