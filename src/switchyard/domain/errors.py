@@ -15,6 +15,7 @@ SwitchyardError
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   └── JournalUnavailable    the database did not take it, and certainly so
 ├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
+│   └── JournalBroken         a commit failed on the disk: the process must end
 └── StartRefused              the process must not run like this
     ├── SettingError          a setting is wrong; names it
     ├── SchemaMismatch        the database's schema is too old or too new
@@ -132,6 +133,10 @@ class OutcomeUnknown(SwitchyardError):
     """The commit's answer was lost: the request may or may not be written."""
 
     reason = "OUTCOME_UNKNOWN"
+
+
+class JournalBroken(OutcomeUnknown):
+    """A commit failed in a way after which nothing this process writes can be trusted."""
 
 
 class StartRefused(SwitchyardError):

@@ -1,0 +1,79 @@
+"""One SQLite file as journal, queries and liveness."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+
+from switchyard.adapters.schema_files import check_version, schema_files
+from switchyard.adapters.sqlite.connections import Connections, connect, hold_alone
+from switchyard.adapters.sqlite.journal import SqliteJournal
+from switchyard.adapters.sqlite.queries import SqliteLiveness, SqliteQueries
+from switchyard.domain.errors import SchemaMismatch
+
+
+class SqliteDatabase:
+    """The embedded engine: durable, one process."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self.journal = SqliteJournal(connections)
+        self.queries = SqliteQueries(connections)
+        self.liveness = SqliteLiveness()
+
+    @classmethod
+    async def open(cls, path: Path) -> "SqliteDatabase":
+        """Open the file for this process alone."""
+        return await asyncio.to_thread(cls._open, path)
+
+    @classmethod
+    def _open(cls, path: Path) -> "SqliteDatabase":
+        files = schema_files(__package__)
+        connections = Connections(path)
+        try:
+            check_version(_version(connections.writer, path), len(files))
+            return cls(connections)
+        except BaseException:
+            connections.close()
+            raise
+
+    @staticmethod
+    async def upgrade(path: Path) -> int:
+        """Bring the file's schema to this version, each step in one transaction; returns the version."""
+        return await asyncio.to_thread(_upgrade, path)
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Nobody else writes to an embedded journal, so there is no news from outside."""
+
+    async def close(self) -> None:
+        """Finish what is being written and release the file."""
+        await asyncio.to_thread(self._connections.close)
+
+
+def _version(connection: apsw.Connection, path: Path) -> int:
+    try:
+        row = connection.execute("PRAGMA user_version").fetchone()
+    except apsw.NotADBError:
+        raise SchemaMismatch(f"{path} is not a SQLite database") from None
+    assert row is not None
+    return int(row[0])
+
+
+def _upgrade(path: Path) -> int:
+    files = schema_files(__package__)
+    lock = hold_alone(path)
+    connection = connect(path)
+    try:
+        found = _version(connection, path)
+        if found > len(files):
+            check_version(found, len(files))
+        for file in files[found:]:
+            with connection:
+                connection.execute(file.sql)
+                connection.execute(f"PRAGMA user_version = {file.number}")
+        return len(files)
+    finally:
+        connection.close()
+        os.close(lock)

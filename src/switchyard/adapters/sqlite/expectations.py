@@ -1,0 +1,68 @@
+"""What a group's changes expect of the database, checked before anything is written."""
+
+from collections.abc import Sequence
+
+import apsw
+
+from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite.statements import LEDGER_BY_KEY, ORDER_VERSIONS, OUTBOX_VERSIONS, SEEN_EXECUTIONS
+from switchyard.domain.changes import Change, Refused
+
+
+def refusals(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Refused]:
+    """Changes that expect what is not there, by number.
+
+    New rows are looked up only when `thorough`: their ids are fresh, so that looking would be wasted work, and
+    a unique index catches the one that is not.
+    """
+    refused: dict[int, Refused] = {}
+    for number in _stale_orders(connection, changes, thorough):
+        refused[number] = Refused()
+    for number in _stale_outbox(connection, changes, thorough):
+        refused[number] = Refused()
+    for number in _seen_executions(connection, changes):
+        refused[number] = Refused()
+    refused.update(_taken_keys(connection, changes))
+    return refused
+
+
+def _stale_orders(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
+    checked = [(n, row) for n, change in enumerate(changes) for row in change.orders if thorough or row.version > 1]
+    if not checked:
+        return []
+    keys = [(row.order_id, row.venue_client_id if row.version == 1 else None) for _, row in checked]
+    found = dict(connection.execute(ORDER_VERSIONS, (rows.text_array(keys),)))
+    return [number for number, row in checked if found.get(row.order_id, 0) != row.version - 1]
+
+
+def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
+    checked = [(n, row) for n, change in enumerate(changes) for row in change.outbox if thorough or row.version > 1]
+    if not checked:
+        return []
+    keys = [(row.order_id, row.kind, row.number) for _, row in checked]
+    found = {tuple(key): version for *key, version in connection.execute(OUTBOX_VERSIONS, (rows.text_array(keys),))}
+    return [number for (number, row), key in zip(checked, keys, strict=True) if found.get(key, 0) != row.version - 1]
+
+
+def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
+    checked = [(n, row) for n, change in enumerate(changes) for row in change.executions]
+    if not checked:
+        return []
+    keys = [(row.venue, row.exec_id) for _, row in checked]
+    seen = set(connection.execute(SEEN_EXECUTIONS, (rows.text_array(keys),)))
+    return [number for (number, _), key in zip(checked, keys, strict=True) if key in seen]
+
+
+def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Refused]:
+    checked = [(n, entry) for n, change in enumerate(changes) for entry in change.ledger]
+    if not checked:
+        return {}
+    keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]
+    taken = map(rows.ledger_entry, connection.execute(LEDGER_BY_KEY, (rows.text_array(keys),)))
+    by_key = {(entry.account_id, entry.operation, entry.idempotency_key): entry for entry in taken}
+    refused = {}
+    for (number, entry), key in zip(checked, keys, strict=True):
+        earlier = by_key.get(key)
+        if entry.generation != (0 if earlier is None else earlier.generation + 1):
+            refused[number] = Refused(earlier)
+    return refused

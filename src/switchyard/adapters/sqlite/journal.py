@@ -1,0 +1,207 @@
+"""The journal on SQLite: one transaction per group, one statement per table."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import apsw
+import msgspec
+import structlog
+
+from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.expectations import refusals
+from switchyard.adapters.sqlite.statements import (
+    FORGET_GROUPS,
+    INSERT_EVENTS,
+    INSERT_EXECUTIONS,
+    INSERT_GROUP,
+    SELECT_BY_CLIENT_ID,
+    SELECT_OUTBOX_OF,
+    SELECT_STATES,
+    UPSERT_CURSORS,
+    UPSERT_LEDGER,
+    UPSERT_ORDERS,
+    UPSERT_OUTBOX,
+)
+from switchyard.domain.chain import head_text, link, stamp
+from switchyard.domain.changes import Change, Committed, Cursor, Outcome, Refused
+from switchyard.domain.errors import JournalBroken, JournalUnavailable
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import OrderId, VenueClientId
+from switchyard.domain.outbox import OrderState
+from switchyard.ports.journal import PAGE_MAX, Head
+
+log = structlog.get_logger()
+
+# A lost answer is asked for again within seconds; an hour leaves room for a debugger.
+GROUP_MEMORY = timedelta(hours=1)
+# Old groups are forgotten once in so many events, since each look costs a statement.
+FORGET_EVERY = 4_096
+
+
+class SqliteJournal:
+    """ports.journal.Journal on one file in one process."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._head, self._at = self._read_head(connections.writer)
+        self._broken = False
+
+    async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
+        """The orders that exist, each with all of its outbox rows."""
+        ids = rows.text_array(order_ids)
+
+        def look(connection: apsw.Connection) -> dict[str, OrderState]:
+            with connection:  # one snapshot for the orders and their rows
+                orders = connection.execute(SELECT_STATES, (ids,)).fetchall()
+                outbox = connection.execute(SELECT_OUTBOX_OF, (ids,)).fetchall()
+            return rows.states(orders, outbox)
+
+        found = await self._connections.read(look)
+        return {OrderId(key): state for key, state in found.items()}
+
+    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+        """The same, found by the ids that a venue knows."""
+        wanted = rows.text_array(ids)
+
+        def look(connection: apsw.Connection) -> dict[str, OrderState]:
+            with connection:
+                orders = connection.execute(SELECT_BY_CLIENT_ID, (wanted,)).fetchall()
+                order_ids = rows.text_array([row[0] for row in orders])
+                outbox = connection.execute(SELECT_OUTBOX_OF, (order_ids,)).fetchall()
+            return rows.states(orders, outbox)
+
+        found = await self._connections.read(look)
+        return {state.order.venue_client_id: state for state in found.values()}
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        """Commit a group at once and answer for each change; durable when this returns."""
+        assert shard == 0, "an embedded journal has one shard"
+        return await self._connections.write(lambda connection: self._append(connection, group_id, changes, now))
+
+    async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        """The next events in order, at most a page."""
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        page = (after_seq, min(limit, PAGE_MAX))
+        return await self._connections.read(
+            lambda connection: list(map(rows.journal_event, connection.execute(sql, page)))
+        )
+
+    async def head(self, shard: int) -> Head:
+        """The newest place."""
+        head, _ = await self._connections.read(self._read_head)
+        return head
+
+    async def cursor(self, name: str) -> Cursor | None:
+        """How far the named reader has come."""
+        sql = "SELECT name, epoch, seq, hash FROM reader_cursors WHERE name = ?"
+        row = await self._connections.read(lambda connection: connection.execute(sql, (name,)).fetchone())
+        return None if row is None else Cursor(name=row[0], epoch=row[1], seq=row[2], hash=row[3])
+
+    @staticmethod
+    def _read_head(connection: apsw.Connection) -> tuple[Head, datetime]:
+        row = connection.execute("SELECT epoch, seq, hash, at FROM journal_heads WHERE shard = 0").fetchone()
+        assert row is not None, "the schema puts the first head in place"
+        epoch, seq, digest, at = row
+        return Head(epoch, seq, digest), datetime.fromisoformat(at)
+
+    def _append(
+        self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime
+    ) -> list[Outcome]:
+        if self._broken:
+            raise JournalUnavailable("the journal failed to commit before; the process is ending")
+        for thorough in (False, True):
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                outcomes, head, at = self._write(connection, group_id, changes, now, thorough)
+            except apsw.ConstraintError as error:
+                self._roll_back(connection)
+                if thorough:
+                    raise JournalUnavailable(f"the database refused the group: {error}") from error
+                continue  # a new row was not new: look at each of them and refuse that one
+            except (apsw.Error, OverflowError, UnicodeError) as error:
+                self._roll_back(connection)
+                raise JournalUnavailable(f"the database refused the group: {error}") from error
+            self._commit(connection)
+            self._head, self._at = head, at
+            return outcomes
+        raise AssertionError("unreachable")
+
+    def _commit(self, connection: apsw.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except apsw.Error as error:
+            # After a failed fsync nobody knows what is on the disk; no later success may hide that.
+            self._broken = True
+            log.critical("commit failed", error=str(error))
+            raise JournalBroken(f"commit failed: {error}") from error
+
+    def _roll_back(self, connection: apsw.Connection) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+    def _write(
+        self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime, thorough: bool
+    ) -> tuple[list[Outcome], Head, datetime]:
+        known = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
+        if known is not None:
+            return _outcomes_from(known[0]), self._head, self._at
+        refused = refusals(connection, changes, thorough)
+        kept = [change for number, change in enumerate(changes) if number not in refused]
+        at = max(now, self._at)
+        head, outcomes = self._write_events(connection, changes, refused, stamp(at))
+        for sql, made in (
+            (UPSERT_ORDERS, [row for change in kept for row in change.orders]),
+            (UPSERT_LEDGER, [row for change in kept for row in change.ledger]),
+            (UPSERT_OUTBOX, [row for change in kept for row in change.outbox]),
+            (INSERT_EXECUTIONS, [row for change in kept for row in change.executions]),
+            (UPSERT_CURSORS, [row for change in kept for row in change.cursors]),
+        ):
+            if made:
+                connection.execute(sql, (rows.arrays(made),))
+        if kept:
+            connection.execute(INSERT_GROUP, (group_id, stamp(at), _outcomes_text(outcomes)))
+            if head.seq // FORGET_EVERY != self._head.seq // FORGET_EVERY:
+                connection.execute(FORGET_GROUPS, (stamp(at - GROUP_MEMORY),))
+        return outcomes, head, at
+
+    def _write_events(
+        self, connection: apsw.Connection, changes: Sequence[Change], refused: Mapping[int, Refused], at: str
+    ) -> tuple[Head, list[Outcome]]:
+        epoch, seq, digest = self._head.epoch, self._head.seq, self._head.hash
+        made = []
+        outcomes: list[Outcome] = []
+        for number, change in enumerate(changes):
+            refusal = refused.get(number)
+            if refusal is not None:
+                outcomes.append(refusal)
+                continue
+            outcomes.append(Committed(seq + 1 if change.events else 0))
+            for event in change.events:
+                seq += 1
+                text = head_text(epoch, 0, seq, at) + event.tail
+                digest = link(digest, text)
+                made.append((seq, epoch, at, event.type, event.account_id, event.order_id, text, digest))
+        if made:
+            connection.execute(INSERT_EVENTS, (rows.text_array(made),))
+            connection.execute("UPDATE journal_heads SET seq = ?, hash = ?, at = ? WHERE shard = 0", (seq, digest, at))
+        return Head(epoch, seq, digest), outcomes
+
+
+class _StoredOutcome(msgspec.Struct, array_like=True):
+    first_seq: int | None
+    ledger: LedgerEntry | None = None
+
+
+def _outcomes_text(outcomes: Sequence[Outcome]) -> str:
+    stored = [
+        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.ledger)
+        for outcome in outcomes
+    ]
+    return msgspec.json.encode(stored).decode()
+
+
+def _outcomes_from(text: str) -> list[Outcome]:
+    stored = msgspec.json.decode(text, type=list[_StoredOutcome])
+    return [Refused(one.ledger) if one.first_seq is None else Committed(one.first_seq) for one in stored]

@@ -1,0 +1,133 @@
+"""Lookups on SQLite: each one bounded statement in a reader's thread."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import apsw
+
+from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
+from switchyard.domain.chain import stamp
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import AccountId, OrderId, WorkerId
+from switchyard.domain.orders import Order
+from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.queries import Due, OrderFilter, OutboxCount
+
+_DUE = """
+SELECT order_id, kind, number FROM outbox_orders AS due
+WHERE status IN ('queued', 'failed') AND next_attempt_at <= ?
+AND (kind = 'new' OR EXISTS (
+    SELECT 1 FROM outbox_orders AS first
+    WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
+ORDER BY created_at, order_id LIMIT ?
+"""
+_SENDING = "SELECT order_id, kind, number FROM outbox_orders WHERE status = 'sending' LIMIT ?"
+_COUNTS = """
+SELECT status, count(*), min(created_at) FROM outbox_orders
+WHERE status IN ('queued', 'failed') GROUP BY status
+UNION ALL
+SELECT status, count(*), min(created_at) FROM outbox_orders
+WHERE status IN ('sending', 'uncertain') GROUP BY status
+"""
+
+
+class SqliteQueries:
+    """ports.queries.Queries on SQLite."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def order(self, order_id: OrderId) -> Order | None:
+        """One order."""
+        sql = f"SELECT {rows.ORDER_COLUMNS} FROM orders WHERE order_id = ?"
+        row = await self._connections.read(lambda connection: connection.execute(sql, (order_id,)).fetchone())
+        return None if row is None else rows.order(row)
+
+    async def orders(self, wanted: OrderFilter) -> list[Order]:
+        """One page of an account's orders, newest first."""
+        terms: list[tuple[str, Any]] = [("account_id = ?", wanted.account_id)]
+        if wanted.statuses:
+            terms.append(("status IN (SELECT value FROM json_each(?))", rows.text_array(wanted.statuses)))
+        columns = ("symbol", "side", "strategy", "client_order_id")
+        terms += [(f"{column} = ?", value) for column in columns if (value := getattr(wanted, column)) is not None]
+        if wanted.before is not None:
+            terms.append(("order_id < ?", wanted.before))
+        where = " AND ".join(term for term, _ in terms)
+        sql = f"SELECT {rows.ORDER_COLUMNS} FROM orders WHERE {where} ORDER BY order_id DESC LIMIT ?"
+        values = (*(value for _, value in terms), min(wanted.limit, PAGE_MAX))
+        return await self._connections.read(lambda connection: list(map(rows.order, connection.execute(sql, values))))
+
+    async def last_events(
+        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The newest events of an order or of an account, oldest of them first."""
+        column, value = _owner(account_id, order_id)
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = ? ORDER BY seq DESC LIMIT ?"
+        page = await self._events(sql, (value, min(limit, PAGE_MAX)))
+        return page[::-1]
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The next events of an order or of an account after a journal number."""
+        column, value = _owner(account_id, order_id)
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
+        return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
+
+    async def due(self, now: datetime, limit: int) -> list[Due]:
+        """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
+        return await self._with_states(_DUE, (stamp(now), min(limit, PAGE_MAX)))
+
+    async def sending(self, limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet."""
+        return await self._with_states(_SENDING, (min(limit, PAGE_MAX),))
+
+    async def outbox_counts(self) -> Sequence[OutboxCount]:
+        """Unfinished outbox rows by status."""
+        found: list[Any] = await self._connections.read(lambda connection: connection.execute(_COUNTS).fetchall())
+        return [OutboxCount(status, count, datetime.fromisoformat(oldest)) for status, count, oldest in found]
+
+    async def _events(self, sql: str, values: tuple[Any, ...]) -> list[JournalEvent]:
+        return await self._connections.read(
+            lambda connection: list(map(rows.journal_event, connection.execute(sql, values)))
+        )
+
+    async def _with_states(self, sql: str, values: tuple[Any, ...]) -> list[Due]:
+        def look(connection: apsw.Connection) -> list[Due]:
+            with connection:  # one snapshot for the rows and their orders
+                keys: list[Any] = connection.execute(sql, values).fetchall()
+                if not keys:
+                    return []
+                ids = rows.text_array(list({key[0] for key in keys}))
+                states = rows.states(
+                    connection.execute(SELECT_STATES, (ids,)), connection.execute(SELECT_OUTBOX_OF, (ids,))
+                )
+            return [Due(states[order_id].row(kind, number), states[order_id]) for order_id, kind, number in keys]
+
+        return await self._connections.read(look)
+
+
+class SqliteLiveness:
+    """ports.queries.Liveness: the file lock proves that whoever wrote before is gone."""
+
+    def __init__(self) -> None:
+        self._living: set[WorkerId] = set()
+
+    async def hold(self, worker: WorkerId) -> None:
+        """Be alive under this name until the process ends."""
+        self._living.add(worker)
+
+    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        """Every worker that is not of this process."""
+        return frozenset(workers) - self._living
+
+
+def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:
+    if order_id is not None:
+        assert account_id is None, "one or the other"
+        return "order_id", order_id
+    assert account_id is not None, "one or the other"
+    return "account_id", account_id

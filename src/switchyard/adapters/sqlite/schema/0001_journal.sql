@@ -1,0 +1,110 @@
+-- The journal and the rows derived from it. Amounts and times are TEXT: arithmetic happens in Python only,
+-- and times have one fixed form, so that their text order is their order.
+
+CREATE TABLE journal_heads (
+    shard INTEGER PRIMARY KEY,
+    epoch INTEGER NOT NULL,
+    seq   INTEGER NOT NULL,
+    hash  TEXT NOT NULL,
+    at    TEXT NOT NULL
+) STRICT;
+
+INSERT INTO journal_heads VALUES (0, 1, 0, printf('%.64d', 0), '1970-01-01T00:00:00.000000Z');
+
+-- An embedded journal has one shard, so that `seq` itself is the row's key: appending is writing at the end,
+-- and a sealed range of numbers can be verified, copied and dropped by itself.
+CREATE TABLE events (
+    seq        INTEGER PRIMARY KEY,
+    epoch      INTEGER NOT NULL,
+    at         TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    account_id TEXT NOT NULL,
+    order_id   TEXT,
+    text       TEXT NOT NULL,
+    hash       TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX events_of_account ON events (account_id);
+CREATE INDEX events_of_order ON events (order_id) WHERE order_id IS NOT NULL;
+
+CREATE TABLE orders (
+    order_id        TEXT PRIMARY KEY,
+    account_id      TEXT NOT NULL,
+    client_order_id TEXT,
+    venue_client_id TEXT NOT NULL UNIQUE,
+    symbol          TEXT NOT NULL,
+    side            TEXT NOT NULL,
+    type            TEXT NOT NULL,
+    time_in_force   TEXT NOT NULL,
+    qty             TEXT NOT NULL,
+    price           TEXT,
+    stop_price      TEXT,
+    status          TEXT NOT NULL,
+    filled_qty      TEXT NOT NULL,
+    filled_notional TEXT NOT NULL,
+    venue           TEXT NOT NULL,
+    venue_order_id  TEXT,
+    reason          TEXT,
+    strategy        TEXT,
+    tags            TEXT NOT NULL,
+    accepted_at     TEXT NOT NULL,
+    updated_at      TEXT NOT NULL,
+    version         INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX orders_of_account ON orders (account_id, order_id);
+
+CREATE TABLE idempo_ledger (
+    account_id      TEXT NOT NULL,
+    operation       TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    generation      INTEGER NOT NULL,
+    order_id        TEXT NOT NULL,
+    request_digest  TEXT NOT NULL,
+    created_at      TEXT NOT NULL,
+    expires_at      TEXT NOT NULL,
+    PRIMARY KEY (account_id, operation, idempotency_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE outbox_orders (
+    order_id        TEXT NOT NULL,
+    kind            TEXT NOT NULL,
+    number          INTEGER NOT NULL,
+    venue           TEXT NOT NULL,
+    venue_client_id TEXT NOT NULL,
+    status          TEXT NOT NULL,
+    attempt         INTEGER NOT NULL,
+    next_attempt_at TEXT NOT NULL,
+    last_error      TEXT,
+    worker          TEXT,
+    created_at      TEXT NOT NULL,
+    updated_at      TEXT NOT NULL,
+    version         INTEGER NOT NULL,
+    PRIMARY KEY (order_id, kind, number)
+) STRICT, WITHOUT ROWID;
+
+-- Finished rows are in no index of the work to do, so that a million of them cost nothing.
+CREATE INDEX outbox_due ON outbox_orders (created_at, order_id, next_attempt_at, kind)
+    WHERE status IN ('queued', 'failed');
+CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
+
+CREATE TABLE executions (
+    venue    TEXT NOT NULL,
+    exec_id  TEXT NOT NULL,
+    order_id TEXT NOT NULL,
+    PRIMARY KEY (venue, exec_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE reader_cursors (
+    name  TEXT PRIMARY KEY,
+    epoch INTEGER NOT NULL,
+    seq   INTEGER NOT NULL,
+    hash  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- What a group was answered, so that a repeated one is answered the same.
+CREATE TABLE append_groups (
+    group_id TEXT PRIMARY KEY,
+    at       TEXT NOT NULL,
+    outcomes TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
