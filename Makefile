@@ -1,0 +1,57 @@
+# One command per habit. `make up` and `make test` do all their own set-up.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev up test check format bench lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: $(VENV)/.installed ## Create .venv with the command .venv/bin/switchyard
+
+install-dev: $(VENV)/.installed-dev ## The same, with everything that tests, checks and benchmarks need
+
+up: install ## Run everything in one process on embedded defaults
+	$(BIN)/switchyard up
+
+test: install-dev ## Run all tests; they start the real engines themselves
+	$(BIN)/python -m pytest $(ARGS)
+
+check: install-dev ## Format, lint, types, import directions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install-dev ## Put the code into its one format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install-dev ## Measure throughput side by side (needs wrk)
+	$(BIN)/python -m bench $(ARGS)
+
+lock: install-dev ## Pin the dependencies anew
+	$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+		pyproject.toml -o requirements.txt
+	$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+		--extra dev pyproject.toml -o requirements-dev.txt
+
+clean: ## Remove the virtual environment and caches (not the data in var/)
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Switchyard needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
