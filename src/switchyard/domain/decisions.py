@@ -179,7 +179,7 @@ def apply_report(state: OrderState, report: ExecutionReport, now: datetime) -> C
     closed = _closed_cancels(state, now) if is_final(order.status) else ()
     return Change(
         events=(
-            event("ExecutionReport", order.account_id, order.order_id, report_fact(report, order.symbol, order.side)),
+            event("ExecutionReport", order.account_id, order.order_id, report_fact(report, order)),
             _order_event("OrderUpdated", order, closed),
         ),
         orders=(order,),
@@ -191,7 +191,7 @@ def apply_report(state: OrderState, report: ExecutionReport, now: datetime) -> C
 def unmatched_report(report: ExecutionReport) -> Change:
     """A report on an order nobody here knows is a fact too."""
     return Change(
-        events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None, None)),),
+        events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None)),),
         executions=(Execution(report.venue, report.exec_id, OrderId("")),),
     )
 

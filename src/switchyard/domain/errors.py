@@ -14,6 +14,7 @@ SwitchyardError
 ├── Unavailable               the request was not taken; repeat it later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   └── JournalUnavailable    the database did not take it, and certainly so
+│       └── GroupRefused      one of a group's changes cannot be written; which one is to be found out
 ├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
 └── StartRefused              the process must not run like this
@@ -127,6 +128,10 @@ class JournalUnavailable(Unavailable):
     """The database refused the group before anything was committed."""
 
     reason = "JOURNAL_UNAVAILABLE"
+
+
+class GroupRefused(JournalUnavailable):
+    """The database refused the group's data; nothing of it was written."""
 
 
 class OutcomeUnknown(SwitchyardError):

@@ -12,7 +12,7 @@ import msgspec
 
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, WorkerId
-from switchyard.domain.orders import OrderSnapshot, Side
+from switchyard.domain.orders import Order, OrderSnapshot, Side
 from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.reports import ExecutionReport
 
@@ -43,6 +43,7 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     next_attempt_at: datetime
     last_error: str | None
     worker: WorkerId | None
+    updated_at: datetime
 
 
 class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -85,6 +86,7 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     filled_qty_total: Decimal
     reason: str | None
     at: datetime
+    order_id: OrderId | None
     symbol: str | None
     side: Side | None
 
@@ -151,6 +153,7 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
         next_attempt_at=row.next_attempt_at,
         last_error=row.last_error,
         worker=row.worker,
+        updated_at=row.updated_at,
     )
 
 
@@ -165,8 +168,8 @@ def key_fact(entry: LedgerEntry) -> KeyFact:
     )
 
 
-def report_fact(report: ExecutionReport, symbol: str | None, side: Side | None) -> ReportFact:
-    """The report as an event shows it."""
+def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
+    """The report as an event shows it, with what a reader needs to know of its order."""
     return ReportFact(
         exec_id=report.exec_id,
         venue=report.venue,
@@ -178,6 +181,7 @@ def report_fact(report: ExecutionReport, symbol: str | None, side: Side | None) 
         filled_qty_total=report.filled_qty_total,
         reason=report.reason,
         at=report.at,
-        symbol=symbol,
-        side=side,
+        order_id=None if order is None else order.order_id,
+        symbol=None if order is None else order.symbol,
+        side=None if order is None else order.side,
     )

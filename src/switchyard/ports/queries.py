@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -70,6 +70,10 @@ class Queries(Protocol):
 
     async def sending(self, limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet."""
+        ...
+
+    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
+        """Whether a report with this id was applied."""
         ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:

@@ -102,3 +102,11 @@ class Venue(Protocol):
     def quote(self, symbol: str) -> Quote | None:
         """The market right now, where the adapter knows it without asking."""
         ...
+
+
+class Quotes(Protocol):
+    """What the market is, as far as this process knows it."""
+
+    def quote(self, venue: VenueName, symbol: str) -> Quote | None:
+        """The venue's bid and ask right now, or none."""
+        ...

@@ -1,0 +1,259 @@
+"""The past, folded again: from the journal's lines to the rows they made, checking every step on the way."""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from switchyard.domain.chain import stamp
+from switchyard.domain.changes import Execution
+from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, ReportFact
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
+from switchyard.domain.money import EXACT, ZERO, canonical, plain
+from switchyard.domain.orders import Order, OrderSnapshot, snapshot
+from switchyard.domain.outbox import OutboxKind, OutboxRow
+
+OutboxKey = tuple[OrderId, OutboxKind, int]
+LedgerKey = tuple[AccountId, str, str]
+
+
+class ReplayMismatch(SwitchyardError):
+    """The event at `seq` does not follow from those before it."""
+
+    def __init__(self, seq: int, why: str) -> None:
+        super().__init__(f"event {seq}: {why}")
+        self.seq = seq
+        self.why = why
+
+
+class AuditLine(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A line of the journal, its data still as text."""
+
+    epoch: int
+    shard: int
+    seq: int
+    at: datetime
+    type: str
+    account_id: AccountId
+    order_id: OrderId | None
+    data: msgspec.Raw
+    hash: str
+
+
+def _reachable() -> dict[Status, frozenset[Status]]:
+    reachable: dict[Status, frozenset[Status]] = {}
+    for status in get_args(Status):
+        found = {status}  # an event about a cancel leaves its order's status alone
+        for step in get_args(Step):
+            try:
+                found.add(next_status(status, step))
+            except ImpossibleStep:
+                continue
+        reachable[status] = frozenset(found)
+    # A refused cancel leads back to where the order was, and the table cannot see the fills it had by then.
+    reachable["CANCEL_REQUESTED"] |= {"PARTIALLY_FILLED"}
+    return reachable
+
+
+_REACHABLE = _reachable()
+# An order's row is its snapshot but for what is derived from the row, and what the account need not see.
+_SHARED_FIELDS = tuple(name for name in OrderSnapshot.__struct_fields__ if name in Order.__struct_fields__)
+_order_fact = msgspec.json.Decoder(OrderFact)
+_report_fact = msgspec.json.Decoder(ReportFact)
+_T = TypeVar("_T")
+
+
+class Replay:
+    """The rows that the events so far have made.
+
+    A line changes nothing when it is refused, so the state is always that of the last good line.
+    """
+
+    def __init__(self) -> None:
+        self.orders: dict[OrderId, Order] = {}
+        self.outbox: dict[OutboxKey, OutboxRow] = {}
+        self.ledger: dict[LedgerKey, LedgerEntry] = {}
+        self.executions: dict[tuple[VenueName, str], Execution] = {}
+        self._report: tuple[OrderId, ReportFact] | None = None
+
+    @property
+    def within_change(self) -> bool:
+        """Whether the last line was a report whose effect on the order has not come yet."""
+        return self._report is not None
+
+    def apply(self, line: AuditLine) -> None:
+        """Take the next line."""
+        match line.type:
+            case "ExecutionReport":
+                self._take_report(line)
+            case "ReportUnmatched":
+                self._expect_no_report(line)
+                self._add_execution(line, _decoded(_report_fact, line), OrderId(""))
+            case "AuditFileCut":
+                self._expect_no_report(line)
+            case (
+                "OrderAccepted"
+                | "OrderSending"
+                | "OrderSent"
+                | "OrderUpdated"
+                | "OrderUncertain"
+                | "CancelRequested"
+                | "CancelSent"
+            ):
+                self._take_order(line, _decoded(_order_fact, line))
+            case _:
+                raise ReplayMismatch(line.seq, f"unknown type {line.type!r}: written by a newer Switchyard")
+
+    def sorted_orders(self) -> list[Order]:
+        """All orders by id, as the digest wants them."""
+        return sorted(self.orders.values(), key=lambda order: order.order_id)
+
+    def _take_report(self, line: AuditLine) -> None:
+        self._expect_no_report(line)
+        if line.order_id not in self.orders:
+            raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
+        self._report = (line.order_id, _decoded(_report_fact, line))
+
+    def _expect_no_report(self, line: AuditLine) -> None:
+        if self._report is not None:
+            raise ReplayMismatch(line.seq, f"the order's update is missing after report {self._report[1].exec_id}")
+
+    def _take_order(self, line: AuditLine, fact: OrderFact) -> None:
+        shown = fact.order
+        report = None
+        if self._report is not None:
+            if self._report[0] != shown.order_id:
+                self._expect_no_report(line)
+            report = self._report[1]
+        if shown.order_id != line.order_id or shown.account_id != line.account_id:
+            raise ReplayMismatch(line.seq, "the line and its order name different orders or accounts")
+        before = self.orders.get(shown.order_id)
+        _check_step(line, before, shown)
+        filled, notional = _filled(before, report)
+        if shown.filled_qty != filled:
+            raise ReplayMismatch(line.seq, f"filledQty is {shown.filled_qty}, the fills add up to {filled}")
+        client_id = fact.venue_client_id if before is None else before.venue_client_id
+        if client_id is None:
+            raise ReplayMismatch(line.seq, "an accepted order without a venueClientId")
+        order = _order(shown, client_id, filled, notional)
+        if snapshot(order) != shown:
+            raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
+        if report is not None:
+            self._add_execution(line, report, order.order_id)
+            self._report = None
+        self.orders[order.order_id] = order
+        for row in fact.outbox:
+            self._take_row(order, row)
+        if fact.idempotency is not None:
+            self._take_key(order, fact.idempotency)
+
+    def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
+        venue = VenueName(report.venue)
+        if (venue, report.exec_id) in self.executions:
+            raise ReplayMismatch(line.seq, f"execution {report.exec_id} of {venue} was applied before")
+        self.executions[venue, report.exec_id] = Execution(venue, report.exec_id, order_id)
+
+    def _take_row(self, order: Order, fact: OutboxFact) -> None:
+        key = (order.order_id, fact.kind, fact.number)
+        before = self.outbox.get(key)
+        self.outbox[key] = OutboxRow(
+            order_id=order.order_id,
+            kind=fact.kind,
+            number=fact.number,
+            venue=order.venue,
+            venue_client_id=order.venue_client_id,
+            status=fact.status,
+            attempt=fact.attempt,
+            next_attempt_at=fact.next_attempt_at,
+            last_error=fact.last_error,
+            worker=fact.worker,
+            created_at=fact.updated_at if before is None else before.created_at,
+            updated_at=fact.updated_at,
+            version=1 if before is None else before.version + 1,
+        )
+
+    def _take_key(self, order: Order, fact: KeyFact) -> None:
+        self.ledger[order.account_id, fact.operation, fact.key] = LedgerEntry(
+            account_id=order.account_id,
+            operation=fact.operation,
+            idempotency_key=fact.key,
+            generation=fact.generation,
+            order_id=order.order_id,
+            request_digest=fact.digest,
+            created_at=order.accepted_at,
+            expires_at=fact.expires_at,
+        )
+
+
+def _decoded(decoder: "msgspec.json.Decoder[_T]", line: AuditLine) -> _T:
+    try:
+        return decoder.decode(line.data)
+    except msgspec.DecodeError as error:
+        raise ReplayMismatch(line.seq, f"its data cannot be read: {error}") from None
+
+
+def _check_step(line: AuditLine, before: Order | None, shown: OrderSnapshot) -> None:
+    if before is None:
+        if line.type != "OrderAccepted" or shown.status != "ACCEPTED":
+            raise ReplayMismatch(line.seq, f"order {shown.order_id} was never accepted")
+    elif shown.status not in _REACHABLE[before.status]:
+        raise ReplayMismatch(line.seq, f"no step leads from {before.status} to {shown.status}")
+    version = 0 if before is None else before.version
+    if shown.version != version + 1:
+        raise ReplayMismatch(line.seq, f"version {shown.version} follows version {version}")
+
+
+def _filled(before: Order | None, report: ReportFact | None) -> tuple[Decimal, Decimal]:
+    filled, notional = (ZERO, ZERO) if before is None else (before.filled_qty, before.filled_notional)
+    if report is None:
+        return filled, notional
+    filled = canonical(EXACT.add(filled, report.last_qty))
+    if report.last_price is not None:
+        notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
+    return filled, notional
+
+
+def _order(shown: OrderSnapshot, client_id: VenueClientId, filled: Decimal, notional: Decimal) -> Order:
+    fields: dict[str, Any] = {name: getattr(shown, name) for name in _SHARED_FIELDS}
+    fields.update(venue_client_id=client_id, filled_qty=filled, filled_notional=notional)
+    return Order(**fields)
+
+
+class StateDigest:
+    """SHA-256 over orders as they pass by, in the order of their ids: the same on every engine, anywhere."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self._last = ""
+
+    def add(self, order: Order) -> None:
+        """Take the next order."""
+        if order.order_id <= self._last:
+            raise ValueError(f"orders must come sorted by id: {order.order_id} after {self._last}")
+        self._last = order.order_id
+        self._hash.update(msgspec.json.encode([_text(getattr(order, name)) for name in Order.__struct_fields__]))
+
+    def hexdigest(self) -> str:
+        """The digest of the orders so far."""
+        return self._hash.hexdigest()
+
+
+def _text(value: object) -> object:
+    # Engines differ in how they hand back a number's zeros and a time's zone; the text does not.
+    if isinstance(value, Decimal):
+        return plain(value)
+    return stamp(value) if isinstance(value, datetime) else value
+
+
+def state_digest(orders: Iterable[Order]) -> str:
+    """The digest of all orders, which must come sorted by id."""
+    digest = StateDigest()
+    for order in orders:
+        digest.add(order)
+    return digest.hexdigest()

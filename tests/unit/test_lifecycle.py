@@ -1,0 +1,49 @@
+"""The lifecycle table as a whole: nothing is lost after the end, and doubt ends only by evidence."""
+
+from typing import get_args
+
+import pytest
+
+from switchyard.domain.lifecycle import FINAL, ImpossibleStep, Status, Step, is_final, next_status
+
+STATUSES: tuple[Status, ...] = get_args(Status)
+EVIDENCE: tuple[Step, ...] = ("acknowledge", "part_fill", "fill", "canceled", "refuse", "expire")
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("step", EVIDENCE)
+def test_what_a_venue_says_is_taken_in_every_state(status: Status, step: Step) -> None:
+    assert next_status(status, step) in STATUSES
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_the_whole_quantity_filled_is_filled_whatever_was_believed_before(status: Status) -> None:
+    assert next_status(status, "fill") == "FILLED"
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+def test_an_end_stays_an_end(status: Status) -> None:
+    for step in get_args(Step):
+        try:
+            after = next_status(status, step)
+        except ImpossibleStep:
+            continue
+        assert is_final(after)
+
+
+@pytest.mark.parametrize("status", sorted(FINAL))
+@pytest.mark.parametrize("step", ["attempt", "cancel", "unsent"])
+def test_nothing_is_sent_after_the_end(status: Status, step: Step) -> None:
+    with pytest.raises(ImpossibleStep):
+        next_status(status, step)
+
+
+def test_doubt_is_not_a_rejection() -> None:
+    assert next_status("SENDING", "doubt") == "UNKNOWN"
+    assert next_status("UNKNOWN", "cancel") == "UNKNOWN"
+    assert not is_final("UNKNOWN")
+
+
+def test_an_order_that_never_left_is_cancelled_on_the_spot() -> None:
+    assert next_status("ACCEPTED", "cancel") == "CANCELED"
+    assert next_status("CANCEL_REQUESTED", "unsent") == "CANCELED"

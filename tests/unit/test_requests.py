@@ -1,0 +1,118 @@
+"""What `POST /orders` takes, and how it names what it does not."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.domain.errors import InvalidField, InvalidKey, Unsupported
+from switchyard.domain.idempotency import checked_key
+from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_id
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.orders import OrderRequest, checked
+from switchyard.flow.accept import order_request
+
+GOOD: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": Decimal("145.001")}
+
+
+def taken(**changes: Any) -> OrderRequest:
+    body = {name: value for name, value in {**GOOD, **changes}.items() if value != "absent"}
+    return checked(order_request(body), Catalogue())
+
+
+def test_defaults_are_filled_in_by_type() -> None:
+    assert taken().time_in_force == "GTC"
+    assert taken(type="MARKET", price="absent").time_in_force == "IOC"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"qty": -1}, "qty"),
+        ({"qty": 0}, "qty"),
+        ({"qty": Decimal("0.5")}, "qty"),  # off the step
+        ({"qty": "1000"}, "qty"),
+        ({"qty": True}, "qty"),
+        ({"qty": None}, "qty"),
+        ({"qty": "absent"}, "qty"),
+        ({"qty": Decimal("1.123456789")}, "qty"),
+        ({"price": Decimal("145.0011")}, "price"),  # off the tick
+        ({"price": "absent"}, "price"),
+        ({"price": Decimal("1e999")}, "price"),
+        ({"type": "MARKET"}, "price"),
+        ({"type": "PEGGED"}, "type"),
+        ({"side": "HOLD"}, "side"),
+        ({"symbol": ""}, "symbol"),
+        ({"symbol": "A" * 65}, "symbol"),
+        ({"symbol": "A\u0000B"}, "symbol"),
+        ({"symbol": 5}, "symbol"),
+        ({"stopPrice": 5}, "stopPrice"),
+        ({"timeInForce": "GTD"}, "timeInForce"),
+        ({"tags": ["x"] * 17}, "tags"),
+        ({"tags": [""]}, "tags"),
+        ({"tags": [5]}, "tags"),
+        ({"clientOrderId": "x" * 129}, "clientOrderId"),
+        ({"strategy": "a\nb"}, "strategy"),
+        ({"pricee": 5}, "pricee"),
+        ({"stop_price": 5}, "stop_price"),
+    ],
+)
+def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        taken(**changes)
+    assert caught.value.field == field
+    assert field in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"type": "STOP", "stopPrice": 5, "price": "absent"}, "type"),
+        ({"type": "STOP_LIMIT", "stopPrice": 5}, "type"),
+        ({"timeInForce": "DAY"}, "timeInForce"),
+    ],
+)
+def test_what_is_not_built_yet_says_so(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        taken(**changes)
+    assert (caught.value.reason, caught.value.field) == ("UNSUPPORTED", field)
+
+
+def test_a_symbol_that_nobody_listed_trades_in_whole_numbers() -> None:
+    assert taken(symbol="BTC", price=100).price == 100
+    with pytest.raises(InvalidField):
+        taken(symbol="BTC", price=Decimal("100.5"))
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a b", "ä", "a\tb", "a\u0000"])
+def test_a_malformed_key_is_refused(key: str) -> None:
+    with pytest.raises(InvalidKey):
+        checked_key(key)
+
+
+def test_a_key_may_have_255_visible_characters() -> None:
+    assert checked_key("~!" + "x" * 253)
+
+
+def test_ids_sort_by_time_and_carry_their_randomness() -> None:
+    assert ulid(1_700_000_000_000, 5) < ulid(1_700_000_000_001, 0)
+    assert ulid(0, 0) == "0" * 26
+    assert ulid(2**48 - 1, 2**80 - 1) == "7" + "Z" * 25
+    assert order_id(1, 2).startswith("ord_")
+
+
+def test_a_venue_sees_an_id_that_depends_on_the_intent_alone() -> None:
+    one = venue_client_id(AccountId("a"), "orders", "k", 0, OrderId("ord_1"))
+    assert one == venue_client_id(AccountId("a"), "orders", "k", 0, OrderId("ord_2"))
+    assert len(one) == 32
+    others = {
+        venue_client_id(AccountId("b"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_id(AccountId("a"), "do", "k", 0, OrderId("ord_1")),
+        venue_client_id(AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
+        venue_client_id(AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
+        venue_client_id(AccountId("a"), "orders", None, 0, OrderId("ord_1")),
+        # Neither does the border between two parts move.
+        venue_client_id(AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_id(AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
+    }
+    assert len(others | {one}) == 8
