@@ -15,17 +15,19 @@ from switchyard.adapters.sqlite.statements import (
     INSERT_EVENTS,
     INSERT_EXECUTIONS,
     INSERT_GROUP,
+    INSERT_ORDERS,
+    INSERT_OUTBOX,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
     SELECT_STATES,
+    UPDATE_ORDERS,
+    UPDATE_OUTBOX,
     UPSERT_CURSORS,
     UPSERT_LEDGER,
-    UPSERT_ORDERS,
-    UPSERT_OUTBOX,
 )
 from switchyard.domain.chain import head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome, Refused
-from switchyard.domain.errors import JournalBroken, JournalUnavailable
+from switchyard.domain.errors import GroupRefused, JournalBroken, JournalUnavailable
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueClientId
@@ -118,9 +120,12 @@ class SqliteJournal:
             except apsw.ConstraintError as error:
                 self._roll_back(connection)
                 if thorough:
-                    raise JournalUnavailable(f"the database refused the group: {error}") from error
+                    raise GroupRefused(f"the database refused the group: {error}") from error
                 continue  # a new row was not new: look at each of them and refuse that one
-            except (apsw.Error, OverflowError, UnicodeError) as error:
+            except (apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
+                self._roll_back(connection)
+                raise GroupRefused(f"the database refused the group: {error}") from error
+            except apsw.Error as error:
                 self._roll_back(connection)
                 raise JournalUnavailable(f"the database refused the group: {error}") from error
             self._commit(connection)
@@ -152,9 +157,11 @@ class SqliteJournal:
         at = max(now, self._at)
         head, outcomes = self._write_events(connection, changes, refused, stamp(at))
         for sql, made in (
-            (UPSERT_ORDERS, [row for change in kept for row in change.orders]),
+            (INSERT_ORDERS, [row for change in kept for row in change.orders if row.version == 1]),
+            (UPDATE_ORDERS, [row for change in kept for row in change.orders if row.version > 1]),
+            (INSERT_OUTBOX, [row for change in kept for row in change.outbox if row.version == 1]),
+            (UPDATE_OUTBOX, [row for change in kept for row in change.outbox if row.version > 1]),
             (UPSERT_LEDGER, [row for change in kept for row in change.ledger]),
-            (UPSERT_OUTBOX, [row for change in kept for row in change.outbox]),
             (INSERT_EXECUTIONS, [row for change in kept for row in change.executions]),
             (UPSERT_CURSORS, [row for change in kept for row in change.cursors]),
         ):

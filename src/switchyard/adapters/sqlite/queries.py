@@ -11,7 +11,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
 from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Due, OrderFilter, OutboxCount
@@ -84,6 +84,12 @@ class SqliteQueries:
     async def sending(self, limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet."""
         return await self._with_states(_SENDING, (min(limit, PAGE_MAX),))
+
+    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
+        """Whether a report with this id was applied."""
+        sql = "SELECT 1 FROM executions WHERE venue = ? AND exec_id = ?"
+        row = await self._connections.read(lambda connection: connection.execute(sql, (venue, exec_id)).fetchone())
+        return row is not None
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -37,18 +37,19 @@ _ORDER_CHANGES = (
     "venue", "venue_order_id", "reason", "updated_at", "version",
 )  # fmt: skip
 
-# `WHERE true` tells the parser that ON CONFLICT belongs to the INSERT, not to a join.
-UPSERT_ORDERS = f"""
-INSERT INTO orders ({ORDER_COLUMNS}) SELECT {_values(Order.__struct_fields__)} FROM jsonb_each(?) WHERE true
-ON CONFLICT (order_id) DO UPDATE
-SET {_set(_ORDER_CHANGES)}
-"""
+_OUTBOX_CHANGES = ("status", "attempt", "next_attempt_at", "last_error", "worker", "updated_at", "version")
 
-UPSERT_OUTBOX = f"""
-INSERT INTO outbox_orders ({OUTBOX_COLUMNS}) SELECT {_values(OutboxRow.__struct_fields__)} FROM jsonb_each(?) WHERE true
-ON CONFLICT (order_id, kind, number) DO UPDATE
-SET {_set(("status", "attempt", "next_attempt_at", "last_error", "worker", "updated_at", "version"))}
+# A first version is inserted and nothing else, so that a unique index refuses one that is not the first.
+# `WHERE true` tells the parser that ON CONFLICT belongs to the INSERT, not to a join.
+INSERT_ORDERS = f"""
+INSERT INTO orders ({ORDER_COLUMNS}) SELECT {_values(Order.__struct_fields__)} FROM jsonb_each(?) WHERE true
 """
+UPDATE_ORDERS = f"{INSERT_ORDERS} ON CONFLICT (order_id) DO UPDATE SET {_set(_ORDER_CHANGES)}"
+
+INSERT_OUTBOX = f"""
+INSERT INTO outbox_orders ({OUTBOX_COLUMNS}) SELECT {_values(OutboxRow.__struct_fields__)} FROM jsonb_each(?) WHERE true
+"""
+UPDATE_OUTBOX = f"{INSERT_OUTBOX} ON CONFLICT (order_id, kind, number) DO UPDATE SET {_set(_OUTBOX_CHANGES)}"
 
 UPSERT_LEDGER = f"""
 INSERT INTO idempo_ledger ({LEDGER_COLUMNS})

@@ -1,0 +1,102 @@
+"""A venue without a market, for tests and benchmarks of everything around it."""
+
+from decimal import Decimal
+
+from switchyard.adapters.venues.paper.recent import RecentReports
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientId, VenueName, ulid
+from switchyard.domain.money import ONE
+from switchyard.domain.orders import Order
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import Accepted, Capabilities, ReportPage, SendOutcome, VenueOrder, VenueRefused
+
+# Some 100 MB when full; a reader further behind than this has lost reports.
+KEPT_MAX = 100_000
+NULL = VenueName("null")
+
+
+class NullVenue:
+    """Accepts everything and fills it at once: at its limit, or at one fixed price.
+
+    It keeps the newest `kept_max` orders and reports in memory and forgets the others, so within that window a
+    repeated client order id is recognised and the reports have no gap.
+    """
+
+    def __init__(
+        self,
+        name: VenueName = NULL,
+        *,
+        clock: Clock,
+        price: Decimal = ONE,
+        kept_max: int = KEPT_MAX,
+    ) -> None:
+        self._name = name
+        # Execution ids must not repeat over restarts, and this venue remembers nothing over one.
+        self._prefix = f"{name}-{ulid(int(clock.now().timestamp() * 1000), 0)[:10]}"
+        self._clock = clock
+        self._price = price
+        self._kept_max = kept_max
+        self._orders: dict[VenueClientId, VenueOrder] = {}
+        self._recent = RecentReports(kept_max)
+        self._count = 0
+
+    @property
+    def name(self) -> VenueName:
+        """What the router and the settings call it."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of a venue that remembers: the window outlasts every test."""
+        return Capabilities(dedupe="forever", lookup=True)
+
+    async def submit(self, order: Order) -> SendOutcome:
+        """Fill the order, once."""
+        known = self._orders.get(order.venue_client_id)
+        if known is not None:
+            return Accepted(known.venue_order_id)
+        self._count += 1
+        venue_order_id = f"{self._prefix}-{self._count}"
+        if len(self._orders) >= self._kept_max:
+            del self._orders[next(iter(self._orders))]
+        self._orders[order.venue_client_id] = VenueOrder(
+            venue_client_id=order.venue_client_id,
+            venue_order_id=venue_order_id,
+            status="FILLED",
+            filled_qty=order.qty,
+        )
+        self._recent.publish([self._fill(order, venue_order_id)], self._count)
+        return Accepted(venue_order_id)
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        """Refuse: whatever is here is filled."""
+        return VenueRefused("ORDER_FINAL" if order.venue_client_id in self._orders else "UNKNOWN_ORDER")
+
+    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+        """The order, if it is still remembered."""
+        return self._orders.get(client_id)
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        """The next reports; a reader that fell out of the window continues at its beginning."""
+        await self._recent.wait(after)
+        page = self._recent.page(after, limit) or self._recent.page(self._count - self._kept_max, limit)
+        assert page is not None
+        return page
+
+    def quote(self, symbol: str) -> Quote | None:
+        """The fixed price, without a spread."""
+        return Quote(bid=self._price, ask=self._price)
+
+    def _fill(self, order: Order, venue_order_id: str) -> ExecutionReport:
+        return ExecutionReport(
+            exec_id=f"{venue_order_id}-1",
+            venue=self._name,
+            venue_client_id=order.venue_client_id,
+            venue_order_id=venue_order_id,
+            status="FILLED",
+            last_qty=order.qty,
+            last_price=order.price if order.price is not None else self._price,
+            filled_qty_total=order.qty,
+            at=self._clock.now(),
+        )

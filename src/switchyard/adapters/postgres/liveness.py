@@ -1,0 +1,66 @@
+"""Which workers are alive, proven by advisory locks that the server drops with their sessions."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+
+from switchyard.adapters.postgres.connection import FAILED, Connection, Reader
+from switchyard.adapters.postgres.standing import REST_SECONDS, StandingConnection
+from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
+from switchyard.domain.ids import WorkerId
+
+# Tried in shared mode, so that two who ask at once do not take each other for the holder; released with the statement.
+_DEAD = """
+SELECT worker FROM unnest($1::text[], $2::bigint[]) AS asked (worker, key) WHERE pg_try_advisory_xact_lock_shared(key)
+"""
+
+
+class PostgresLiveness:
+    """ports.queries.Liveness: a worker holds its lock for as long as its session lives.
+
+    The session can end before the worker does, when the network or the server fails. Until the lock is taken again the
+    others rightly see nobody and may treat the worker's unfinished rows as orphans. That stays harmless for the rows,
+    whose versions turn the late writer away, and for the venue as long as an orphan's order is asked for, and not
+    sent again, before the venue's acceptance window has passed: an attempt gives up within that window, and no new
+    attempt begins without the database.
+    """
+
+    def __init__(self, url: str, reader: Reader) -> None:
+        self._url = url
+        self._reader = reader
+        self._held: dict[WorkerId, StandingConnection] = {}
+
+    async def hold(self, worker: WorkerId) -> None:
+        """Be alive under this name until the process ends; raises AlreadyRunning when another process is."""
+        if worker in self._held:
+            return
+
+        async def take(connection: Connection) -> None:
+            while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(worker)):
+                if worker not in self._held:
+                    raise AlreadyRunning(f"another process is running as worker {worker}")
+                # Our own former session, which the server has not missed yet: so far we still count as alive.
+                await asyncio.sleep(REST_SECONDS)
+
+        connection = StandingConnection(self._url, f"liveness of {worker}", take)
+        try:
+            await connection.open()
+        except FAILED as error:
+            raise JournalUnavailable(f"the worker's lock cannot be taken: {error!r}") from error
+        self._held[worker] = connection
+
+    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        """Those of the named workers whose lock is free; never one of this process."""
+        asked = [worker for worker in workers if worker not in self._held]
+        found = await self._reader.rows(_DEAD, asked, [lock_key(worker) for worker in asked])
+        return frozenset(record["worker"] for record in found)
+
+    async def close(self) -> None:
+        """Give the names up."""
+        for connection in self._held.values():
+            await connection.close()
+
+
+def lock_key(worker: WorkerId) -> int:
+    """The same 64-bit number in every process; Python's own `hash` differs from one to the next."""
+    return int.from_bytes(hashlib.sha256(worker.encode()).digest()[:8], "big", signed=True)

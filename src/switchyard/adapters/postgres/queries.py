@@ -1,0 +1,119 @@
+"""Lookups on PostgreSQL: each one bounded statement, so that what it shows is of one moment."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any
+
+from switchyard.adapters.postgres import rows
+from switchyard.adapters.postgres.connection import Reader
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.orders import Order
+from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.queries import Due, OrderFilter, OutboxCount
+
+# A cancel is held back until the venue has its order. That is a lookup: an EXISTS may be planned as a hash of every
+# order ever sent.
+_DUE_IN = """
+SELECT order_id, kind, number, created_at FROM outbox_orders AS due
+WHERE status = '{status}' AND next_attempt_at <= $1
+AND (kind = 'new' OR 'sent' = (
+    SELECT first.status FROM outbox_orders AS first
+    WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
+ORDER BY created_at, order_id LIMIT $2
+"""
+_DUE = f"""
+({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
+ORDER BY created_at, order_id LIMIT $2
+"""
+_SENDING = """
+SELECT order_id, kind, number, created_at FROM outbox_orders
+WHERE status = 'sending' ORDER BY created_at, order_id LIMIT $1
+"""
+_WITH_STATES = f"""
+WITH found AS ({{found}})
+SELECT found.kind, found.number, {rows.STATE_COLUMNS}
+FROM found JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
+ORDER BY found.created_at, found.order_id, found.kind DESC, found.number, outbox.kind DESC, outbox.number
+"""
+# One arm for each partial index: no plan would put them together by itself.
+_COUNTS = " UNION ALL ".join(
+    f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
+    for statuses in ("'queued'", "'failed'", "'sending', 'uncertain'")
+)
+
+
+class PostgresQueries:
+    """ports.queries.Queries on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def order(self, order_id: OrderId) -> Order | None:
+        """One order."""
+        found = await self._reader.rows(f"SELECT {rows.ORDER_COLUMNS} FROM orders WHERE order_id = $1", order_id)
+        return rows.order(found[0]) if found else None
+
+    async def orders(self, wanted: OrderFilter) -> list[Order]:
+        """One page of an account's orders, newest first."""
+        terms: list[tuple[str, Any]] = [("account_id = ", wanted.account_id)]
+        if wanted.statuses:
+            terms.append(("status = ANY", list(wanted.statuses)))
+        columns = ("symbol", "side", "strategy", "client_order_id")
+        terms += [(f"{column} = ", value) for column in columns if (value := getattr(wanted, column)) is not None]
+        if wanted.before is not None:
+            terms.append(("order_id < ", wanted.before))
+        where = " AND ".join(f"{term}(${place})" for place, (term, _) in enumerate(terms, 1))
+        sql = f"SELECT {rows.ORDER_COLUMNS} FROM orders WHERE {where} ORDER BY order_id DESC LIMIT ${len(terms) + 1}"
+        found = await self._reader.rows(sql, *(value for _, value in terms), min(wanted.limit, PAGE_MAX))
+        return [rows.order(record) for record in found]
+
+    async def last_events(
+        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The newest events of an order or of an account, oldest of them first."""
+        column, value = _owner(account_id, order_id)
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = $1 ORDER BY seq DESC LIMIT $2"
+        found = await self._reader.rows(sql, value, min(limit, PAGE_MAX))
+        return [rows.journal_event(record) for record in reversed(found)]
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """The next events of an order or of an account after a journal number."""
+        column, value = _owner(account_id, order_id)
+        sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        return [rows.journal_event(record) for record in await self._reader.rows(sql, value, seq, min(limit, PAGE_MAX))]
+
+    async def due(self, now: datetime, limit: int) -> list[Due]:
+        """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
+        return await self._with_states(_DUE, now, min(limit, PAGE_MAX))
+
+    async def sending(self, limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet."""
+        return await self._with_states(_SENDING, min(limit, PAGE_MAX))
+
+    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
+        """Whether a report with this id was applied."""
+        return bool(await self._reader.rows("SELECT FROM executions WHERE venue = $1 AND exec_id = $2", venue, exec_id))
+
+    async def outbox_counts(self) -> Sequence[OutboxCount]:
+        """Unfinished outbox rows by status."""
+        return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
+
+    async def _with_states(self, sql: str, *values: Any) -> list[Due]:
+        records = await self._reader.rows(_WITH_STATES.format(found=sql), *values)
+        found = []
+        for (kind, number, _), group in groupby(records, key=lambda record: tuple(record[:3])):
+            [state] = rows.states(record[2:] for record in group)
+            found.append(Due(state.row(kind, number), state))
+        return found
+
+
+def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:
+    if order_id is not None:
+        assert account_id is None, "one or the other"
+        return "order_id", order_id
+    assert account_id is not None, "one or the other"
+    return "account_id", account_id

@@ -1,0 +1,217 @@
+"""What `append` promises, on every journal."""
+
+from datetime import timedelta
+
+import msgspec
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.changes import Change, Committed, Cursor, Refused
+from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
+from switchyard.domain.events import SYSTEM_ACCOUNT
+from switchyard.domain.ids import WorkerId
+from switchyard.ports.journal import Head, Journal
+from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.journal_checks import commit, verified
+
+
+async def test_an_empty_journal_begins_at_genesis(journal: Journal) -> None:
+    assert await journal.head(0) == Head(1, 0, "0" * 64)
+    assert await journal.read(0, 0, 10) == []
+    assert await journal.load([]) == {}
+
+
+async def test_numbers_have_no_gap_and_the_chain_verifies(journal: Journal) -> None:
+    accepted = [an_accept(key=f"key-{number}") for number in range(3)]
+    filled = apply_report(state_after(accepted[1]), a_report(state_after(accepted[1])), START)
+
+    assert await commit(journal, *accepted) == [1, 2, 3]
+    assert await commit(journal, filled, an_accept()) == [4, 6]
+
+    events = await verified(journal)
+    wanted = [event for change in (*accepted, filled) for event in change.events]
+    assert len(events) == len(wanted) + 1
+    for event, made in zip(events, wanted, strict=False):
+        assert (event.type, event.account_id, event.order_id) == (made.type, made.account_id, made.order_id)
+        assert event.text.endswith(made.tail)
+
+
+async def test_reading_goes_on_where_the_last_page_ended(journal: Journal) -> None:
+    await commit(journal, *(an_accept() for _ in range(5)))
+
+    assert [event.seq for event in await journal.read(0, 0, 2)] == [1, 2]
+    assert [event.seq for event in await journal.read(0, 2, 2)] == [3, 4]
+    assert [event.seq for event in await journal.read(0, 4, 2)] == [5]
+
+
+async def test_time_does_not_go_back_in_the_journal_though_the_clock_does(journal: Journal) -> None:
+    await journal.append(0, "first", [an_accept()], START)
+    await journal.append(0, "second", [an_accept()], START - timedelta(hours=1))
+    await journal.append(0, "third", [an_accept()], START + timedelta(microseconds=1))
+
+    events = await verified(journal)
+    assert [event.at for event in events] == [START, START, START + timedelta(microseconds=1)]
+
+
+async def test_a_refused_change_harms_no_other_of_its_group(journal: Journal) -> None:
+    stale = an_accept(key="taken")
+    await commit(journal, stale)
+    before, after = an_accept(key="before"), an_accept(key="after")
+
+    outcomes = await journal.append(0, "mixed", [before, stale, after], START)
+
+    assert outcomes[0] == Committed(2)
+    assert isinstance(outcomes[1], Refused)
+    assert outcomes[2] == Committed(3)
+    assert [event.order_id for event in await verified(journal)][1:] == [
+        before.orders[0].order_id,
+        after.orders[0].order_id,
+    ]
+
+
+async def test_a_stale_version_is_refused(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    state = state_after(accepted)
+    first = begin_attempt(state, state.row("new", 1), WORKER, START)
+    second = begin_attempt(state, state.row("new", 1), WorkerId("worker-2"), START)
+
+    await commit(journal, first)
+
+    assert await journal.append(0, "second", [second], START) == [Refused()]
+    assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(first)
+
+
+async def test_a_version_from_the_future_is_refused(journal: Journal) -> None:
+    accepted, never_accepted = an_accept(), an_accept()
+    await commit(journal, accepted)
+    sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    sent = record_sent(state_after(sending), sending.outbox[0], "venue-1", START)
+    orphan = begin_attempt(state_after(never_accepted), never_accepted.outbox[0], WORKER, START)
+
+    assert await journal.append(0, "too early", [sent, orphan], START) == [Refused(), Refused()]
+
+
+async def test_an_order_is_new_only_once(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    await commit(journal, sending)
+
+    assert await journal.append(0, "again", [accepted], START) == [Refused()]
+    assert await journal.load([accepted.orders[0].order_id]) == {accepted.orders[0].order_id: state_after(sending)}
+
+
+async def test_an_outbox_row_that_moved_on_refuses_the_whole_change(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    state = state_after(accepted)
+    sending = begin_attempt(state, state.row("new", 1), WORKER, START)
+    await commit(journal, sending)
+
+    fresh_order = msgspec.structs.replace(sending.orders[0], version=sending.orders[0].version + 1)
+    mixed = Change(events=sending.events, orders=(fresh_order,), outbox=sending.outbox)
+
+    assert await journal.append(0, "mixed", [mixed], START) == [Refused()]
+    assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(sending)
+    assert len(await verified(journal)) == 2
+
+
+async def test_a_taken_key_answers_with_the_entry_that_has_it(journal: Journal) -> None:
+    first, second = an_accept(key="same"), an_accept(key="same", client_id="other")
+    await commit(journal, first)
+
+    assert await journal.append(0, "second", [second], START) == [Refused(first.ledger[0])]
+    assert second.orders[0].order_id not in await journal.load([second.orders[0].order_id])
+
+
+async def test_the_same_key_of_another_account_is_another_key(journal: Journal) -> None:
+    await commit(journal, an_accept(key="same"), an_accept(key="same", account="acc-2"))
+
+
+async def test_the_next_generation_of_a_key_takes_the_place_of_the_first(journal: Journal) -> None:
+    first, second = an_accept(key="same"), an_accept(key="same", generation=1)
+    third, late = an_accept(key="same", generation=2), an_accept(key="same", generation=1)
+    await commit(journal, first)
+
+    assert await journal.append(0, "too early", [third], START) == [Refused(first.ledger[0])]
+    await commit(journal, second)
+    assert await journal.append(0, "late", [late], START) == [Refused(second.ledger[0])]
+    await commit(journal, third)
+
+
+async def test_a_second_generation_without_a_first_is_refused(journal: Journal) -> None:
+    assert await journal.append(0, "second", [an_accept(key="new", generation=1)], START) == [Refused()]
+
+
+async def test_a_venue_knows_no_two_orders_by_one_id(journal: Journal) -> None:
+    await commit(journal, an_accept(client_id="one"))
+
+    outcomes = await journal.append(0, "again", [an_accept(client_id="one"), an_accept(client_id="two")], START)
+
+    assert outcomes == [Refused(), Committed(2)]
+
+
+async def test_an_execution_counts_once(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    report = a_report(state_after(accepted))
+    filled = apply_report(state_after(accepted), report, START)
+    await commit(journal, filled)
+
+    assert await journal.append(0, "again", [apply_report(state_after(filled), report, START)], START) == [Refused()]
+    assert len(await verified(journal)) == 3
+
+
+async def test_a_report_on_no_known_order_is_an_event_too(journal: Journal) -> None:
+    report = a_report(state_after(an_accept()))
+    await commit(journal, unmatched_report(report))
+
+    assert await journal.append(0, "again", [unmatched_report(report)], START) == [Refused()]
+    [event] = await verified(journal)
+    assert (event.type, event.account_id, event.order_id) == ("ReportUnmatched", SYSTEM_ACCOUNT, None)
+
+
+async def test_the_same_group_again_is_answered_the_same_and_writes_nothing(journal: Journal) -> None:
+    taken = an_accept(key="taken")
+    await commit(journal, taken)
+    group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
+
+    first = await journal.append(0, "group", group, START)
+    head = await journal.head(0)
+    await commit(journal, an_accept())
+    second = await journal.append(0, "group", group, START + timedelta(hours=1))
+
+    assert first == [Committed(2), Refused(taken.ledger[0]), Committed(3)]
+    assert second == first
+    assert (await journal.head(0)).seq == head.seq + 1
+    await verified(journal)
+
+
+async def test_a_group_that_is_refused_as_a_whole_leaves_no_trace(journal: Journal) -> None:
+    accepted = an_accept(key="key")
+    await commit(journal, accepted)
+    head = await journal.head(0)
+
+    assert await journal.append(0, "again", [accepted], START) == [Refused(accepted.ledger[0])]
+    assert await journal.head(0) == head
+
+
+async def test_a_cursor_moves_without_an_event(journal: Journal) -> None:
+    assert await journal.cursor("audit") is None
+    for seq in (1, 7):
+        cursor = Cursor(name="audit", epoch=1, seq=seq, hash="f" * 64)
+        assert await commit(journal, Change(cursors=(cursor,))) == [0]
+        assert await journal.cursor("audit") == cursor
+    assert await journal.cursor("stream") is None
+    assert (await journal.head(0)).seq == 0
+
+
+async def test_a_cursor_of_a_refused_change_stays_where_it_was(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    cursor = Cursor(name="reports", epoch=1, seq=1, hash="f" * 64)
+
+    refused = msgspec.structs.replace(accepted, cursors=(cursor,))
+
+    assert await journal.append(0, "again", [refused], START) == [Refused()]
+    assert await journal.cursor("reports") is None

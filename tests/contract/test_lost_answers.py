@@ -1,0 +1,243 @@
+"""A commit whose answer is lost: on PostgreSQL it is asked for again until its fate is known."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import asyncpg
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.journal import PostgresJournal
+from switchyard.domain.changes import Committed, Outcome, Refused
+from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
+from tests.support.build import an_accept
+from tests.support.journal_checks import commit, verified
+from tests.support.postgres import PostgresServer
+from tests.support.process import until
+
+WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+@pytest.fixture
+async def database(postgres_url: str) -> AsyncIterator[PostgresDatabase]:
+    database = await PostgresDatabase.open(postgres_url)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def administrator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(postgres_url)
+    yield connection
+    await connection.close()
+
+
+class Wire:
+    """Stands between a client and the server, and cuts the line when the next answer comes."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname, parts.port
+        self._server: asyncio.Server | None = None
+        self._streams: set[asyncio.Task[None]] = set()
+        self.is_armed = False
+        self.cuts = 0
+
+    async def open(self) -> int:
+        self._server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for stream in self._streams:
+            stream.cancel()
+        await asyncio.gather(*self._streams, return_exceptions=True)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        upstream, sink = await asyncio.open_connection(self._host, self._port)
+        asking = asyncio.create_task(self._forward(reader, sink))
+        try:
+            while chunk := await upstream.read(65536):
+                if self.is_armed:
+                    self.is_armed = False
+                    self.cuts += 1
+                    break
+                writer.write(chunk)
+        finally:
+            asking.cancel()
+            sink.close()
+            writer.close()
+
+    async def _forward(self, reader: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while chunk := await reader.read(65536):
+                sink.write(chunk)
+
+
+async def test_a_commit_whose_answer_was_cut_off_is_written_once(database: PostgresDatabase, postgres_url: str) -> None:
+    wire = Wire(postgres_url)
+    port = await wire.open()
+    reader = await Reader.open(postgres_url)
+    parts = urlsplit(postgres_url)
+    journal = PostgresJournal(parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl(), reader)
+    await commit(journal, an_accept())
+    taken = an_accept(key="taken")
+    await commit(journal, taken)
+    group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
+
+    wire.is_armed = True
+    outcomes = await journal.append(0, "cut", group, START)
+
+    assert wire.cuts == 1
+    assert outcomes == [Committed(3), Refused(taken.ledger[0]), Committed(4)]
+    assert len(await verified(journal)) == 4
+    await journal.close()
+    await reader.close()
+    await wire.close()
+
+
+async def test_a_terminated_session_costs_nothing_but_time(
+    database: PostgresDatabase, administrator: asyncpg.Connection
+) -> None:
+    await commit(database.journal, an_accept())
+    accepted = an_accept()
+    async with administrator.transaction():
+        await administrator.execute("SELECT FROM journal_heads FOR UPDATE")
+        appending = asyncio.create_task(database.journal.append(0, "interrupted", [accepted], START))
+        await until(lambda: is_waiting(administrator))
+
+        await administrator.execute(f"SELECT pg_terminate_backend(pid) FROM ({WAITING}) AS waiting")
+
+    assert await appending == [Committed(2)]
+    assert await database.journal.append(0, "interrupted", [accepted], START) == [Committed(2)]
+    assert len(await verified(database.journal)) == 2
+
+
+async def test_a_cancelled_command_is_given_again(
+    database: PostgresDatabase, administrator: asyncpg.Connection
+) -> None:
+    await commit(database.journal, an_accept())
+    async with administrator.transaction():
+        await administrator.execute("SELECT FROM journal_heads FOR UPDATE")
+        appending = asyncio.create_task(database.journal.append(0, "interrupted", [an_accept()], START))
+        await until(lambda: is_waiting(administrator))
+
+        await administrator.execute(f"SELECT pg_cancel_backend(pid) FROM ({WAITING}) AS waiting")
+
+    assert await appending == [Committed(2)]
+
+
+async def test_a_caller_that_gives_up_leaves_a_journal_that_works(
+    database: PostgresDatabase, administrator: asyncpg.Connection
+) -> None:
+    await commit(database.journal, an_accept())
+    async with administrator.transaction():
+        await administrator.execute("SELECT FROM journal_heads FOR UPDATE")
+        appending = asyncio.create_task(database.journal.append(0, "given up", [an_accept()], START))
+        await until(lambda: is_waiting(administrator))
+        appending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
+
+    await commit(database.journal, an_accept())
+    await verified(database.journal)
+
+
+async def test_an_answer_that_never_comes_leaves_the_outcome_unknown(
+    postgres_url: str, administrator: asyncpg.Connection
+) -> None:
+    reader = await Reader.open(postgres_url)
+    journal = PostgresJournal(postgres_url, reader, settle_seconds_max=0.5)
+    await commit(journal, an_accept())
+    accepted = an_accept()
+
+    async with administrator.transaction():
+        await administrator.execute("SELECT FROM journal_heads FOR UPDATE")
+        with pytest.raises(OutcomeUnknown):
+            await journal.append(0, "unknown", [accepted], START)
+
+    # Whatever became of it, asking again under the same name tells.
+    assert await journal.append(0, "unknown", [accepted], START) == [Committed(2)]
+    assert len(await verified(journal)) == 2
+    await journal.close()
+    await reader.close()
+
+
+async def is_waiting(administrator: asyncpg.Connection) -> bool:
+    return bool(await administrator.fetch(WAITING))
+
+
+@pytest.fixture(scope="module")
+def mortal_server() -> contextlib.AbstractContextManager[PostgresServer]:
+    return PostgresServer()
+
+
+@pytest.fixture
+def server() -> AsyncIterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+async def test_a_server_that_is_down_has_certainly_written_nothing(server: PostgresServer) -> None:
+    url = server.create_database()
+    await PostgresDatabase.upgrade(url)
+    database = await PostgresDatabase.open(url)
+    accepted = an_accept()
+    await commit(database.journal, an_accept())
+    server.stop()
+
+    async def is_noticed() -> bool:
+        with contextlib.suppress(JournalUnavailable, OutcomeUnknown):
+            await database.journal.head(0)
+            return False
+        return True
+
+    await until(is_noticed)
+    with pytest.raises(JournalUnavailable):
+        await database.journal.append(0, "down", [accepted], START)
+
+    server.start()
+    assert await database.journal.append(0, "down", [accepted], START) == [Committed(2)]
+    assert len(await verified(database.journal)) == 2
+    await database.close()
+
+
+async def test_after_a_crash_the_journal_agrees_with_what_was_acknowledged(server: PostgresServer) -> None:
+    url = server.create_database()
+    await PostgresDatabase.upgrade(url)
+    database = await PostgresDatabase.open(url)
+    acknowledged: dict[str, list[Outcome]] = {}
+    unknown: list[str] = []
+    groups = {f"group-{number}": [an_accept(key=f"{number}-{n}") for n in range(5)] for number in range(400)}
+
+    async def write() -> None:
+        for group_id, changes in groups.items():
+            try:
+                acknowledged[group_id] = await database.journal.append(0, group_id, changes, START)
+            except (OutcomeUnknown, JournalUnavailable):
+                unknown.append(group_id)
+
+    writing = asyncio.create_task(write())
+    for crash in (1, 2, 3):
+        await until(lambda crash=crash: len(acknowledged) >= crash * 50)
+        server.kill()
+        server.start()
+    await writing
+
+    settled = {group_id: await database.journal.append(0, group_id, groups[group_id], START) for group_id in groups}
+    assert {group_id: settled[group_id] for group_id in acknowledged} == acknowledged
+    events = await verified(database.journal)
+    assert len(events) == 2000
+    assert {event.order_id for event in events} == {
+        change.orders[0].order_id for changes in groups.values() for change in changes
+    }
+    await database.close()

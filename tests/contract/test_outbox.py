@@ -1,0 +1,88 @@
+"""Which outbox rows are handed out for sending, on both engines."""
+
+from datetime import timedelta
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, record_unsent, request_cancel
+from switchyard.domain.ids import OrderId
+from switchyard.ports.queries import Due, Queries
+from tests.support.build import WORKER, an_accept, state_after
+from tests.support.databases import Database
+from tests.support.journal_checks import commit
+
+SECOND = timedelta(seconds=1)
+
+
+def sending(accepted: Change) -> Change:
+    return begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+
+
+def order_ids(found: list[Due]) -> list[OrderId]:
+    return [due.row.order_id for due in found]
+
+
+def id_of(change: Change) -> OrderId:
+    return change.orders[0].order_id
+
+
+async def test_rows_are_due_in_the_order_of_acceptance(database: Database, queries: Queries) -> None:
+    late, early, tied = an_accept(now=START + SECOND), an_accept(now=START), an_accept(now=START)
+    await commit(database.journal, late, tied, early)
+
+    found = await queries.due(START + SECOND, 10)
+
+    assert order_ids(found) == [id_of(early), id_of(tied), id_of(late)]
+    assert found[0] == Due(early.outbox[0], state_after(early))
+    assert order_ids(await queries.due(START + SECOND, 2)) == [id_of(early), id_of(tied)]
+
+
+async def test_a_failed_row_waits_for_its_time_and_keeps_its_place(database: Database, queries: Queries) -> None:
+    failing, waiting = an_accept(now=START), an_accept(now=START + SECOND)
+    failed = record_unsent(
+        state_after(failing, sending(failing)), sending(failing).outbox[0], "refused", START + 4 * SECOND, START
+    )
+    await commit(database.journal, failing, waiting)
+    await commit(database.journal, sending(failing))
+    await commit(database.journal, failed)
+
+    assert order_ids(await queries.due(START + 3 * SECOND, 10)) == [id_of(waiting)]
+    assert order_ids(await queries.due(START + 4 * SECOND, 10)) == [id_of(failing), id_of(waiting)]
+    assert order_ids(await queries.due(START + 4 * SECOND, 1)) == [id_of(failing)]
+
+
+async def test_a_row_that_is_not_yet_due_is_not_handed_out(database: Database, queries: Queries) -> None:
+    await commit(database.journal, an_accept(now=START + SECOND))
+
+    assert await queries.due(START, 10) == []
+
+
+async def test_rows_in_other_hands_or_at_their_end_are_not_due(database: Database, queries: Queries) -> None:
+    taken, done, doubtful = an_accept(), an_accept(), an_accept()
+    await commit(database.journal, taken, done, doubtful)
+    await commit(database.journal, sending(taken), sending(done), sending(doubtful))
+    doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "time-out", None, START)
+    sent = record_sent(state_after(sending(done)), sending(done).outbox[0], "venue-1", START)
+    await commit(database.journal, sent, doubt)
+
+    assert await queries.due(START, 10) == []
+    assert await queries.sending(10) == [Due(sending(taken).outbox[0], state_after(sending(taken)))]
+
+
+async def test_a_cancel_is_held_back_until_its_order_is_sent(database: Database, queries: Queries) -> None:
+    accepted = an_accept()
+    attempt = sending(accepted)
+    state = state_after(accepted, attempt)
+    cancel = request_cancel(state, START)
+    assert cancel is not None
+    await commit(database.journal, accepted)
+    await commit(database.journal, attempt)
+    await commit(database.journal, cancel)
+    assert await queries.due(START, 10) == []
+
+    state = state_after(accepted, attempt, cancel)
+    sent = record_sent(state, state.row("new", 1), "venue-1", START)
+    await commit(database.journal, sent)
+
+    state = state_after(accepted, attempt, cancel, sent)
+    assert await queries.due(START, 10) == [Due(state.row("cancel", 1), state)]

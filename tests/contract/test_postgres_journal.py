@@ -1,0 +1,137 @@
+"""What PostgreSQL alone has to show: several writers, growth, and values that it will not take."""
+
+import asyncio
+
+import asyncpg
+import msgspec
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.domain.changes import Change, Committed, Refused
+from switchyard.domain.decisions import begin_attempt
+from switchyard.domain.errors import GroupRefused
+from switchyard.domain.ids import WorkerId
+from tests.support.build import an_accept, state_after
+from tests.support.journal_checks import commit, verified
+
+
+async def test_two_gateways_write_one_chain(postgres_url: str) -> None:
+    gateways = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+
+    async def write(gateway: int) -> None:
+        for group in range(20):
+            changes = [an_accept(key=f"{gateway}-{group}-{number}") for number in range(5)]
+            await commit(gateways[gateway].journal, *changes)
+
+    await asyncio.gather(*(write(gateway) for gateway in range(len(gateways))))
+
+    assert len(await verified(gateways[0].journal)) == 200
+    for gateway in gateways:
+        await gateway.close()
+
+
+async def test_of_two_workers_that_claim_the_same_row_one_gets_it(postgres_url: str) -> None:
+    gateways = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+    accepted = [an_accept() for _ in range(20)]
+    await commit(gateways[0].journal, *accepted)
+
+    async def claim(gateway: int) -> list[bool]:
+        claims = [
+            begin_attempt(state_after(change), change.outbox[0], WorkerId(f"worker-{gateway}"), START)
+            for change in accepted
+        ]
+        outcomes = await gateways[gateway].journal.append(0, f"claim-{gateway}", claims, START)
+        return [isinstance(outcome, Committed) for outcome in outcomes]
+
+    first, second = await asyncio.gather(claim(0), claim(1))
+
+    assert [one != other for one, other in zip(first, second, strict=True)] == [True] * 20
+    assert len(await verified(gateways[0].journal)) == 40
+    for gateway in gateways:
+        await gateway.close()
+
+
+async def test_shards_are_journals_of_their_own(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    await commit(database.journal, an_accept())
+
+    assert await database.journal.append(7, "other shard", [an_accept(), an_accept()], START) == [
+        Committed(1),
+        Committed(2),
+    ]
+
+    assert (await database.journal.head(0)).seq == 1
+    assert (await database.journal.head(7)).seq == 2
+    assert len(await database.journal.read(7, 0, 10)) == 2
+    await database.close()
+
+
+async def test_the_journal_grows_into_the_next_segment(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    await commit(database.journal, an_accept())
+    await connection.execute("UPDATE journal_heads SET seq = 499998")
+    segments = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'events'::regclass"
+    assert await connection.fetchval(segments) == 1
+
+    await commit(database.journal, an_accept(), an_accept())
+    assert await connection.fetchval(segments) == 2
+    await connection.execute("UPDATE journal_heads SET seq = 999998")
+    assert await commit(database.journal, *(an_accept() for _ in range(3))) == [999_999, 1_000_000, 1_000_001]
+
+    page = await database.journal.read(0, 499_999, 10)
+    assert [event.seq for event in page] == [500_000, 999_999, 1_000_000, 1_000_001]
+    mine = await database.queries.last_events(account_id=page[0].account_id, limit=3)
+    assert mine == page[1:]
+    assert await connection.fetchval("SELECT count(*) FROM events_000001") == 2
+    await connection.close()
+    await database.close()
+
+
+def with_nul(change: Change) -> Change:
+    """A value that PostgreSQL cannot keep."""
+    return msgspec.structs.replace(
+        change, orders=tuple(msgspec.structs.replace(order, reason="a\0b") for order in change.orders)
+    )
+
+
+async def test_a_value_that_cannot_be_kept_refuses_its_group_and_writes_nothing(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    good, bad = an_accept(), with_nul(an_accept())
+
+    with pytest.raises(GroupRefused):
+        await database.journal.append(0, "with a bad one", [good, bad], START)
+    assert (await database.journal.head(0)).seq == 0
+
+    assert await commit(database.journal, good) == [1]
+    await database.close()
+
+
+async def test_changes_that_share_a_row_against_the_rules_are_refused_together(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+
+    with pytest.raises(GroupRefused):
+        await database.journal.append(0, "twins", [an_accept(key="same"), an_accept(key="same", client_id="x")], START)
+
+    assert (await database.journal.head(0)).seq == 0
+    await database.close()
+
+
+async def test_old_answers_are_forgotten_and_young_ones_are_not(postgres_url: str) -> None:
+    database = await PostgresDatabase.open(postgres_url)
+    connection = await asyncpg.connect(postgres_url)
+    old, young = an_accept(), an_accept(key="young")
+    await database.journal.append(0, "old", [old], START)
+    await database.journal.append(0, "young", [young], START)
+    await connection.execute(
+        "UPDATE append_groups SET recorded_at = recorded_at - interval '61 minutes' WHERE group_id = 'old'"
+    )
+
+    await connection.execute("UPDATE journal_heads SET seq = 4095")
+    await commit(database.journal, an_accept())
+
+    assert await database.journal.append(0, "young", [young], START) == [Committed(2)]
+    assert await database.journal.append(0, "old", [old], START) == [Refused()]
+    await connection.close()
+    await database.close()

@@ -1,0 +1,115 @@
+"""Rows come back equal to what was written, on every journal."""
+
+from datetime import timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import (
+    apply_report,
+    begin_attempt,
+    record_doubt,
+    record_sent,
+    record_unsent,
+    request_cancel,
+)
+from switchyard.domain.money import EXACT, canonical
+from switchyard.domain.outbox import OrderState
+from switchyard.ports.journal import Journal
+from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.journal_checks import commit
+
+
+async def stored(journal: Journal, *changes: Change) -> OrderState:
+    """Commit the changes one after the other and load what they made of their order."""
+    for change in changes:
+        await commit(journal, change)
+    order = changes[-1].orders[0]
+    by_id = await journal.load([order.order_id])
+    assert await journal.load_by_client_id([order.venue_client_id]) == {order.venue_client_id: by_id[order.order_id]}
+    return by_id[order.order_id]
+
+
+@pytest.mark.parametrize("amount", ["0.00000001", "999999999999999", "999999999999999.12345678", "100", "0.5"])
+async def test_amounts_keep_every_digit_and_one_form(journal: Journal, amount: str) -> None:
+    exact = canonical(Decimal(amount))
+
+    order = (await stored(journal, an_accept(qty=exact, price=exact))).order
+
+    # Digit by digit: equal decimals may still be written differently.
+    assert [str(order.qty), str(order.price), str(order.filled_qty)] == [str(exact), str(exact), "0"]
+
+
+async def test_a_filled_notional_is_exact(journal: Journal) -> None:
+    accepted = an_accept(qty=Decimal("999999999999999"), price=Decimal("123456789.12345678"))
+    state = state_after(accepted)
+    part = apply_report(state, a_report(state, "PARTIALLY_FILLED", qty=Decimal("123456789012345")), START)
+
+    order = (await stored(journal, accepted, part)).order
+
+    assert order.filled_notional == EXACT.multiply(Decimal("123456789012345"), Decimal("123456789.12345678"))
+    assert order == part.orders[0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"type": "MARKET", "price": None, "time_in_force": "IOC"},
+        {"tags": ("日本", "naïve", "emoji 🚂", 'quote " backslash \\ brace {}', "a,b", "NULL")},
+        {"tags": ()},
+        {"client_order_id": "Bestellung №1", "strategy": "Ünïcode"},
+        {"stop_price": Decimal("1.5"), "type": "STOP_LIMIT"},
+    ],
+    ids=["without a price", "tags", "no tags", "labels", "stop price"],
+)
+async def test_a_new_order_comes_back_as_it_was_written(journal: Journal, fields: dict[str, Any]) -> None:
+    accepted = an_accept(**fields)
+    assert await stored(journal, accepted) == state_after(accepted)
+
+
+async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> None:
+    accepted = an_accept(key="key")
+    changes = [accepted]
+    state = state_after(accepted)
+    later = START + timedelta(seconds=1, microseconds=123456)
+
+    def take(change: Change | None) -> None:
+        nonlocal state
+        assert change is not None
+        changes.append(change)
+        state = state_after(*changes)
+
+    take(begin_attempt(state, state.row("new", 1), WORKER, later))
+    take(record_unsent(state, state.row("new", 1), "refusé: “non”", later + timedelta(seconds=2), later))
+    take(begin_attempt(state, state.row("new", 1), WORKER, later))
+    take(record_sent(state, state.row("new", 1), "venue-1", later))
+    take(request_cancel(state, later))
+    take(begin_attempt(state, state.row("cancel", 1), WORKER, later))
+    take(record_doubt(state, state.row("cancel", 1), "time-out", None, later))
+    take(apply_report(state, a_report(state, "CANCELED", qty=Decimal(0)), later))
+
+    assert await stored(journal, *changes) == state
+    assert [row.kind for row in state.outbox] == ["new", "cancel"]
+
+
+async def test_times_are_kept_to_the_microsecond_in_utc(journal: Journal) -> None:
+    tokyo = START.astimezone(timezone(timedelta(hours=9))) + timedelta(microseconds=1)
+    accepted = an_accept(now=tokyo)
+
+    state = await stored(journal, accepted)
+
+    assert state.order.accepted_at == START + timedelta(microseconds=1)
+    assert state.outbox[0].next_attempt_at.tzinfo is not None
+
+
+async def test_only_the_orders_that_exist_are_loaded(journal: Journal) -> None:
+    first, second, missing = an_accept(), an_accept(), an_accept()
+    await commit(journal, first, second)
+
+    found = await journal.load([change.orders[0].order_id for change in (second, missing, first)])
+
+    assert found == {change.orders[0].order_id: state_after(change) for change in (first, second)}
+    assert await journal.load_by_client_id([missing.orders[0].venue_client_id]) == {}

@@ -1,0 +1,130 @@
+"""What every venue of class A keeps to, whatever stands behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import Accepted, Venue, VenueRefused
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
+
+
+@pytest.fixture(params=["paper", "null"])
+async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
+    clock = ManualClock()
+    if request.param == "null":
+        yield NullVenue(clock=clock)
+        return
+    exchange = PaperExchange(VenueName("sim"), path=tmp_path / "paper.db", catalogue=Catalogue(), clock=clock)
+    await exchange.start()
+    yield exchange
+    await exchange.close()
+
+
+async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) -> None:
+    answer = await venue.submit(an_order("one", qty="1000"))
+    assert isinstance(answer, Accepted)
+    [report] = await read_reports(venue, 1)
+    assert (report.venue, report.venue_client_id, report.venue_order_id) == (venue.name, "one", answer.venue_order_id)
+    assert (report.status, report.last_qty, report.filled_qty_total) == ("FILLED", Decimal(1000), Decimal(1000))
+    assert report.last_price is not None and report.last_price > 0
+
+
+async def test_a_repeated_submit_gets_the_same_answer_and_executes_nothing(venue: Venue) -> None:
+    first = await venue.submit(an_order("one"))
+    again = await venue.submit(an_order("one"))
+    await venue.submit(an_order("two"))
+    assert again == first
+    assert [report.venue_client_id for report in await read_reports(venue, 2)] == ["one", "two"]
+
+
+async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> None:
+    answers = await asyncio.gather(*(venue.submit(an_order("one")) for _ in range(20)))
+    await venue.submit(an_order("two"))
+    assert isinstance(answers[0], Accepted)
+    assert answers == [answers[0]] * 20
+    assert [report.venue_client_id for report in await read_reports(venue, 2)] == ["one", "two"]
+
+
+async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
+    answer = await venue.submit(an_order("one", qty="7000"))
+    found = await venue.find_by_client_id(VenueClientId("one"))
+    assert isinstance(answer, Accepted) and found is not None
+    assert (found.venue_client_id, found.venue_order_id) == ("one", answer.venue_order_id)
+    assert (found.status, found.filled_qty) == ("FILLED", Decimal(7000))
+
+
+async def test_an_order_that_was_never_sent_is_not_found(venue: Venue) -> None:
+    assert await venue.find_by_client_id(VenueClientId("nobody")) is None
+
+
+async def test_a_cancel_of_an_unknown_order_is_refused(venue: Venue) -> None:
+    assert await venue.cancel(an_order("nobody")) == VenueRefused("UNKNOWN_ORDER")
+
+
+async def test_a_cancel_of_a_filled_order_is_refused_and_reports_nothing(venue: Venue) -> None:
+    await venue.submit(an_order("one"))
+    assert await venue.cancel(an_order("one")) == VenueRefused("ORDER_FINAL")
+    await venue.submit(an_order("two"))
+    assert [report.status for report in await read_reports(venue, 2)] == ["FILLED", "FILLED"]
+
+
+async def test_reports_are_numbered_without_a_gap_and_can_be_read_again(venue: Venue) -> None:
+    await asyncio.gather(*(venue.submit(an_order(f"order-{n}")) for n in range(50)))
+    at_once = await read_reports(venue, 50)
+    in_pages: list[ExecutionReport] = []
+    for after in range(0, 50, 7):
+        page = await venue.reports(after, 7)
+        assert page.last_number == after + len(page.reports)
+        in_pages += page.reports
+    assert in_pages == at_once
+    assert len({report.exec_id for report in at_once}) == 50
+
+
+async def test_without_news_the_page_is_empty_and_the_cursor_stays(venue: Venue) -> None:
+    await venue.submit(an_order("one"))
+    page = await venue.reports(1, 100)
+    assert (list(page.reports), page.last_number) == ([], 1)
+
+
+async def test_a_waiting_reader_is_woken_by_the_next_report(venue: Venue) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        reading = asyncio.create_task(read_reports(venue, 1))
+        await asyncio.sleep(0)
+        await venue.submit(an_order("one"))
+        assert [report.venue_client_id for report in await reading] == ["one"]
+
+
+async def test_a_reader_that_remembers_a_lost_row_of_reports_begins_anew(venue: Venue) -> None:
+    await venue.submit(an_order("one"))
+    page = await venue.reports(5_000, 100)
+    assert [report.venue_client_id for report in page.reports] == ["one"]
+    assert page.last_number == 1
+
+
+async def test_a_quote_has_two_sides(venue: Venue) -> None:
+    quote = venue.quote("USDJPY")
+    assert quote is not None
+    assert 0 < quote.bid <= quote.ask
+
+
+async def test_ids_are_recognised_for_good_and_can_be_looked_up(venue: Venue) -> None:
+    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", True)
+
+
+async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
+    venue = NullVenue(clock=ManualClock(), kept_max=3)
+    for number in range(5):
+        await venue.submit(an_order(f"order-{number}"))
+    assert await venue.find_by_client_id(VenueClientId("order-1")) is None
+    page = await venue.reports(0, 100)
+    assert [report.venue_client_id for report in page.reports] == ["order-2", "order-3", "order-4"]
+    assert page.last_number == 5

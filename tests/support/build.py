@@ -1,0 +1,96 @@
+"""Changes as the stages would make them, with everything filled in that a test does not care about."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import count
+from typing import Any
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import accept
+from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId, order_id, venue_client_id
+from switchyard.domain.orders import OrderRequest
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecutionReport, ReportStatus
+
+ACCOUNT = AccountId("acc-1")
+VENUE = VenueName("sim")
+WORKER = WorkerId("worker-1")
+_numbers = count(1)
+
+
+def an_order_id(now: datetime = START) -> OrderId:
+    """A fresh id; of one moment, a later one sorts behind."""
+    return order_id(int(now.timestamp() * 1000), next(_numbers))
+
+
+def an_entry(
+    key: str, order: OrderId, *, account: AccountId = ACCOUNT, generation: int = 0, now: datetime = START
+) -> LedgerEntry:
+    """The ledger's entry for a key."""
+    return LedgerEntry(
+        account_id=account,
+        operation=PLACE_ORDER,
+        idempotency_key=key,
+        generation=generation,
+        order_id=order,
+        request_digest=f"sha256:{order}",
+        created_at=now,
+        expires_at=now + timedelta(days=1),
+    )
+
+
+def an_accept(
+    *,
+    account: str = ACCOUNT,
+    key: str | None = None,
+    generation: int = 0,
+    client_id: str | None = None,
+    now: datetime = START,
+    **request: Any,
+) -> Change:
+    """A new order of its own; `request` overrides the fields of the body."""
+    owner, order = AccountId(account), an_order_id(now)
+    derived = venue_client_id(owner, PLACE_ORDER, key, generation, order)
+    body: dict[str, Any] = {
+        "symbol": "USDJPY",
+        "side": "BUY",
+        "type": "LIMIT",
+        "qty": Decimal(1000),
+        "price": Decimal("150.125"),
+        "time_in_force": "GTC",
+    }
+    return accept(
+        OrderRequest(**body | request),
+        account=owner,
+        order_id=order,
+        venue=VENUE,
+        venue_client_id=VenueClientId(client_id) if client_id else derived,
+        ledger=None if key is None else an_entry(key, order, account=owner, generation=generation, now=now),
+        quote=None,
+        now=now,
+    )
+
+
+def a_report(
+    state: OrderState, status: ReportStatus = "FILLED", *, exec_id: str = "exec-1", qty: Decimal | None = None
+) -> ExecutionReport:
+    """The venue's word on an order; a fill of all of it unless told otherwise."""
+    return ExecutionReport(
+        exec_id=exec_id,
+        venue=state.order.venue,
+        venue_client_id=state.order.venue_client_id,
+        venue_order_id="venue-1",
+        status=status,
+        last_qty=state.order.qty if qty is None else qty,
+        last_price=state.order.price,
+        at=START,
+    )
+
+
+def state_after(*changes: Change) -> OrderState:
+    """The one order that the changes are about, as they leave it."""
+    rows = {(row.kind, row.number): row for change in changes for row in change.outbox}
+    outbox = sorted(rows.values(), key=lambda row: (row.kind != "new", row.number))
+    return OrderState(order=changes[-1].orders[0], outbox=tuple(outbox))

@@ -1,0 +1,34 @@
+"""Fresh databases of both engines, for suites that hold each of them to the same contract."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import pytest
+
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from tests.support.postgres import PostgresServer
+
+Engine = Literal["sqlite", "postgres"]
+Database: TypeAlias = SqliteDatabase | PostgresDatabase
+
+
+@asynccontextmanager
+async def fresh_database(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Database]:
+    """An empty database of the engine, closed afterwards."""
+    database: Database
+    if engine == "sqlite":
+        folder: Path = request.getfixturevalue("tmp_path")
+        await SqliteDatabase.upgrade(folder / "switchyard.db")
+        database = await SqliteDatabase.open(folder / "switchyard.db")
+    else:
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        url = server.create_database()
+        await PostgresDatabase.upgrade(url)
+        database = await PostgresDatabase.open(url)
+    try:
+        yield database
+    finally:
+        await database.close()

@@ -1,0 +1,100 @@
+"""A TCP proxy that breaks connections as told, between a client and whatever answers it."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class FaultyProxy:
+    """Each new connection takes the next fault; without one it passes everything."""
+
+    def __init__(self, target: str) -> None:
+        parts = urlsplit(target)
+        self._host, self._port = parts.hostname, parts.port
+        self._faults: deque[Callable[[bytes], tuple[bytes, bool]]] = deque()
+        self._received: list[bytearray] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.url = ""
+
+    def lose_answer(self, times: int = 1) -> None:
+        """The request arrives, its answer does not."""
+        self._faults.extend([lambda _: (b"", True)] * times)
+
+    def be_unavailable(self, times: int = 1) -> None:
+        """The request arrives, and something in between answers 503."""
+        self._faults.extend([lambda _: (UNAVAILABLE, True)] * times)
+
+    def cut_at(self, marker: bytes) -> None:
+        """The answer ends in the middle, right behind the marker."""
+
+        def cut(answered: bytes) -> tuple[bytes, bool]:
+            place = answered.find(marker)
+            return (answered, False) if place < 0 else (answered[: place + len(marker)], True)
+
+        self._faults.append(cut)
+
+    def headers(self, name: str) -> list[str | None]:
+        """The header's value in every request so far, in order."""
+        found: list[str | None] = []
+        for connection in self._received:
+            for head in bytes(connection).decode("latin-1").split("\r\n\r\n"):
+                if " HTTP/1.1\r\n" in head:
+                    lines = (line.partition(": ") for line in head.split("\r\n")[1:])
+                    found.append({key.lower(): value for key, _, value in lines}.get(name.lower()))
+        return found
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fault = self._faults.popleft() if self._faults else None
+        received = bytearray()
+        self._received.append(received)
+        upstream, sink = await asyncio.open_connection(self._host, self._port)
+
+        async def forward() -> None:
+            while chunk := await reader.read(65536):
+                received.extend(chunk)
+                sink.write(chunk)
+
+        forwarding = asyncio.create_task(forward())
+        answered, passed, ended = b"", 0, False
+        try:
+            while not ended and (chunk := await upstream.read(65536)):
+                if fault is None:
+                    writer.write(chunk)
+                else:
+                    answered += chunk
+                    shown, ended = fault(answered)
+                    writer.write(shown[passed:])
+                    passed = len(shown)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            forwarding.cancel()
+            sink.close()
+            writer.close()
+
+    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self.serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def faulty_proxy(target: str) -> AsyncGenerator[FaultyProxy, None]:
+    proxy = FaultyProxy(target)
+    server = await asyncio.start_server(proxy.on_connection, "127.0.0.1", 0)
+    try:
+        proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield proxy
+    finally:
+        server.close()
+        await proxy.stop()

