@@ -1,0 +1,194 @@
+"""What becomes of an order when it arrives, when the market or the clock moves, and when it is cancelled.
+
+Functions over frozen values. An order's future is part of the order itself: `due_at` and `fill_price` say what is
+reported next, so that a restart continues where the exchange stopped.
+"""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.instruments import Instrument, check_steps
+from switchyard.domain.money import EXACT, ONE, ZERO, canonical, positive_amount
+from switchyard.domain.orders import Order, Side, TimeInForce
+from switchyard.domain.reports import ExecutionReport, ReportStatus
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """How this exchange treats every order."""
+
+    venue: VenueName
+    delay: timedelta = timedelta()
+    """How long before each report."""
+    partial_steps: int = 1
+    """In how many reports a fill arrives."""
+    reject_all: bool = False
+
+
+class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """An order as the exchange has it."""
+
+    number: int
+    venue_order_id: str
+    client_id: VenueClientId
+    symbol: str
+    side: Side
+    time_in_force: TimeInForce
+    qty: Decimal
+    limit_price: Decimal | None
+    step: Decimal
+    """The instrument's step when the order arrived; later changes of the catalogue do not touch it."""
+    fills_left: int
+    """In how many more parts the rest will be filled."""
+    status: ReportStatus = "WORKING"
+    filled_qty: Decimal = ZERO
+    fill_price: Decimal | None = None
+    """Set once matched; due without it means that the order will expire."""
+    due_at: datetime | None = None
+    """When the next report is made; none while the order rests or when it has ended."""
+    report_count: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything may still happen to it."""
+        return self.status in ("WORKING", "PARTIALLY_FILLED")
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether it waits for the market to come to its price."""
+        return self.due_at is None and self.is_open
+
+
+def refusal(order: Order, instrument: Instrument, rules: Rules) -> str | None:
+    """Why the exchange will not have this order, or none."""
+    if rules.reject_all:
+        return "REJECTED_BY_VENUE"
+    if order.type not in ("LIMIT", "MARKET"):
+        return "UNSUPPORTED_TYPE"
+    if (order.price is None) != (order.type == "MARKET"):
+        return "INVALID_PRICE"
+    try:
+        positive_amount(order.qty, "qty")
+        if order.price is not None:
+            positive_amount(order.price, "price")
+        check_steps(instrument, order.qty, {"price": order.price})
+    except InvalidField as error:
+        return f"INVALID_{str(error.field).upper()}"
+    return None
+
+
+def arrived(
+    order: Order, number: int, venue_order_id: str, instrument: Instrument, quote: Quote, now: datetime, rules: Rules
+) -> PaperOrder:
+    """The order as the exchange takes it: matched, about to expire, or resting."""
+    market_price = quote.ask if order.side == "BUY" else quote.bid
+    limit_price = None if order.price is None else canonical(order.price)
+    marketable = limit_price is None or is_reached(order.side, limit_price, quote)
+    # Every other time in force rests: a market that never closes knows no end of DAY.
+    expires = not marketable and order.time_in_force in ("IOC", "FOK")
+    qty = canonical(order.qty)
+    return PaperOrder(
+        number=number,
+        venue_order_id=venue_order_id,
+        client_id=order.venue_client_id,
+        symbol=order.symbol,
+        side=order.side,
+        time_in_force=order.time_in_force,
+        qty=qty,
+        limit_price=limit_price,
+        step=instrument.step,
+        fills_left=1 if rules.partial_steps == 1 else min(rules.partial_steps, _units(qty, instrument.step)),
+        fill_price=market_price if marketable else None,
+        due_at=now + rules.delay if marketable or expires else None,
+    )
+
+
+def is_reached(side: Side, limit_price: Decimal, quote: Quote) -> bool:
+    """Whether the market is at the limit or beyond it."""
+    return limit_price >= quote.ask if side == "BUY" else limit_price <= quote.bid
+
+
+def matched(order: PaperOrder, now: datetime, rules: Rules) -> PaperOrder:
+    """A resting order that the market has come to: it fills at its own price."""
+    return replace(order, fill_price=order.limit_price, due_at=now + rules.delay)
+
+
+def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, list[ExecutionReport]]:
+    """The order after everything that is due by now, and the reports of it."""
+    reports = []
+    while order.due_at is not None and order.due_at <= now:
+        next_due_at = order.due_at + rules.delay
+        if order.fill_price is None:
+            order, report = _ended(order, "EXPIRED", f"{order.time_in_force}_NOT_FILLED", now, rules)
+        else:
+            order, report = _filled(order, next_due_at, now, rules)
+        reports.append(report)
+    return order, reports
+
+
+def canceled(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, ExecutionReport]:
+    """An open order without its remainder."""
+    assert order.is_open
+    return _ended(order, "CANCELED", "CANCELED_BY_REQUEST", now, rules)
+
+
+def _filled(
+    order: PaperOrder, next_due_at: datetime, now: datetime, rules: Rules
+) -> tuple[PaperOrder, ExecutionReport]:
+    assert order.fills_left > 0
+    last = order.fills_left == 1
+    remaining = EXACT.subtract(order.qty, order.filled_qty)
+    qty = remaining if last else _slice(remaining, order.step, order.fills_left)
+    after = replace(
+        order,
+        status="FILLED" if last else "PARTIALLY_FILLED",
+        filled_qty=order.qty if last else canonical(EXACT.add(order.filled_qty, qty)),
+        fills_left=order.fills_left - 1,
+        due_at=None if last else next_due_at,
+        report_count=order.report_count + 1,
+    )
+    return after, _report(after, now, rules, last_qty=qty, last_price=order.fill_price)
+
+
+def _ended(
+    order: PaperOrder, status: ReportStatus, reason: str, now: datetime, rules: Rules
+) -> tuple[PaperOrder, ExecutionReport]:
+    after = replace(order, status=status, due_at=None, report_count=order.report_count + 1)
+    return after, _report(after, now, rules, reason=reason)
+
+
+def _report(
+    order: PaperOrder,
+    now: datetime,
+    rules: Rules,
+    last_qty: Decimal = ZERO,
+    last_price: Decimal | None = None,
+    reason: str | None = None,
+) -> ExecutionReport:
+    return ExecutionReport(
+        exec_id=f"{order.venue_order_id}-{order.report_count}",
+        venue=rules.venue,
+        venue_client_id=order.client_id,
+        venue_order_id=order.venue_order_id,
+        status=order.status,
+        last_qty=last_qty,
+        last_price=last_price,
+        filled_qty_total=order.filled_qty,
+        reason=reason,
+        at=now,
+    )
+
+
+def _units(qty: Decimal, step: Decimal) -> int:
+    return int(qty if step == ONE else EXACT.divide(qty, step))
+
+
+def _slice(remaining: Decimal, step: Decimal, parts: int) -> Decimal:
+    """An even share on the step; what does not divide goes to the earlier parts, so none is ever empty."""
+    share = -(-_units(remaining, step) // parts)
+    return canonical(EXACT.multiply(Decimal(share), step))

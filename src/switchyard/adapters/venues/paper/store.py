@@ -1,0 +1,162 @@
+"""The exchange's own durable book: one SQLite file, one process, one thread.
+
+Every statement takes or gives a whole group as one JSON text: going row by row would hand the interpreter's lock
+back and forth for each of them.
+"""
+
+import fcntl
+import os
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import apsw
+import msgspec
+
+from switchyard.adapters.venues.paper.book import Book
+from switchyard.adapters.venues.paper.matching import PaperOrder
+from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
+from switchyard.domain.ids import VenueClientId, VenueName, ulid
+from switchyard.domain.reports import ExecutionReport
+
+SCHEMA_VERSION = 1
+SCHEMA = """
+CREATE TABLE book (
+    id TEXT NOT NULL            -- begins every order id, so that a new book never repeats the ids of a lost one
+) STRICT;
+CREATE TABLE orders (
+    number INTEGER PRIMARY KEY,
+    client_id TEXT NOT NULL UNIQUE,
+    open INTEGER NOT NULL,
+    body TEXT NOT NULL          -- the PaperOrder as JSON
+) STRICT;
+CREATE INDEX open_orders ON orders (number) WHERE open;
+CREATE TABLE refusals (
+    client_id TEXT PRIMARY KEY,
+    reason TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE reports (
+    number INTEGER PRIMARY KEY, -- from 1, without a gap
+    body TEXT NOT NULL          -- the ExecutionReport as JSON
+) STRICT;
+"""
+PUT_ORDERS = """
+INSERT INTO orders (number, client_id, open, body)
+SELECT value ->> 'number', value ->> 'client_id', value ->> 'status' IN ('WORKING', 'PARTIALLY_FILLED'), value
+FROM json_each(?) WHERE true
+ON CONFLICT (number) DO UPDATE SET open = excluded.open, body = excluded.body
+"""
+ADD_REFUSALS = "INSERT INTO refusals (client_id, reason) SELECT key, value FROM json_each(?)"
+ADD_REPORTS = "INSERT INTO reports (number, body) SELECT ?1 + key, value FROM json_each(?2)"
+FIND_ORDERS = """
+SELECT '[' || group_concat(body) || ']' FROM orders WHERE client_id IN (SELECT value FROM json_each(?))
+"""
+FIND_REFUSALS = """
+SELECT json_group_object(client_id, reason) FROM refusals WHERE client_id IN (SELECT value FROM json_each(?))
+"""
+OPEN_ORDERS = """
+SELECT '[' || group_concat(body) || ']'
+FROM (SELECT body FROM orders WHERE open AND number > ? ORDER BY number LIMIT ?)
+"""
+REPORTS = "SELECT '[' || group_concat(body ORDER BY number) || ']' FROM reports WHERE number >= ? AND number < ?"
+
+# A reader or a backup may hold the file for a moment; longer than this is a mistake to be shown.
+BUSY_MILLISECONDS = 5_000
+# How many open orders are read at a time when the book is opened.
+LOAD_MAX = 10_000
+
+_orders = msgspec.json.Decoder(list[PaperOrder])
+_reports = msgspec.json.Decoder(list[ExecutionReport])
+
+
+class Store:
+    """What the exchange knows for good; all calls come from one thread."""
+
+    def __init__(self, path: Path, venue: VenueName, now: datetime) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(path)
+        try:
+            self._connection = apsw.Connection(str(path))
+            self.book_id = self._prepared(venue, now)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def load(self) -> Book:
+        """The book as it was left."""
+        if self._connection.in_transaction:
+            # A failed commit can leave its transaction open; nothing in it was promised to anyone.
+            self._connection.execute("ROLLBACK")
+        last_order, last_report = self._connection.execute(
+            "SELECT ifnull((SELECT max(number) FROM orders), 0), ifnull((SELECT max(number) FROM reports), 0)"
+        ).get
+        open_orders: list[PaperOrder] = []
+        after = 0
+        while page := _orders.decode(self._connection.execute(OPEN_ORDERS, (after, LOAD_MAX)).get or "[]"):
+            open_orders += page
+            after = page[-1].number
+        return Book(last_order, last_report, open_orders)
+
+    def find_orders(self, client_ids: Sequence[VenueClientId]) -> list[PaperOrder]:
+        """The orders among these, open or ended."""
+        return _orders.decode(self._connection.execute(FIND_ORDERS, (_json(client_ids),)).get or "[]")
+
+    def find_refusals(self, client_ids: Sequence[VenueClientId]) -> dict[VenueClientId, str]:
+        """The refusals among these, each with its reason."""
+        text = self._connection.execute(FIND_REFUSALS, (_json(client_ids),)).get
+        return msgspec.json.decode(text, type=dict[VenueClientId, str])
+
+    def commit(
+        self,
+        orders: Collection[PaperOrder],
+        refusals: Mapping[VenueClientId, str],
+        reports: Sequence[ExecutionReport],
+        first_report: int,
+    ) -> None:
+        """Write a group at once; durable when this returns."""
+        with self._connection:
+            if orders:
+                self._connection.execute(PUT_ORDERS, (_json(list(orders)),))
+            if refusals:
+                self._connection.execute(ADD_REFUSALS, (_json(refusals),))
+            if reports:
+                self._connection.execute(ADD_REPORTS, (first_report, _json(reports)))
+
+    def reports(self, numbers: range) -> list[ExecutionReport]:
+        """The reports with these numbers, in their order."""
+        return _reports.decode(self._connection.execute(REPORTS, (numbers.start, numbers.stop)).get or "[]")
+
+    def close(self) -> None:
+        """Give the file and its lock back."""
+        self._connection.close()
+        os.close(self._lock)
+
+    def _prepared(self, venue: VenueName, now: datetime) -> str:
+        connection = self._connection
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+        assert connection.pragma("journal_mode", "wal") == "wal"
+        connection.pragma("synchronous", "full")
+        with connection:
+            version = connection.pragma("user_version")
+            if version == 0:
+                connection.execute(SCHEMA)
+                born = ulid(int(now.timestamp() * 1000), 0)[:10]
+                connection.execute("INSERT INTO book (id) VALUES (?)", (f"{venue}-{born}",))
+                connection.pragma("user_version", SCHEMA_VERSION)
+            elif version != SCHEMA_VERSION:
+                raise SchemaMismatch(f"the paper book is at version {version}, this Switchyard needs {SCHEMA_VERSION}")
+        return str(connection.execute("SELECT id FROM book").get)
+
+
+def _locked(path: Path) -> int:
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise AlreadyRunning(f"another process holds the paper exchange's book {path}: stop it first") from None
+    return lock
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,290 @@
+"""The paper exchange over its durable book: time, restarts, bounds and failures."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.venues.paper import exchange as exchange_module
+from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
+from switchyard.adapters.venues.paper.settlement import BUSY
+from switchyard.adapters.venues.paper.store import Store
+from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.instruments import Catalogue
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRefused
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
+
+SIM = VenueName("sim")
+SECOND = timedelta(seconds=1)
+# Far from any market: such an order rests.
+FAR = "1"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "book" / "paper.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@asynccontextmanager
+async def running(path: Path, clock: ManualClock, **options: Any) -> AsyncIterator[PaperExchange]:
+    exchange = PaperExchange(SIM, path=path, catalogue=Catalogue(), clock=clock, seed=1, **options)
+    try:
+        await exchange.start()
+        yield exchange
+    finally:
+        await exchange.close()
+
+
+async def status(exchange: PaperExchange, client_id: str) -> str | None:
+    found = await exchange.find_by_client_id(VenueClientId(client_id))
+    return None if found is None else found.status
+
+
+async def test_a_delayed_order_works_until_its_time_comes(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, delay=SECOND, partial_steps=2) as exchange:
+        await exchange.submit(an_order("one"))
+        assert await status(exchange, "one") == "WORKING"
+        clock.advance(SECOND)
+        await read_reports(exchange, 1)
+        assert await status(exchange, "one") == "PARTIALLY_FILLED"
+        clock.advance(SECOND)
+        reports = await read_reports(exchange, 2)
+        assert [report.status for report in reports] == ["PARTIALLY_FILLED", "FILLED"]
+        assert reports[1].at == clock.now()
+
+
+async def test_a_delayed_order_can_be_cancelled_and_then_never_fills(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, delay=SECOND) as exchange:
+        await exchange.submit(an_order("one"))
+        first = await exchange.cancel(an_order("one"))
+        clock.advance(2 * SECOND)
+        assert isinstance(first, Accepted)
+        assert await exchange.cancel(an_order("one")) == first
+        await exchange.submit(an_order("two"))
+        clock.advance(SECOND)
+        reports = await read_reports(exchange, 2)
+        assert [(report.venue_client_id, report.status) for report in reports] == [
+            ("one", "CANCELED"),
+            ("two", "FILLED"),
+        ]
+
+
+async def test_a_fill_that_is_due_wins_over_a_cancel(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, delay=SECOND) as exchange:
+        await exchange.submit(an_order("one"))
+        clock.advance(SECOND)
+        assert await exchange.cancel(an_order("one")) == VenueRefused("ORDER_FINAL")
+
+
+async def test_an_order_submitted_and_cancelled_in_one_group_is_cancelled(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        order = an_order("one", price=FAR)
+        submitted, cancelled = await asyncio.gather(exchange.submit(order), exchange.cancel(order))
+        assert isinstance(submitted, Accepted)
+        assert submitted == cancelled
+        assert await status(exchange, "one") == "CANCELED"
+
+
+async def test_a_resting_order_fills_at_its_price_when_the_market_comes_to_it(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        quote = exchange.quote("USDJPY")
+        assert quote is not None
+        limit = quote.bid
+        await exchange.submit(an_order("one", price=limit))
+        assert await status(exchange, "one") == "WORKING"
+        while quote.ask > limit:
+            clock.advance(SECOND)
+            quote = exchange.quote("USDJPY")
+            assert quote is not None
+        [report] = await read_reports(exchange, 1)
+        assert (report.status, report.last_price) == ("FILLED", limit)
+
+
+async def test_fills_that_were_pending_happen_after_a_restart(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, delay=SECOND, partial_steps=3) as exchange:
+        await exchange.submit(an_order("one"))
+        clock.advance(SECOND)
+        await read_reports(exchange, 1)
+    clock.advance(timedelta(hours=1))
+    async with running(path, clock, delay=SECOND) as exchange:
+        reports = await read_reports(exchange, 3)
+        assert [report.status for report in reports] == ["PARTIALLY_FILLED", "PARTIALLY_FILLED", "FILLED"]
+        assert reports[-1].filled_qty_total == 1000
+
+
+async def test_resting_orders_are_still_there_after_a_restart(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        first = await exchange.submit(an_order("one", price=FAR))
+    async with running(path, clock) as exchange:
+        assert await exchange.submit(an_order("one", price=FAR)) == first
+        assert await exchange.cancel(an_order("one")) == first
+        [report] = await read_reports(exchange, 1)
+        assert report.status == "CANCELED"
+
+
+async def test_ids_are_recognised_and_numbers_go_on_after_a_restart(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        first = await exchange.submit(an_order("one"))
+        before = await read_reports(exchange, 1)
+    async with running(path, clock) as exchange:
+        assert await exchange.submit(an_order("one")) == first
+        second = await exchange.submit(an_order("two"))
+        assert second != first
+        after = await read_reports(exchange, 2)
+        assert after[0] == before[0]
+        assert [report.venue_client_id for report in after] == ["one", "two"]
+
+
+async def test_whatever_was_acknowledged_is_in_the_files_at_that_moment(path: Path, clock: ManualClock) -> None:
+    crashed = path.with_name("crashed.db")
+    async with running(path, clock) as exchange:
+        answers = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
+        # What a kill would leave behind: nothing has been closed or tidied up.
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
+    async with running(crashed, clock) as exchange:
+        again = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
+        assert again == answers
+        assert len(await read_reports(exchange, 300)) == 300
+
+
+async def test_a_new_book_never_repeats_the_execution_ids_of_a_lost_one(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        await exchange.submit(an_order("one"))
+        [lost] = await read_reports(exchange, 1)
+    shutil.rmtree(path.parent)
+    clock.advance(SECOND)
+    async with running(path, clock) as exchange:
+        await exchange.submit(an_order("one"))
+        [report] = await read_reports(exchange, 1)
+        assert report.exec_id != lost.exec_id
+
+
+async def test_a_refusal_is_remembered_whatever_the_settings_become(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        accepted = await exchange.submit(an_order("before"))
+    async with running(path, clock, reject_all=True) as exchange:
+        answers = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
+        assert answers == [VenueRefused("REJECTED_BY_VENUE")] * 2
+        assert await exchange.submit(an_order("one")) == VenueRefused("REJECTED_BY_VENUE")
+        assert await exchange.submit(an_order("before")) == accepted
+        assert await status(exchange, "one") is None
+    async with running(path, clock) as exchange:
+        assert await exchange.submit(an_order("one")) == VenueRefused("REJECTED_BY_VENUE")
+        assert await exchange.cancel(an_order("one")) == VenueRefused("UNKNOWN_ORDER")
+        assert isinstance(await exchange.submit(an_order("two")), Accepted)
+
+
+async def test_a_second_exchange_on_the_same_book_is_refused(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock):
+        with pytest.raises(AlreadyRunning, match=r"paper\.db"):
+            async with running(path, clock):
+                pass
+    async with running(path, clock) as exchange:
+        assert isinstance(await exchange.submit(an_order("one")), Accepted)
+
+
+async def test_a_book_of_another_version_is_refused(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock):
+        pass
+    connection = apsw.Connection(str(path))
+    connection.pragma("user_version", 99)
+    connection.close()
+    with pytest.raises(SchemaMismatch, match="99"):
+        async with running(path, clock):
+            pass
+
+
+async def test_a_full_exchange_sends_orders_away_until_there_is_room(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, open_orders_max=2) as exchange:
+        orders = [an_order(f"order-{n}", price=FAR) for n in range(3)]
+        answers = await asyncio.gather(*(exchange.submit(order) for order in orders))
+        assert [isinstance(answer, Accepted) for answer in answers] == [True, True, False]
+        assert answers[2] == BUSY
+        assert await exchange.submit(orders[0]) == answers[0]
+        await exchange.cancel(orders[0])
+        assert isinstance(await exchange.submit(orders[2]), Accepted)
+
+
+async def test_a_full_queue_sends_callers_away(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange_module, "WAITING_MAX", 5)
+    async with running(path, clock) as exchange:
+        answers = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(8)))
+        assert answers[5:] == [BUSY] * 3
+        assert all(isinstance(answer, Accepted) for answer in answers[:5])
+
+
+async def test_a_closed_exchange_has_certainly_not_taken_the_order(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        pass
+    assert await exchange.submit(an_order("one")) == DOWN
+    async with running(path, clock) as exchange:
+        assert await status(exchange, "one") is None
+
+
+async def test_every_caller_is_answered_truthfully_when_the_exchange_closes(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        calls = [asyncio.create_task(exchange.submit(an_order(f"order-{n}"))) for n in range(3_000)]
+        await asyncio.sleep(0)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        answers: Sequence[SendOutcome] = await asyncio.gather(*calls)
+    async with running(path, clock) as exchange:
+        for number, answer in enumerate(answers):
+            found = await exchange.find_by_client_id(VenueClientId(f"order-{number}"))
+            assert answer == (DOWN if found is None else Accepted(found.venue_order_id))
+
+
+async def test_old_reports_are_read_from_the_file(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "RECENT_REPORTS_MAX", 3)
+    async with running(path, clock) as exchange:
+        for number in range(10):
+            await exchange.submit(an_order(f"order-{number}"))
+        reports = await read_reports(exchange, 10, limit=4)
+        assert [report.venue_client_id for report in reports] == [f"order-{n}" for n in range(10)]
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["not written", "written"])
+async def test_a_failed_commit_is_in_doubt_and_a_resend_settles_it(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    commit = Store.commit
+
+    def failing(store: Store, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(Store, "commit", commit)
+        if written:
+            commit(store, *args, **kwargs)
+        raise apsw.IOError("the disk is gone")
+
+    async with running(path, clock) as exchange:
+        monkeypatch.setattr(Store, "commit", failing)
+        assert isinstance(await exchange.submit(an_order("one")), Ambiguous)
+        found = await exchange.find_by_client_id(VenueClientId("one"))
+        assert (found is not None) == written
+        answer = await exchange.submit(an_order("one"))
+        assert isinstance(answer, Accepted)
+        assert found is None or answer.venue_order_id == found.venue_order_id
+        await exchange.submit(an_order("two"))
+        assert [report.venue_client_id for report in await read_reports(exchange, 2)] == ["one", "two"]
+
+
+async def test_a_commit_reaches_the_disk_before_it_is_answered(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        assert exchange._store is not None
+        connection = exchange._store._connection
+        # 2 is FULL: the write-ahead log is synced with every commit.
+        assert (connection.pragma("synchronous"), connection.pragma("journal_mode")) == (2, "wal")
