@@ -1,0 +1,46 @@
+"""Decide on versioned rows, and decide again when somebody was faster."""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.ids import OrderId
+from switchyard.domain.outbox import OrderState
+from switchyard.ports.journal import Journal
+
+Commit = Callable[[Change], Awaitable[Outcome]]
+Decision = Callable[[OrderState], Change | None]
+
+# An order has a handful of writers; whoever loses this often is looking at a defect, not at bad luck.
+TRIES_MAX = 32
+
+
+class Contention(Exception):
+    """Somebody else changed the order each time we had decided."""
+
+
+async def decide(
+    journal: Journal, commit: Commit, order_id: OrderId, decision: Decision, state: OrderState | None = None
+) -> Change | None:
+    """Commit what the decision makes of the order's newest state; none where it wants nothing.
+
+    `state` saves the first look where the caller has just seen the order.
+    """
+    for _ in range(TRIES_MAX):
+        if state is None:
+            state = (await journal.load([order_id]))[order_id]
+        change = decision(state)
+        if change is None:
+            return None
+        if isinstance(await commit(change), Committed):
+            return change
+        state = None
+    raise Contention(f"order {order_id} could not be written in {TRIES_MAX} tries")
+
+
+def after(state: OrderState, change: Change) -> OrderState:
+    """The state that a committed change has made."""
+    changed = {(row.kind, row.number): row for row in change.outbox}
+    rows = tuple(changed.get((row.kind, row.number), row) for row in state.outbox)
+    return msgspec.structs.replace(state, order=change.orders[0], outbox=rows)

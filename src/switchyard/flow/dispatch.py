@@ -1,0 +1,223 @@
+"""Send what the outbox holds: commit the attempt, send, record what came of it."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+
+import structlog
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Committed
+from switchyard.domain.errors import OutcomeUnknown, Unavailable
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.decide import Commit, Decision, after, decide
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.wake import Wake
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.journal import Journal
+from switchyard.ports.queries import Due, Liveness, Queries
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRefused
+
+log = structlog.get_logger()
+
+# Orphans come from a crash; a few seconds more do not matter, a query per turn would.
+RECOVERY_SECONDS = 5.0
+RECOVERY_PAGE = 1_000
+# While the database is away an outcome is kept in hand and its slot taken; a second is soon enough to look again.
+RECORD_AGAIN_SECONDS = 1.0
+# Statuses in which an order's own row may be sent: it is not at the venue, as far as anyone knows.
+SENDABLE = ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
+
+
+_Key = tuple[str, str, int]
+
+
+class Dispatcher:
+    """One worker: claims rows for its free slots and sends them."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        journal: Journal,
+        queries: Queries,
+        liveness: Liveness,
+        commit: Commit,
+        venues: Mapping[VenueName, Venue],
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+        batch_size: int,
+        parallelism: int,
+        retry_max: int,
+        idle_seconds: float,
+    ) -> None:
+        self._worker = worker
+        self._journal = journal
+        self._queries = queries
+        self._liveness = liveness
+        self._commit = commit
+        self._venues = venues
+        self._clock = clock
+        self._randomness = randomness
+        self._metrics = metrics
+        self._batch_size = batch_size
+        self._slots = batch_size * parallelism
+        self._retry_max = retry_max
+        self._idle_seconds = idle_seconds
+        self._sends: dict[_Key, asyncio.Task[None]] = {}
+        self._freed = asyncio.Event()
+
+    async def run(self, wake: Wake) -> None:
+        """Send for as long as the process lives."""
+        await self._liveness.hold(self._worker)
+        recovered_at = float("-inf")
+        while True:
+            if self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
+                while await self.recover_once():
+                    pass
+                recovered_at = self._clock.monotonic()
+            if await self.run_once():
+                continue
+            if len(self._sends) >= self._slots:
+                self._freed.clear()
+                await self._freed.wait()
+            else:
+                await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
+
+    async def run_once(self) -> int:
+        """Claim rows for the free slots and begin to send them; returns how many."""
+        free = min(self._slots - len(self._sends), self._batch_size)
+        if free <= 0:
+            return 0
+        due = await self._queries.due(self._clock.now(), free)
+        claimed = await asyncio.gather(*(self._claim(one) for one in due))
+        return sum(claimed)
+
+    async def recover_once(self) -> int:
+        """Bring attempts whose sender is proven gone into doubt; returns how many there were.
+
+        A row under our own name that nobody here is sending is one whose claim was committed but never heard of.
+        """
+        unsettled = await self._queries.sending(RECOVERY_PAGE)
+        others = {due.row.worker for due in unsettled if due.row.worker not in (None, self._worker)}
+        dead = await self._liveness.dead([worker for worker in others if worker is not None])
+        orphans = [
+            due
+            for due in unsettled
+            if due.row.worker in dead or (due.row.worker == self._worker and _key(due.row) not in self._sends)
+        ]
+        await asyncio.gather(*(self._settle(due.row, Ambiguous("SENDER_DIED"), due.state) for due in orphans))
+        return len(orphans)
+
+    async def drain(self, seconds_max: float) -> None:
+        """Wait for the sends under way, at most so long; what is left is settled by the next start."""
+        if self._sends:
+            await asyncio.wait(set(self._sends.values()), timeout=seconds_max)
+
+    async def _claim(self, due: Due) -> bool:
+        row, state = due.row, due.state
+        now = self._clock.now()
+        if row.kind == "new" and state.order.status not in SENDABLE:
+            # A report told us meanwhile that the venue has it: there is nothing left to send.
+            await self._commit(decisions.record_sent(state, row, state.order.venue_order_id, now))
+            return True
+        change = decisions.begin_attempt(state, row, self._worker, now)
+        if not isinstance(await self._commit(change), Committed):
+            return False  # somebody else has it, or the order moved on: the next look tells
+        key = _key(row)
+        task = self._sends[key] = asyncio.create_task(self._send(change.outbox[0], after(state, change)))
+        self._metrics.inflight.set(len(self._sends))
+        task.add_done_callback(lambda done: self._sent(key, done))
+        return True
+
+    def _sent(self, key: _Key, task: "asyncio.Task[None]") -> None:
+        del self._sends[key]
+        self._metrics.inflight.set(len(self._sends))
+        self._freed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The row stays `sending` under our name, and the next recovery finds it.
+            self._metrics.stage_failures.labels("dispatch").inc()
+            log.error("a send's outcome was not recorded", error=repr(error))
+
+    async def _send(self, row: OutboxRow, state: OrderState) -> None:
+        venue = self._venues[row.venue]
+        try:
+            sending = venue.submit(state.order) if row.kind == "new" else venue.cancel(state.order)
+            outcome = await sending
+        except Exception as error:
+            # An adapter that raises has a defect, and what the venue saw is anyone's guess: that is doubt.
+            log.exception("a venue adapter failed", venue=row.venue)
+            outcome = Ambiguous(f"ADAPTER_FAILED: {error!r}")
+        await self._settle(row, outcome, state)
+
+    async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
+        def decision(newest: OrderState) -> Change | None:
+            current = newest.row(row.kind, row.number)
+            if current.status != "sending" or current.attempt != row.attempt:
+                self._metrics.stale_writes.inc()
+                return None
+            return self._outcome_change(newest, current, outcome, self._clock.now())
+
+        change = await self._record(row, decision, state)
+        if change is None:
+            return
+        order = change.orders[0]
+        self._metrics.sends.labels(_label(outcome)).inc()
+        if row.kind == "new" and isinstance(outcome, Accepted):
+            waited = order.updated_at - order.accepted_at
+            self._metrics.accept_to_sent.observe(waited.total_seconds() * 1000)
+        if order.status == "UNKNOWN":
+            self._metrics.uncertain.inc()
+            log.error("order in doubt", order_id=order.order_id, venue=row.venue, error=_error(outcome))
+
+    async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
+        """Write an outcome, however long the database is away: it is the only trace of what the venue said."""
+        while True:
+            try:
+                return await decide(self._journal, self._commit, row.order_id, decision, state)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("an outcome waits for the journal", order_id=row.order_id, error=str(error))
+            state = None
+            await asyncio.sleep(RECORD_AGAIN_SECONDS)
+
+    def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
+        exhausted = row.attempt > self._retry_max
+        again_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
+        match outcome:
+            case Accepted(venue_order_id):
+                return decisions.record_sent(state, row, venue_order_id, now)
+            case VenueRefused(reason):
+                return decisions.record_refused(state, row, reason, now)
+            case Unsent(error, retry_after):
+                if exhausted:
+                    return decisions.record_refused(state, row, "RETRY_EXHAUSTED", now)
+                if retry_after is not None:
+                    again_at = max(again_at, now + retry_after)
+                return decisions.record_unsent(state, row, error, again_at, now)
+            case Ambiguous(error):
+                if self._venues[row.venue].capabilities.dedupe != "forever" or exhausted:
+                    return decisions.record_doubt(state, row, error, None, now)
+                # The sender is gone, not the venue: there is nothing to back off from.
+                return decisions.record_doubt(state, row, error, now if error == "SENDER_DIED" else again_at, now)
+
+
+def _key(row: OutboxRow) -> _Key:
+    return (row.order_id, row.kind, row.number)
+
+
+def _label(outcome: SendOutcome) -> str:
+    match outcome:
+        case Accepted():
+            return "success"
+        case VenueRefused():
+            return "dead"
+        case Unsent():
+            return "retry"
+        case Ambiguous():
+            return "uncertain"
+
+
+def _error(outcome: SendOutcome) -> str | None:
+    return outcome.error if isinstance(outcome, Ambiguous | Unsent) else None

@@ -1,0 +1,68 @@
+"""What the stages count and measure, under the names that the specifications give."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+
+
+class LatencyMax:
+    """`<name>_sum`, `<name>_count` and `<name>_max` of a latency in milliseconds."""
+
+    def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
+        self._summary = Summary(name, text, registry=registry)
+        self._max = Gauge(name + "_max", text + " (largest so far)", registry=registry)
+        self._largest = 0.0
+
+    def observe(self, milliseconds: float) -> None:
+        """Count one."""
+        self._summary.observe(milliseconds)
+        if milliseconds > self._largest:
+            self._largest = milliseconds
+            self._max.set(milliseconds)
+
+
+class Metrics:
+    """One process's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.accepted = Counter("gateway_orders_accepted_total", "Orders accepted", registry=registry)
+        self.replayed = Counter("gateway_orders_replayed_total", "Requests answered by their key", registry=registry)
+        self.refused = Counter(
+            "gateway_requests_refused_total", "Requests refused, by reason", ["reason"], registry=registry
+        )
+        self.queue_rejects = Counter(
+            "gateway_queue_rejects_total", "Changes refused by a full queue", registry=registry
+        )
+        self.queue_depth = Gauge("gateway_queue_depth", "Changes that wait for the journal", registry=registry)
+        self.group_size = Histogram(
+            "journal_group_size",
+            "Changes committed at once",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+            registry=registry,
+        )
+        self.accept_to_sent = LatencyMax(
+            "gateway_accept_to_sent_latency_ms", "From accept to the venue's answer", registry
+        )
+        self.accept_to_report = LatencyMax(
+            "gateway_accept_to_execution_report_latency_ms", "From accept to an execution report", registry
+        )
+        self.sends = Counter("outbox_send_total", "Sends, by outcome", ["outcome"], registry=registry)
+        self.stale_writes = Counter(
+            "outbox_stale_writes_total", "Outcomes of attempts that were not theirs any more", registry=registry
+        )
+        self.inflight = Gauge("outbox_inflight", "Sends under way in this process", registry=registry)
+        self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
+        self.outbox_lag = Gauge("outbox_lag_seconds", "Age of the oldest row that waits to be sent", registry=registry)
+        self.uncertain = Counter("orders_uncertain_total", "Orders that came into doubt", registry=registry)
+        self.reports = Counter(
+            "venue_reports_total", "Execution reports, by what became of them", ["result"], registry=registry
+        )
+        self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
+        self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
+        self.audit_cuts = Counter("audit_file_cuts_total", "Times the audit file had lost lines", registry=registry)
+        self.stream_readers = Gauge("sse_subscribers", "Open streams", registry=registry)
+        self.stream_drops = Counter(
+            "sse_slow_readers_total", "Streams closed because the reader lagged", registry=registry
+        )
+        self.stage_failures = Counter(
+            "stage_failures_total", "Unexpected errors, by stage", ["stage"], registry=registry
+        )

@@ -1,0 +1,33 @@
+"""Figures that are looked up when somebody asks, not kept while nobody does."""
+
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.sequencer import Sequencer
+from switchyard.ports.clock import Clock
+from switchyard.ports.queries import Queries
+
+STATUSES = ("queued", "failed", "sending", "uncertain")
+
+
+class Observer:
+    """Brings the gauges up to date."""
+
+    def __init__(self, *, queries: Queries, sequencer: Sequencer, clock: Clock, metrics: Metrics) -> None:
+        self._queries = queries
+        self._sequencer = sequencer
+        self._clock = clock
+        self._metrics = metrics
+
+    async def refresh(self) -> None:
+        """Look at the queue and the outbox."""
+        self._metrics.queue_depth.set(self._sequencer.depth)
+        counts = {count.status: count for count in await self._queries.outbox_counts()}
+        for status in STATUSES:
+            found = counts.get(status)
+            self._metrics.outbox_rows.labels(status).set(found.rows if found else 0)
+        waiting = [
+            count.oldest_created_at
+            for status in ("queued", "failed")
+            if (count := counts.get(status)) is not None and count.oldest_created_at is not None
+        ]
+        lag = self._clock.now() - min(waiting) if waiting else None
+        self._metrics.outbox_lag.set(max(lag.total_seconds(), 0) if lag else 0)

@@ -1,0 +1,214 @@
+"""The journal's only writer in a process: takes changes from everyone, commits them in groups.
+
+While one group is being committed the next one gathers, so that the price of a commit is shared by all who
+came meanwhile, and a lone change waits for nobody.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+
+import structlog
+
+from switchyard.domain.changes import Change, Committed, Outcome, Refused
+from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
+from switchyard.domain.ids import ulid
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.wake import Wake
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.journal import Journal
+
+log = structlog.get_logger()
+
+# Beyond this a group's commit takes longer than it saves: the next one could have started.
+GROUP_MAX = 512
+
+
+class _Waiting:
+    """A change whose caller waits for its outcome."""
+
+    __slots__ = ("change", "followers", "future")
+
+    def __init__(self, change: Change, future: "asyncio.Future[Outcome]") -> None:
+        self.change = change
+        self.future = future
+        self.followers: list[_Waiting] | None = None
+
+    def answer(self, outcome: Outcome) -> None:
+        # A caller that has gone away harms nobody; its change is as durable as any other.
+        if not self.future.done():
+            self.future.set_result(outcome)
+
+    def fail(self, error: SwitchyardError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Sequencer:
+    """Gathers changes into groups and answers each caller once its group is durable."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+        wakes: Sequence[Wake],
+        capacity: int,
+        on_broken: Callable[[str], None],
+        shard: int = 0,
+    ) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._randomness = randomness
+        self._metrics = metrics
+        self._wakes = wakes
+        self._capacity = capacity
+        self._on_broken = on_broken
+        self._shard = shard
+        self._pending: deque[_Waiting] = deque()
+        self._arrived = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def offer(self, change: Change) -> Outcome:
+        """Have a request's change committed; raises QueueFull at once when too many are waiting already."""
+        if len(self._pending) >= self._capacity:
+            self._metrics.queue_rejects.inc()
+            raise QueueFull("too many changes are waiting for the journal")
+        return await self.commit(change)
+
+    async def commit(self, change: Change) -> Outcome:
+        """Have a stage's change committed; stages bound themselves by their slots and pages."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._pending.append(_Waiting(change, future))
+        if not self._arrived.is_set():
+            self._arrived.set()
+        return await future
+
+    @property
+    def depth(self) -> int:
+        """How many changes wait."""
+        return len(self._pending)
+
+    async def run(self) -> None:
+        """Commit groups for as long as the process lives."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            self._idle.clear()
+            while await self.run_once():
+                pass
+            self._idle.set()
+
+    async def run_once(self) -> int:
+        """Commit one group."""
+        group = self._gather()
+        if not group:
+            return 0
+        self._metrics.group_size.observe(len(group))
+        await self._commit_group(group)
+        for wake in self._wakes:
+            wake.notify()
+        return len(group)
+
+    async def drain(self, seconds_max: float) -> None:
+        """Wait until nothing is pending, at most so long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                while self._pending or not self._idle.is_set():
+                    await self._idle.wait()
+                    await asyncio.sleep(0)
+
+    def _gather(self) -> list[_Waiting]:
+        """The next group: changes that touch different rows, in the order of their coming."""
+        group: list[_Waiting] = []
+        touched: dict[Hashable, _Waiting] = {}
+        deferred: list[_Waiting] = []
+        pending = self._pending
+        while pending and len(group) < GROUP_MAX:
+            waiting = pending.popleft()
+            keys = _keys(waiting.change)
+            met = [touched[key] for key in keys if key in touched]
+            if not met:
+                group.append(waiting)
+                for key in keys:
+                    touched[key] = waiting
+            elif len(met) == 1 and waiting.change.ledger and met[0].change.ledger:
+                # The same idempotency key twice: the first one's fate answers the second.
+                if met[0].followers is None:
+                    met[0].followers = []
+                met[0].followers.append(waiting)
+            else:
+                deferred.append(waiting)
+                for key in keys:
+                    touched.setdefault(key, waiting)
+        pending.extendleft(reversed(deferred))
+        return group
+
+    async def _commit_group(self, group: list[_Waiting]) -> None:
+        group_id = ulid(int(self._clock.now().timestamp() * 1000), self._randomness.bits(80))
+        try:
+            outcomes = await self._journal.append(
+                self._shard, group_id, [waiting.change for waiting in group], self._clock.now()
+            )
+        except GroupRefused as error:
+            await self._split(group, error)
+            return
+        except JournalBroken as error:
+            self._fail(group, error)
+            self._on_broken(str(error))
+            return
+        except OutcomeUnknown as error:
+            log.error("the outcome of a commit is unknown", changes=len(group), error=str(error))
+            self._fail(group, error)
+            return
+        except SwitchyardError as error:
+            log.error("the journal did not take a group", changes=len(group), error=str(error))
+            self._fail(group, error)
+            return
+        except Exception as error:
+            # A defect in the one writer: the callers must not hang, and nothing may be written after it.
+            log.exception("the journal failed in an unexpected way")
+            self._fail(group, OutcomeUnknown(repr(error)))
+            self._on_broken(repr(error))
+            return
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            waiting.answer(outcome)
+            if waiting.followers:
+                self._answer_followers(waiting, outcome)
+
+    async def _split(self, group: list[_Waiting], error: GroupRefused) -> None:
+        """One bad change must not fail its group: halve it until the bad one stands alone."""
+        if len(group) == 1:
+            log.error("a change cannot be written", error=str(error))
+            self._fail(group, error)
+            return
+        middle = len(group) // 2
+        await self._commit_group(group[:middle])
+        await self._commit_group(group[middle:])
+
+    def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
+        taken = leader.change.ledger[0] if isinstance(outcome, Committed) else outcome.ledger
+        for follower in leader.followers or ():
+            if taken is None:
+                self._pending.append(follower)  # the leader failed for a reason of its own
+            else:
+                follower.answer(Refused(taken))
+
+    def _fail(self, group: list[_Waiting], error: SwitchyardError) -> None:
+        for waiting in group:
+            waiting.fail(error)
+            for follower in waiting.followers or ():
+                follower.fail(error)
+
+
+def _keys(change: Change) -> list[Hashable]:
+    """The rows that a change may touch: no two changes of a group share one."""
+    keys: list[Hashable] = [order.order_id for order in change.orders]
+    keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.ledger]
+    keys += [(execution.venue, execution.exec_id) for execution in change.executions]
+    keys += [("cursor", cursor.name) for cursor in change.cursors]
+    return keys

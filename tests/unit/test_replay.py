@@ -1,0 +1,273 @@
+import asyncio
+from datetime import timedelta, timezone
+from decimal import Decimal
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change
+from switchyard.domain.errors import OrderFinal
+from switchyard.domain.events import Quote
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.lifecycle import ImpossibleStep
+from switchyard.domain.orders import Order, OrderRequest
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.replay import AuditLine, Replay, ReplayMismatch, state_digest
+from switchyard.domain.reports import ExecutionReport
+
+ACCOUNT = AccountId("acct-1")
+VENUE = VenueName("sim")
+WORKER = WorkerId("worker-1")
+ORDER_ID = OrderId("ord_01JGTESTORDER0000000000001")
+
+quantities = st.decimals("0.00000001", "3", places=8) | st.decimals("1", "12", places=0)
+prices = st.none() | st.decimals("0.001", "99999", places=3)
+reports = st.builds(
+    ExecutionReport,
+    exec_id=st.integers(0, 40).map(str),  # few enough that some come twice
+    venue=st.just(VENUE),
+    venue_client_id=st.just(VenueClientId("")),
+    venue_order_id=st.sampled_from(["v-1", "v-2"]),
+    # The first two more often than the others, which end an order's life.
+    status=st.sampled_from(["WORKING", "PARTIALLY_FILLED"] * 4 + ["FILLED", "CANCELED", "REJECTED", "EXPIRED"]),
+    last_qty=st.just(Decimal(0)) | quantities,
+    last_price=prices,
+    filled_qty_total=quantities,
+    reason=st.none() | st.text(max_size=8),
+    at=st.just(START),
+)
+# In such numbers that orders come far; an answer without an attempt is nothing.
+happenings = st.sampled_from(
+    ["attempt"] * 5 + ["sent"] * 3 + ["report"] * 3 + ["cancel"] * 2 + ["unsent", "refused", "doubt", "resend"]
+)
+# A clock that goes back now and then: times in rows are the later of two, and must come out the same.
+steps = st.tuples(st.integers(0, 2), happenings, st.integers(-30, 90), reports)
+
+
+class History:
+    """Orders that live through whatever hypothesis thinks of, in a journal that keeps their rows."""
+
+    def __init__(self) -> None:
+        self.journal = MemoryJournal()
+        self._now = START
+        self._groups = 0
+
+    async def live_through(self, number: int, happening: str, seconds: int, report: ExecutionReport) -> None:
+        self._now += timedelta(seconds=seconds)
+        order_id = OrderId(f"{ORDER_ID[:-1]}{number}")
+        state = (await self.journal.load([order_id])).get(order_id)
+        change = self._accept(order_id, number) if state is None else self._decide(state, happening, report)
+        if change is not None:
+            self._groups += 1
+            await self.journal.append(0, str(self._groups), [change], self._now)
+
+    def _accept(self, order_id: OrderId, number: int) -> Change:
+        request = OrderRequest(
+            symbol="USDJPY",
+            side="BUY",
+            type="LIMIT",
+            qty=Decimal(10 + number),
+            price=Decimal("151.235"),
+            time_in_force="GTC",
+            client_order_id="mine",
+            tags=("a", "b") if number else (),
+        )
+        entry = LedgerEntry(
+            account_id=ACCOUNT,
+            operation="orders",
+            idempotency_key=f"key-{number}",
+            generation=0,
+            order_id=order_id,
+            request_digest="sha256:00",
+            created_at=self._now,
+            expires_at=self._now + timedelta(hours=24),
+        )
+        return decisions.accept(
+            request,
+            account=ACCOUNT,
+            order_id=order_id,
+            venue=VENUE,
+            venue_client_id=VenueClientId(f"client-{number}"),
+            ledger=entry if number else None,
+            quote=Quote(bid=Decimal("151.1"), ask=Decimal("151.3")),
+            now=self._now,
+        )
+
+    def _decide(self, state: OrderState, happening: str, report: ExecutionReport) -> Change | None:
+        try:
+            if happening == "report":
+                return decisions.apply_report(state, report, self._now)
+            if happening == "cancel":
+                return decisions.request_cancel(state, self._now)
+            if happening == "attempt":
+                due = [row for row in state.outbox if row.status in ("queued", "failed")]
+                return decisions.begin_attempt(state, due[0], WORKER, self._now) if due else None
+            return self._outcome(state, happening)
+        except (ImpossibleStep, OrderFinal):
+            return None
+
+    def _outcome(self, state: OrderState, happening: str) -> Change | None:
+        row = next((row for row in state.outbox if row.status == "sending"), None)
+        later = self._now + timedelta(seconds=4)
+        if row is None:
+            return None
+        match happening:
+            case "sent":
+                return decisions.record_sent(state, row, "v-1", self._now)
+            case "unsent":
+                return decisions.record_unsent(state, row, "refused connection", later, self._now)
+            case "refused":
+                return decisions.record_refused(state, row, "no margin", self._now)
+            case _:
+                again = later if happening == "resend" else None
+                return decisions.record_doubt(state, row, "time-out", again, self._now)
+
+
+def lines(journal: MemoryJournal) -> list[AuditLine]:
+    return [msgspec.json.decode(event.line, type=AuditLine) for event in journal.events.get(0, [])]
+
+
+def replayed(audit_lines: list[AuditLine]) -> Replay:
+    replay = Replay()
+    for line in audit_lines:
+        replay.apply(line)
+    return replay
+
+
+def sorted_orders(journal: MemoryJournal) -> list[Order]:
+    return [order for _, order in sorted(journal.orders.items())]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(steps, min_size=20, max_size=80))
+def test_folding_the_lines_again_makes_the_same_rows(path: list[tuple[int, str, int, ExecutionReport]]) -> None:
+    history = History()
+
+    async def live() -> None:
+        for step in path:
+            await history.live_through(*step)
+
+    asyncio.run(live())
+    journal = history.journal
+    replay = replayed(lines(journal))
+    assert replay.orders == journal.orders
+    assert replay.outbox == journal.outbox
+    assert replay.ledger == journal.ledger
+    assert replay.executions == journal.executions
+    assert not replay.within_change
+    assert state_digest(replay.sorted_orders()) == state_digest(sorted_orders(journal))
+
+
+def report(exec_id: str, qty: str = "4", price: str | None = "151.2") -> ExecutionReport:
+    return ExecutionReport(
+        exec_id=exec_id,
+        venue=VENUE,
+        venue_client_id=VenueClientId("client-1"),
+        venue_order_id="v-1",
+        status="PARTIALLY_FILLED",
+        last_qty=Decimal(qty),
+        last_price=None if price is None else Decimal(price),
+        at=START,
+    )
+
+
+async def filled_history() -> MemoryJournal:
+    """Accepted, sending, sent, then two partial fills of two events each: seven lines."""
+    history = History()
+    for happening in ("accept", "attempt", "sent", "report"):
+        await history.live_through(1, happening, 1, report("e-1"))
+    await history.live_through(1, "report", 1, report("e-2", "3"))
+    return history.journal
+
+
+def altered(line: AuditLine, before: str, after: str) -> AuditLine:
+    data = bytes(line.data).decode()
+    assert before in data
+    return msgspec.structs.replace(line, data=msgspec.Raw(data.replace(before, after).encode()))
+
+
+@pytest.mark.parametrize(
+    ("seq", "before", "after", "why"),
+    [
+        (1, '"venueClientId":"client-1"', '"venueClientId":null', "without a venueClientId"),
+        (1, '"status":"ACCEPTED"', '"status":"WORKING"', "never accepted"),
+        (2, '"version":2', '"version":3', "version 3 follows version 1"),
+        (2, '"accountId":"acct-1"', '"accountId":"acct-2"', "different orders or accounts"),
+        (3, '"status":"WORKING"', '"status":"NEVER_HEARD_OF"', "cannot be read"),
+        (5, '"status":"PARTIALLY_FILLED"', '"status":"ACCEPTED"', "no step leads from WORKING to ACCEPTED"),
+        (5, '"filledQty":4', '"filledQty":5', "filledQty is 5, the fills add up to 4"),
+        (5, '"avgPrice":151.2', '"avgPrice":151.3', "does not follow from the fills"),
+        (6, '"execId":"e-2"', '"execId":"e-1"', "was applied before"),
+    ],
+)
+async def test_a_line_that_does_not_follow_is_named(seq: int, before: str, after: str, why: str) -> None:
+    history = lines(await filled_history())
+    history[seq - 1] = altered(history[seq - 1], before, after)
+    with pytest.raises(ReplayMismatch, match=why) as caught:
+        replayed(history)
+    # A report takes effect with the order's update, which is the next line.
+    assert caught.value.seq == seq + (seq == 6)
+
+
+async def test_a_missing_line_is_named() -> None:
+    history = lines(await filled_history())
+    with pytest.raises(ReplayMismatch) as caught:
+        replayed(history[:2] + history[3:])
+    assert caught.value.seq == 5
+
+
+async def test_a_report_without_the_update_of_its_order_is_named() -> None:
+    history = lines(await filled_history())
+    with pytest.raises(ReplayMismatch, match="update is missing after report e-1"):
+        replayed(history[:4] + history[5:])
+
+
+async def test_a_history_that_ends_between_report_and_update_says_so() -> None:
+    replay = replayed(lines(await filled_history())[:4])
+    assert replay.within_change
+    assert replay.executions == {}
+
+
+async def test_a_report_on_an_unknown_order_is_kept_so_that_its_repeat_is_recognised() -> None:
+    journal = MemoryJournal()
+    await journal.append(0, "1", [decisions.unmatched_report(report("stray"))], START)
+    assert replayed(lines(journal)).executions == journal.executions
+
+
+async def test_a_type_from_the_future_is_refused() -> None:
+    line = msgspec.structs.replace(lines(await filled_history())[0], type="OrderTeleported")
+    with pytest.raises(ReplayMismatch, match="newer Switchyard"):
+        replayed([line])
+
+
+async def test_the_digest_sees_every_field_but_no_way_of_writing() -> None:
+    [order] = (await filled_history()).orders.values()
+    elsewhere = timezone(timedelta(hours=9))
+    rewritten = msgspec.structs.replace(
+        order,
+        qty=Decimal("11.000"),
+        accepted_at=order.accepted_at.astimezone(elsewhere),
+        updated_at=order.updated_at.astimezone(elsewhere),
+    )
+    assert state_digest([rewritten]) == state_digest([order])
+    for name in Order.__struct_fields__:
+        changed = msgspec.structs.replace(order, **{name: "something else"})
+        assert state_digest([changed]) != state_digest([order]), name
+
+
+async def test_the_digest_is_the_same_on_every_machine() -> None:
+    [order] = (await filled_history()).orders.values()
+    # Computed once: no machine, hash seed or time zone may make another one of it.
+    assert state_digest([order]) == "666dc4f9643dc8ee4d605c73fb48aeb36aa85a6f084a0096b841d583015f1022"
+
+
+async def test_the_digest_refuses_orders_that_are_not_sorted() -> None:
+    [order] = (await filled_history()).orders.values()
+    with pytest.raises(ValueError, match="sorted"):
+        state_digest([order, order])

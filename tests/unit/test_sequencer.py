@@ -1,0 +1,177 @@
+"""The sequencer over the public in-memory journal."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Committed, Outcome, Refused
+from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_id
+from switchyard.domain.orders import OrderRequest
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.sequencer import Sequencer
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+ACCOUNT = AccountId("acct")
+
+
+def accepting(number: int, key: str | None = None) -> Change:
+    made = order_id(1_700_000_000_000, number)
+    request = OrderRequest(symbol="BTC", side="BUY", type="MARKET", qty=Decimal(1), time_in_force="IOC")
+    ledger = None
+    if key is not None:
+        ledger = LedgerEntry(
+            account_id=ACCOUNT,
+            operation="orders",
+            idempotency_key=key,
+            generation=0,
+            order_id=made,
+            request_digest="sha256:0",
+            created_at=NOW,
+            expires_at=NOW + timedelta(days=1),
+        )
+    return decisions.accept(
+        request,
+        account=ACCOUNT,
+        order_id=made,
+        venue=VenueName("sim"),
+        venue_client_id=venue_client_id(ACCOUNT, "orders", key, 0, made),
+        ledger=ledger,
+        quote=None,
+        now=NOW,
+    )
+
+
+class GatedJournal(MemoryJournal):
+    """Holds each append back until the gate opens, and notes how large the groups were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.groups: list[int] = []
+        self.poison: Change | None = None
+        self.failure: Exception | None = None
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        if self.poison in changes:
+            raise GroupRefused("poison")
+        self.groups.append(len(changes))
+        return await super().append(shard, group_id, changes, now)
+
+
+class Bench:
+    def __init__(self, capacity: int = 100) -> None:
+        self.journal = GatedJournal()
+        self.broken: list[str] = []
+        self.sequencer = Sequencer(
+            self.journal,
+            clock=ManualClock(),
+            randomness=SeededRandomness(),
+            metrics=Metrics(),
+            wakes=[],
+            capacity=capacity,
+            on_broken=self.broken.append,
+        )
+
+    async def __aenter__(self) -> "Bench":
+        self._task = asyncio.create_task(self.sequencer.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+async def test_what_comes_during_a_commit_is_committed_together() -> None:
+    async with Bench() as bench:
+        bench.journal.gate.clear()
+        first = asyncio.create_task(bench.sequencer.commit(accepting(0)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        others = [asyncio.create_task(bench.sequencer.commit(accepting(n))) for n in range(1, 51)]
+        await asyncio.sleep(0)
+        bench.journal.gate.set()
+        outcomes = await asyncio.gather(first, *others)
+        assert bench.journal.groups == [1, 50]
+        assert [outcome.first_seq for outcome in outcomes if isinstance(outcome, Committed)] == list(range(1, 52))
+
+
+async def test_the_same_key_a_hundred_times_is_one_order_also_within_one_group() -> None:
+    async with Bench(capacity=1000) as bench:
+        outcomes = await asyncio.gather(*(bench.sequencer.commit(accepting(n, "key")) for n in range(100)))
+        committed = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
+        assert (len(committed), len(refused)) == (1, 99)
+        assert len({refusal.ledger.order_id for refusal in refused if refusal.ledger}) == 1
+        assert (await bench.journal.head(0)).seq == 1
+
+
+async def test_a_full_queue_refuses_requests_but_not_stages() -> None:
+    async with Bench(capacity=3) as bench:
+        bench.journal.gate.clear()
+        running = [asyncio.create_task(bench.sequencer.offer(accepting(0)))]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running += [asyncio.create_task(bench.sequencer.offer(accepting(n))) for n in range(1, 4)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            await bench.sequencer.offer(accepting(9))
+        running.append(asyncio.create_task(bench.sequencer.commit(accepting(10))))
+        await asyncio.sleep(0)
+        bench.journal.gate.set()
+        assert all(isinstance(outcome, Committed) for outcome in await asyncio.gather(*running))
+
+
+async def test_one_bad_change_fails_alone() -> None:
+    async with Bench() as bench:
+        changes = [accepting(n) for n in range(20)]
+        bench.journal.poison = changes[7]
+        outcomes = await asyncio.gather(*(bench.sequencer.commit(change) for change in changes), return_exceptions=True)
+        assert isinstance(outcomes[7], GroupRefused)
+        assert sum(isinstance(outcome, Committed) for outcome in outcomes) == 19
+        assert not bench.broken
+
+
+async def test_a_caller_that_goes_away_harms_nobody() -> None:
+    async with Bench() as bench:
+        bench.journal.gate.clear()
+        leaving = asyncio.create_task(bench.sequencer.commit(accepting(0)))
+        staying = asyncio.create_task(bench.sequencer.commit(accepting(1)))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        bench.journal.gate.set()
+        assert isinstance(await staying, Committed)
+        assert (await bench.journal.head(0)).seq == 2
+
+
+async def test_changes_of_one_order_go_one_after_the_other() -> None:
+    async with Bench() as bench:
+        change = accepting(0)
+        await bench.sequencer.commit(change)
+        state = (await bench.journal.load([change.orders[0].order_id]))[change.orders[0].order_id]
+        twice = [decisions.request_cancel(state, NOW) for _ in range(2)]
+        outcomes = await asyncio.gather(*(bench.sequencer.commit(one) for one in twice if one is not None))
+        assert [type(outcome) for outcome in outcomes] == [Committed, Refused]
+        assert bench.journal.groups == [1, 1, 1]
+
+
+@pytest.mark.parametrize("failure", [OutcomeUnknown("lost"), JournalBroken("disk"), RuntimeError("defect")])
+async def test_a_lost_outcome_is_said_to_be_unknown_never_rejected(failure: Exception) -> None:
+    async with Bench() as bench:
+        bench.journal.failure = failure
+        outcomes = await asyncio.gather(
+            *(bench.sequencer.commit(accepting(n, "same")) for n in range(3)), return_exceptions=True
+        )
+        assert all(isinstance(outcome, OutcomeUnknown) for outcome in outcomes)
+        assert bool(bench.broken) == (type(failure) is not OutcomeUnknown)

@@ -1,0 +1,113 @@
+"""Settings: a wrong one stops the start and is named; the reference page tells the truth."""
+
+import stat
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from switchyard.domain.errors import SettingError
+from switchyard.entrypoints.cli.reference import settings_page
+from switchyard.settings import jwt_secret, load_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_everything_has_a_default() -> None:
+    settings = load_settings({})
+    assert (settings.host, settings.port, settings.data_dir) == ("127.0.0.1", 8081, Path("var"))
+    assert settings.audit_path == Path("var/gateway/audit.log")
+    assert settings.idempotency_ttl == timedelta(hours=24)
+    assert [venue.url for venue in settings.venues] == ["paper:"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"SWITCHYARD_PORT": "http"}, "SWITCHYARD_PORT"),
+        ({"SWITCHYARD_PORT": "70000"}, "SWITCHYARD_PORT"),
+        ({"SWITCHYARD_DATABASE_URL": "mysql://x"}, "SWITCHYARD_DATABASE_URL"),
+        ({"SWITCHYARD_PROT": "1"}, "SWITCHYARD_PROT"),
+        ({"JWT_HS256_SECRET": "short"}, "JWT_HS256_SECRET"),
+        ({"JWT_HS256_SECRET": "changeme" * 8}, "JWT_HS256_SECRET"),
+        ({"JWT_HS256_SECRET_FILE": "/nowhere/at/all"}, "JWT_HS256_SECRET_FILE"),
+        ({"SSE_KEEPALIVE_SEC": "-1"}, "SSE_KEEPALIVE_SEC"),
+        ({"SOR_VENUES": "simA,sima"}, "SOR_VENUES"),
+        ({"SOR_VENUES": "a,b", "SOR_DEFAULT_VENUE": "c"}, "SOR_DEFAULT_VENUE"),
+        ({"SOR_SYMBOL_ROUTES": "BTC=nowhere"}, "SOR_SYMBOL_ROUTES"),
+        ({"SOR_SYMBOL_ROUTES": "BTC"}, "SOR_SYMBOL_ROUTES"),
+        ({"VENUE_URL_SIM": "gopher:"}, "VENUE_URL_SIM"),
+        ({"EXCHANGE_SIM_DELAY_MS_OTHER": "5"}, "EXCHANGE_SIM_DELAY_MS_OTHER"),
+        ({"EXCHANGE_SIM_REJECT_ALL_SIM": "perhaps"}, "EXCHANGE_SIM_REJECT_ALL_SIM"),
+        ({"SWITCHYARD_CONFIG": "missing.yaml"}, "SWITCHYARD_CONFIG"),
+    ],
+)
+def test_a_wrong_setting_is_named(environment: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load_settings(environment)
+    assert caught.value.name == named
+    assert named in str(caught.value)
+
+
+def test_a_secret_never_shows_in_an_error() -> None:
+    with pytest.raises(SettingError) as caught:
+        load_settings({"JWT_HS256_SECRET": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    (tmp_path / "switchyard.yaml").write_text("venues: {sim: {delay: 7, partial_steps: 3}}\n")
+    settings = load_settings(
+        {"SWITCHYARD_PORT": "1", "EXCHANGE_SIM_PARTIAL_STEPS_SIM": "2"},
+        {"SWITCHYARD_PORT": "2", "SWITCHYARD_HOST": None},
+    )
+    assert settings.port == 2
+    assert (settings.venues[0].partial_steps, settings.venues[0].delay) == (2, timedelta(milliseconds=7))
+
+
+def test_instruments_come_from_the_file_with_exact_decimals(tmp_path: Path) -> None:
+    (tmp_path / "other.yaml").write_text("instruments: {BTC: {step: 0.0001, tick: 0.1, kind: crypto}}\n")
+    found = load_settings({"SWITCHYARD_CONFIG": str(tmp_path / "other.yaml")}).instruments
+    assert (found["BTC"].step, found["BTC"].tick) == (Decimal("0.0001"), Decimal("0.1"))
+    assert "USDJPY" in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "instruments: {BTC: {stepp: 1}}",
+        "instruments: {BTC: {step: 0}}",
+        "risc: {}",
+        "[1, 2]",
+        "venues: {sim: {x: 1}}",
+        "{",
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "switchyard.yaml").write_text(text)
+    with pytest.raises(SettingError):
+        load_settings({})
+
+
+def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x" * 40 + "\n")
+    assert load_settings({"JWT_HS256_SECRET_FILE": str(tmp_path / "secret")}).jwt_secret == "x" * 40
+
+
+def test_without_a_secret_a_random_one_is_made_once_and_kept_private(tmp_path: Path) -> None:
+    settings = load_settings({"SWITCHYARD_DATA_DIR": str(tmp_path / "data")})
+    secret = jwt_secret(settings)
+    assert jwt_secret(settings) == secret
+    assert len(secret) == 64
+    assert stat.S_IMODE((tmp_path / "data" / "jwt_secret").stat().st_mode) == 0o600
+
+
+def test_the_reference_page_is_what_the_settings_are() -> None:
+    page = (ROOT / "docs/reference/settings.md").read_text("utf-8")
+    assert page == settings_page(), "run `switchyard settings > docs/reference/settings.md`"

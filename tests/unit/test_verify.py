@@ -1,0 +1,196 @@
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.chain import GENESIS, head_text, link, stamp
+from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
+from switchyard.flow.verify import LINE_BYTES_MAX, AuditReport, KeyedHead, head_path_of, verify_audit
+
+KEY = b"a key that only the operators have"
+LINES = 12
+
+
+def chained(
+    count: int = LINES, *, epochs: dict[int, int] | None = None, shift: dict[int, int] | None = None
+) -> list[bytes]:
+    """Lines as the journal writes them; `epochs` and `shift` (in seconds) change what a given seq says."""
+    made, previous = [], GENESIS
+    epoch = 1
+    for seq in range(1, count + 1):
+        epoch = (epochs or {}).get(seq, epoch)
+        at: datetime = START + timedelta(seconds=seq + (shift or {}).get(seq, 0))
+        fact = CutFact(path=f"ünïcode-{seq}", expected_seq=seq, found_seq=0)
+        text = head_text(epoch, 0, seq, stamp(at)) + event("AuditFileCut", SYSTEM_ACCOUNT, None, fact).tail
+        previous = link(previous, text)
+        made.append(f'{text},"hash":"{previous}"}}\n'.encode())
+    return made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "audit.log"
+
+
+def verified(path: Path, lines: list[bytes], **options: bytes) -> AuditReport:
+    path.write_bytes(b"".join(lines))
+    return verify_audit(path, **options)  # type: ignore[arg-type]
+
+
+def sign(path: Path, seq: int, digest: str, key: bytes = KEY) -> None:
+    head = KeyedHead(epoch=1, shard=0, seq=seq, hash=digest, at=stamp(START)).signed(key)
+    head_path_of(path).write_bytes(msgspec.json.encode(head))
+
+
+def hash_of(line: bytes) -> str:
+    return line[-67:-3].decode()
+
+
+def bad_number(report: AuditReport) -> int | None:
+    return None if report.bad_line is None else report.bad_line.number
+
+
+def test_an_untouched_file_holds(path: Path) -> None:
+    lines = chained()
+    report = verified(path, lines)
+    assert report.holds
+    assert (report.lines, report.last_seq, report.last_hash) == (LINES, LINES, hash_of(lines[-1]))
+
+
+def test_an_empty_file_holds(path: Path) -> None:
+    report = verified(path, [])
+    assert report.holds
+    assert (report.lines, report.last_seq, report.last_hash) == (0, 0, GENESIS)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whichever_byte_is_flipped_the_line_it_is_in_is_named(path: Path, data: st.DataObject) -> None:
+    lines = chained(4)
+    number = data.draw(st.integers(1, 4), "line")
+    place = data.draw(st.integers(0, len(lines[number - 1]) - 1), "byte")
+    flip = data.draw(st.integers(1, 255), "flip")
+    raw = bytearray(lines[number - 1])
+    raw[place] ^= flip
+    report = verified(path, [*lines[: number - 1], bytes(raw), *lines[number:]])
+    if number == 4 and place == len(raw) - 1:
+        # Without its line end the last line is one that was never finished, which only the keyed head can tell apart.
+        assert (report.lines, report.partial_bytes) == (3, len(raw))
+    else:
+        assert bad_number(report) == number
+        assert report.lines == number - 1
+
+
+def test_a_deleted_line_leaves_a_gap_at_its_place(path: Path) -> None:
+    lines = chained()
+    report = verified(path, lines[:4] + lines[5:])
+    assert report.bad_line is not None
+    assert (report.bad_line.number, report.bad_line.seq) == (5, 6)
+    assert "seq 6 where 5 belongs" in report.bad_line.why
+
+
+def test_a_missing_first_line_is_named(path: Path) -> None:
+    assert bad_number(verified(path, chained()[1:])) == 1
+
+
+def test_swapped_lines_are_named_at_the_first_of_them(path: Path) -> None:
+    lines = chained()
+    lines[6], lines[7] = lines[7], lines[6]
+    assert bad_number(verified(path, lines)) == 7
+
+
+def test_an_inserted_line_is_named(path: Path) -> None:
+    lines = chained()
+    assert bad_number(verified(path, [*lines[:3], lines[2], *lines[3:]])) == 4
+    assert bad_number(verified(path, [*lines[:3], b"\n", *lines[3:]])) == 4
+
+
+def test_a_line_renumbered_to_fit_does_not_match_its_hash(path: Path) -> None:
+    lines = chained()
+    moved = lines[5].replace(b'"seq":6', b'"seq":5')
+    report = verified(path, [*lines[:4], moved])
+    assert report.bad_line is not None
+    assert (report.bad_line.number, report.bad_line.why) == (5, "its hash does not match its text and the line before")
+
+
+def test_a_time_that_goes_back_is_named_though_the_hashes_match(path: Path) -> None:
+    report = verified(path, chained(shift={8: -5}))
+    assert bad_number(report) == 8
+    assert report.bad_line is not None
+    assert "time goes back" in report.bad_line.why
+
+
+def test_a_later_epoch_may_begin_anywhere_but_an_earlier_one_never(path: Path) -> None:
+    assert verified(path, chained(epochs={5: 2})).holds
+    report = verified(path, chained(epochs={5: 2, 9: 1}))
+    assert report.bad_line is not None
+    assert (report.bad_line.number, report.bad_line.why) == (9, "epoch 1 after epoch 2")
+
+
+def test_equal_members_in_another_order_are_not_the_journals_line(path: Path) -> None:
+    lines = chained()
+    assert bad_number(verified(path, [lines[0].replace(b'"epoch":1,"shard":0', b'"shard":0,"epoch":1')])) == 1
+    assert bad_number(verified(path, [lines[0].replace(b',"shard"', b', "shard"')])) == 1
+
+
+def test_a_file_without_line_ends_is_named_without_being_held_in_memory(path: Path) -> None:
+    assert bad_number(verified(path, [*chained(2), b"x" * (LINE_BYTES_MAX + 1)])) == 3
+
+
+def test_a_last_line_that_was_never_finished_is_told_but_no_fault(path: Path) -> None:
+    lines = chained()
+    report = verified(path, [*lines[:-1], lines[-1][:100]])
+    assert report.holds
+    assert (report.lines, report.partial_bytes) == (LINES - 1, 100)
+
+
+def test_a_cut_tail_shows_against_the_keyed_head(path: Path) -> None:
+    lines = chained()
+    sign(path, 10, hash_of(lines[9]))
+    assert verified(path, lines, key=KEY).holds
+    assert verified(path, lines[:10], key=KEY).holds
+    assert verified(path, lines[:9]).holds  # nobody can tell without the head
+    report = verified(path, lines[:9], key=KEY)
+    assert report.head_problem == "the tail was cut: the file ends at seq 9, its head was at 10"
+    assert not report.holds
+
+
+def test_a_file_made_anew_shows_against_the_keyed_head(path: Path) -> None:
+    sign(path, 10, hash_of(chained()[9]))
+    report = verified(path, chained(shift={3: -1}), key=KEY)
+    assert report.bad_line is None
+    assert report.head_problem is not None
+    assert "made anew" in report.head_problem
+
+
+def test_a_head_that_was_edited_is_named(path: Path) -> None:
+    lines = chained()
+    sign(path, 10, hash_of(lines[9]))
+    head_path_of(path).write_bytes(head_path_of(path).read_bytes().replace(b'"seq":10', b'"seq":9'))
+    report = verified(path, lines[:9], key=KEY)
+    assert report.head_problem is not None
+    assert str(head_path_of(path)) in report.head_problem
+
+
+@pytest.mark.parametrize("content", [b"", b"not json", b"{}", b'{"seq":"\xff"}'])
+def test_a_head_that_cannot_be_read_is_named(path: Path, content: bytes) -> None:
+    head_path_of(path).write_bytes(content)
+    assert verified(path, chained(), key=KEY).head_problem is not None
+
+
+def test_a_head_that_is_gone_is_named(path: Path) -> None:
+    report = verified(path, chained(), key=KEY)
+    assert report.head_problem == f"{head_path_of(path)} is missing"
+
+
+def test_a_head_may_lie_elsewhere(path: Path, tmp_path: Path) -> None:
+    lines = chained()
+    sign(path, LINES, hash_of(lines[-1]))
+    elsewhere = tmp_path / "elsewhere"
+    head_path_of(path).rename(elsewhere)
+    path.write_bytes(b"".join(lines))
+    assert verify_audit(path, head_path=elsewhere, key=KEY).holds
