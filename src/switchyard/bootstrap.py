@@ -1,0 +1,327 @@
+"""Where everything is put together: the only module that sees both the flow and the adapters."""
+
+import asyncio
+import contextlib
+import gc
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Literal, Protocol
+
+import structlog
+
+from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.domain.errors import SettingError, StartRefused
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import ULID_RANDOM_BITS, VenueName, WorkerId, ulid
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Router
+from switchyard.flow.accept import OrderDesk
+from switchyard.flow.audit import AuditWriter
+from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.observe import Observer
+from switchyard.flow.record import Recorder
+from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.stream import StreamHub
+from switchyard.flow.wake import Wake
+from switchyard.ports.journal import Journal
+from switchyard.ports.queries import Liveness, Queries
+from switchyard.ports.rebuild import OrderDump
+from switchyard.ports.venue import Venue
+from switchyard.settings import Settings, VenueSettings, journal_key
+
+log = structlog.get_logger()
+
+Role = Literal["up", "gateway", "worker"]
+
+# The writer's thread works in short bursts; at the default of 5 ms the event loop would wait for most of its time.
+SWITCH_SECONDS = 0.0005
+# Long enough for a broker's slowest answer (5 s); what is still open then is settled by the next start.
+DRAIN_SECONDS = 6.0
+# A failing stage is tried again at this pace: its work waits in rows, so nothing is lost meanwhile.
+STAGE_REST_SECONDS = 1.0
+
+
+class Database(Protocol):
+    """What an engine offers, whichever it is."""
+
+    @property
+    def journal(self) -> Journal:
+        """The write port."""
+        ...
+
+    @property
+    def queries(self) -> Queries:
+        """The lookups."""
+        ...
+
+    @property
+    def liveness(self) -> Liveness:
+        """Who is alive."""
+        ...
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Call back when another process has written."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+class KnownQuotes:
+    """Quotes of the venues that live in this process."""
+
+    def __init__(self, venues: Mapping[VenueName, Venue]) -> None:
+        self._venues = venues
+
+    def quote(self, venue: VenueName, symbol: str) -> Quote | None:
+        """The venue's bid and ask right now, or none."""
+        known = self._venues.get(venue)
+        return None if known is None else known.quote(symbol)
+
+
+def sqlite_path(settings: Settings) -> Path:
+    """Where the embedded database lives."""
+    return settings.data_dir / "switchyard.db"
+
+
+async def open_database(settings: Settings) -> Database:
+    """The configured engine, on the schema that this version needs."""
+    if settings.database_url is not None:
+        return await PostgresDatabase.open(settings.database_url)
+    return await SqliteDatabase.open(sqlite_path(settings))
+
+
+async def upgrade_database(settings: Settings) -> int:
+    """Bring the schema to this version."""
+    if settings.database_url is not None:
+        return await PostgresDatabase.upgrade(settings.database_url)
+    return await SqliteDatabase.upgrade(sqlite_path(settings))
+
+
+async def upgrade_if_new(settings: Settings) -> None:
+    """Give an empty database its schema; an older one is upgraded only when somebody says so."""
+    if settings.database_url is not None:
+        if await PostgresDatabase.is_new(settings.database_url):
+            await PostgresDatabase.upgrade(settings.database_url)
+    elif not sqlite_path(settings).exists():
+        await SqliteDatabase.upgrade(sqlite_path(settings))
+
+
+def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:
+    """The configured database as the target of a replay."""
+    if settings.database_url is not None:
+        return PostgresRebuild(settings.database_url)
+    return SqliteRebuild(sqlite_path(settings))
+
+
+def order_dump(settings: Settings) -> OrderDump:
+    """All orders of the configured database."""
+    if settings.database_url is not None:
+        return PostgresOrderDump(settings.database_url)
+    return SqliteOrderDump(sqlite_path(settings))
+
+
+class Engine:
+    """The stages of one process, running."""
+
+    def __init__(self, settings: Settings, role: Role, database: Database) -> None:
+        self.settings = settings
+        self.queries = database.queries
+        self.clock = SystemClock()
+        self.metrics = Metrics()
+        self.stop = asyncio.Event()
+        self.failure: BaseException | None = None
+        self._role = role
+        self._database = database
+        self._randomness = SystemRandomness()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._wakes = {name: Wake() for name in ("dispatch", "audit", "stream")}
+        self.sequencer = Sequencer(
+            database.journal,
+            clock=self.clock,
+            randomness=self._randomness,
+            metrics=self.metrics,
+            wakes=list(self._wakes.values()),
+            capacity=settings.queue_capacity,
+            on_broken=self._on_broken,
+        )
+        self.catalogue = Catalogue(settings.instruments)
+        self.venues: dict[VenueName, Venue] = {}
+        self.hub = StreamHub(
+            database.journal,
+            database.queries,
+            buffer_size=settings.sse_buffer_size,
+            queue_capacity=settings.sse_queue_capacity,
+            metrics=self.metrics,
+        )
+        self.observer = Observer(
+            queries=database.queries, sequencer=self.sequencer, clock=self.clock, metrics=self.metrics
+        )
+
+    def desk(self) -> OrderDesk:
+        """Where requests come in."""
+        return OrderDesk(
+            journal=self._database.journal,
+            commit=self.sequencer.offer,
+            clock=self.clock,
+            randomness=self._randomness,
+            catalogue=self.catalogue,
+            router=Router(self.settings.default_venue, self.settings.symbol_routes),
+            quotes=KnownQuotes(self.venues),
+            key_ttl=self.settings.idempotency_ttl,
+            metrics=self.metrics,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the stages in the order in which they depend on each other; stop them the other way round."""
+        async with AsyncExitStack() as stack:
+            self._spawn("sequencer", self.sequencer.run)
+            stack.push_async_callback(self._cancel, "sequencer")
+            stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)
+            if self._role != "worker":
+                await self._start_readers(stack)
+            if self._role != "gateway":
+                await self._start_venues(stack)
+                if self.settings.worker or self._role == "worker":
+                    self._start_worker(stack)
+            self._database.listen(self._notify)
+            yield
+
+    async def _start_readers(self, stack: AsyncExitStack) -> None:
+        audit = AuditWriter(
+            self.settings.audit_path,
+            key=journal_key(self.settings),
+            journal=self._database.journal,
+            commit=self.sequencer.commit,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        await audit.open()
+        stack.push_async_callback(audit.close)
+        self._spawn("audit", lambda: audit.run(self._wakes["audit"]))
+        stack.push_async_callback(self._cancel, "audit")
+        self._spawn("stream", lambda: self.hub.run(self._wakes["stream"]))
+        stack.push_async_callback(self._cancel, "stream")
+        stack.callback(self.hub.close)
+
+    async def _start_venues(self, stack: AsyncExitStack) -> None:
+        for venue_settings in self.settings.venues:
+            if venue_settings.url == "null:":
+                self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock)
+                continue
+            exchange = self._paper_exchange(venue_settings)
+            await exchange.start()
+            stack.push_async_callback(exchange.close)
+            self.venues[venue_settings.name] = exchange
+
+    def _paper_exchange(self, venue: VenueSettings) -> PaperExchange:
+        return PaperExchange(
+            venue.name,
+            path=self.settings.data_dir / "venues" / f"{venue.name}.db",
+            catalogue=self.catalogue,
+            clock=self.clock,
+            delay=venue.delay,
+            partial_steps=venue.partial_steps,
+            reject_all=venue.reject_all,
+        )
+
+    def _start_worker(self, stack: AsyncExitStack) -> None:
+        for venue in self.venues.values():
+            recorder = Recorder(
+                venue,
+                journal=self._database.journal,
+                queries=self._database.queries,
+                commit=self.sequencer.commit,
+                clock=self.clock,
+                metrics=self.metrics,
+            )
+            self._spawn(f"record {venue.name}", recorder.run)
+            stack.push_async_callback(self._cancel, f"record {venue.name}")
+        milliseconds = int(self.clock.now().timestamp() * 1000)
+        dispatcher = Dispatcher(
+            worker=WorkerId("wrk_" + ulid(milliseconds, self._randomness.bits(ULID_RANDOM_BITS))),
+            journal=self._database.journal,
+            queries=self._database.queries,
+            liveness=self._database.liveness,
+            commit=self.sequencer.commit,
+            venues=self.venues,
+            clock=self.clock,
+            randomness=self._randomness,
+            metrics=self.metrics,
+            batch_size=self.settings.outbox_batch_size,
+            parallelism=self.settings.outbox_parallelism,
+            retry_max=self.settings.outbox_retry_max,
+            idle_seconds=self.settings.outbox_idle_sleep_ms / 1000,
+        )
+        stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
+        self._spawn("dispatch", lambda: dispatcher.run(self._wakes["dispatch"]))
+        stack.push_async_callback(self._cancel, "dispatch")
+
+    def _notify(self) -> None:
+        for wake in self._wakes.values():
+            wake.notify()
+
+    def _spawn(self, stage: str, run: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.append(asyncio.create_task(self._supervised(stage, run), name=stage))
+
+    async def _supervised(self, stage: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Keep a stage going: its work waits in rows, so trying again loses nothing."""
+        while True:
+            try:
+                await run()
+                return
+            except StartRefused as error:
+                self._fail(error)
+                return
+            except Exception:
+                self.metrics.stage_failures.labels(stage).inc()
+                log.exception("a stage failed and starts anew", stage=stage)
+            await asyncio.sleep(STAGE_REST_SECONDS)
+
+    async def _cancel(self, stage: str) -> None:
+        for task in self._tasks:
+            if task.get_name() == stage:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    def _on_broken(self, error: str) -> None:
+        log.critical("the journal is broken; the process ends", error=error)
+        self._fail(StartRefused(f"the journal is broken: {error}"))
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
+        self.stop.set()
+
+
+@asynccontextmanager
+async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine]:
+    """A process's engine on its database, from first to last."""
+    if role != "up" and settings.database_url is None:
+        raise SettingError(
+            "SWITCHYARD_DATABASE_URL",
+            f"`switchyard {role}` needs PostgreSQL, because SQLite serves one process: "
+            "set it to postgresql://…, or run `switchyard up`",
+        )
+    sys.setswitchinterval(SWITCH_SECONDS)
+    database = await open_database(settings)
+    try:
+        engine = Engine(settings, role, database)
+        async with engine.running():
+            # What lives now lives for good: the collector need not look at it again and again.
+            gc.collect()
+            gc.freeze()
+            yield engine
+    finally:
+        await database.close()

@@ -1,0 +1,82 @@
+"""Errors as answers: mapped once, here at the edge."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from switchyard.domain.errors import (
+    BodyTooLarge,
+    IdempotencyConflict,
+    InvalidField,
+    InvalidJson,
+    InvalidKey,
+    NotFound,
+    OrderFinal,
+    OutcomeUnknown,
+    RequestError,
+    SwitchyardError,
+    Unauthorized,
+    Unavailable,
+)
+from switchyard.domain.events import encode
+from switchyard.entrypoints.http.streams import InvalidHeader
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+# Long enough for a full queue to drain, short enough that nobody gives up on us.
+RETRY_AFTER = (b"retry-after", b"1")
+
+# The first match counts, so a special case stands before its base.
+_STATUS: tuple[tuple[type[RequestError], int], ...] = (
+    (InvalidJson, 400),
+    (InvalidKey, 400),
+    (InvalidHeader, 400),
+    (Unauthorized, 401),
+    (NotFound, 404),
+    (IdempotencyConflict, 409),
+    (OrderFinal, 409),
+    (BodyTooLarge, 413),
+    (InvalidField, 422),
+)
+
+
+class ErrorBody(msgspec.Struct, omit_defaults=True):
+    """The one form of every error that the gateway answers with."""
+
+    status: str
+    reason: str
+    message: str | None = None
+    field: str | None = None
+
+
+class Answer(NamedTuple):
+    """A whole response."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> Answer:
+    """A JSON response."""
+    content = encode(body)
+    return Answer(status, [JSON, (b"content-length", b"%d" % len(content)), *headers], content)
+
+
+def error_answer(error: SwitchyardError) -> Answer:
+    """What the client is told; never more of a missing order than of a foreign one."""
+    if isinstance(error, RequestError):
+        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+        if isinstance(error, NotFound):
+            return answer(status, ErrorBody("NOT_FOUND", error.reason))
+        if isinstance(error, Unauthorized):
+            body = ErrorBody("UNAUTHORIZED", error.reason, error.message)
+            return answer(status, body, (b"www-authenticate", b"Bearer"))
+        return answer(status, ErrorBody("REJECTED", error.reason, error.message, error.field))
+    if isinstance(error, OutcomeUnknown):
+        message = "the order may or may not have been taken: repeat the request with the same Idempotency-Key"
+        return answer(503, ErrorBody("UNKNOWN", error.reason, message), RETRY_AFTER)
+    if isinstance(error, Unavailable):
+        return answer(503, ErrorBody("REJECTED", error.reason, str(error)), RETRY_AFTER)
+    return answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))

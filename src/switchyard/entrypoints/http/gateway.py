@@ -1,0 +1,268 @@
+"""The gateway's HTTP interface (seed 001 section 1).
+
+`POST /orders` is handled here by hand, because routing alone would cost as much as everything it does; all other
+routes go through Starlette.
+"""
+
+import hmac
+from typing import get_args
+
+import structlog
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from switchyard.bootstrap import Engine
+from switchyard.domain.errors import InvalidKey, NotFound, SwitchyardError, Unauthorized
+from switchyard.domain.idempotency import checked_key
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.orders import Order, Side, snapshot
+from switchyard.entrypoints.http.auth import TokenVerifier
+from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
+from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer
+from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
+from switchyard.entrypoints.http.streams import StreamEndpoint
+from switchyard.flow.accept import OrderDesk
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.observe import Observer
+from switchyard.ports.queries import OrderFilter, Queries
+from switchyard.settings import Settings, jwt_secret
+
+log = structlog.get_logger()
+
+BODY_BYTES_MAX = 64 * 1024
+ORDERS_PAGE_MAX = 500
+EVENTS_PAGE_MAX = 1_000
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_REPLAYED = (b"idempotent-replayed", b"true")
+_STATUSES: tuple[Status, ...] = get_args(Status)
+_SIDES: tuple[Side, ...] = get_args(Side)
+
+
+class Gateway:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        *,
+        desk: OrderDesk,
+        queries: Queries,
+        streams: StreamEndpoint,
+        tokens: TokenVerifier,
+        metrics: Metrics,
+        observer: Observer,
+        metrics_token: str | None,
+    ) -> None:
+        self._desk = desk
+        self._queries = queries
+        self._streams = streams
+        self._tokens = tokens
+        self._metrics = metrics
+        self._observer = observer
+        self._metrics_token = metrics_token
+        self.routes = [
+            Route("/health", self._health),
+            Route("/metrics", self._show_metrics),
+            Route("/orders", self._list_orders),
+            Route("/orders/{order_id}", self._show_order),
+            Route("/orders/{order_id}/cancel", self._cancel, methods=["POST"]),
+            Route("/orders/{order_id}/events", self._order_events),
+            Route("/orders/{order_id}/stream", _Raw(self._order_stream)),
+            Route("/accounts/{account_id}/events", self._account_events),
+            Route("/stream", _Raw(self._account_stream)),
+        ]
+        self._rest: ASGIApp = Starlette(
+            routes=self.routes, exception_handlers={SwitchyardError: self._on_error, HTTPException: _on_http_error}
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        if scope["path"] != "/orders" or scope["method"] != "POST":
+            await self._rest(scope, receive, send)
+            return
+        try:
+            given = await self._place(scope, receive)
+        except SwitchyardError as error:
+            given = self._refuse(error)
+        except ClientGone:
+            return
+        except Exception:
+            log.exception("a request failed in an unexpected way")
+            given = answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))
+        await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
+        await send({"type": "http.response.body", "body": given.body})
+
+    async def _place(self, scope: Scope, receive: Receive) -> Answer:
+        authorization = key = None
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                authorization = value
+            elif name == b"idempotency-key":
+                if key is not None:
+                    raise InvalidKey("must be given once")
+                key = checked_key(value.decode("latin-1"))
+        account = self._tokens.verify(authorization)
+        body = parse_object(await read_body(receive, BODY_BYTES_MAX))
+        placed = await self._desk.place(account, body, key)
+        content = b'{"orderId":"%b","status":"ACCEPTED"}' % placed.order_id.encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+        if placed.replayed:
+            headers.append(_REPLAYED)
+        return Answer(202, headers, content)
+
+    async def _health(self, _request: Request) -> Response:
+        return _response(answer(200, {"status": "ok"}))
+
+    async def _show_metrics(self, request: Request) -> Response:
+        token = request.headers.get("x-metrics-token", "")
+        if self._metrics_token and not hmac.compare_digest(token.encode(), self._metrics_token.encode()):
+            raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
+        await self._observer.refresh()
+        return Response(generate_latest(self._metrics.registry), media_type=METRICS_TYPE)
+
+    async def _list_orders(self, request: Request) -> Response:
+        account = self._account(request)
+        query = request.query_params
+        only(query, ("status", "symbol", "side", "strategy", "clientOrderId", "limit", "cursor"))
+        limit = whole_number(query, "limit", 100, 1, ORDERS_PAGE_MAX)
+        sides = choices(query, "side", _SIDES)
+        wanted = OrderFilter(
+            account_id=account,
+            statuses=tuple(status for status in _STATUSES if status in choices(query, "status", _STATUSES)),
+            symbol=query.get("symbol"),
+            side=sides[0] if len(sides) == 1 else None,
+            strategy=query.get("strategy"),
+            client_order_id=query.get("clientOrderId"),
+            before=OrderId(query["cursor"]) if "cursor" in query else None,
+            limit=limit + 1,  # one more tells whether there is another page
+        )
+        found = await self._queries.orders(wanted)
+        page = found[:limit]
+        body = {
+            "accountId": account,
+            "orders": [snapshot(order) for order in page],
+            "nextCursor": page[-1].order_id if len(found) > limit else None,
+        }
+        return _response(answer(200, body))
+
+    async def _show_order(self, request: Request) -> Response:
+        return _response(answer(200, snapshot(await self._own_order(request))))
+
+    async def _cancel(self, request: Request) -> Response:
+        account = self._account(request)
+        order_id = OrderId(request.path_params["order_id"])
+        await self._desk.cancel(account, order_id)
+        return _response(answer(202, {"orderId": order_id, "status": "CANCEL_REQUESTED"}))
+
+    async def _order_events(self, request: Request) -> Response:
+        order = await self._own_order(request)
+        return await self._events(request, "orderId", order.order_id, order_id=order.order_id)
+
+    async def _account_events(self, request: Request) -> Response:
+        account = self._account(request)
+        if request.path_params["account_id"] != account:
+            raise NotFound
+        return await self._events(request, "accountId", account, account_id=account)
+
+    async def _events(
+        self,
+        request: Request,
+        name: str,
+        value: str,
+        *,
+        order_id: OrderId | None = None,
+        account_id: AccountId | None = None,
+    ) -> Response:
+        query = request.query_params
+        only(query, ("limit", "since", "after"))
+        limit = whole_number(query, "limit", 100, 1, EVENTS_PAGE_MAX)
+        since, after = instant(query, "since"), instant(query, "after")
+        events = await self._queries.last_events(order_id=order_id, account_id=account_id, limit=limit)
+        # Times never go back in a journal: what is new enough is the end of the list.
+        lines = [
+            event.line
+            for event in events
+            if (since is None or event.at >= since) and (after is None or event.at > after)
+        ]
+        body = f'{{"{name}":"{value}","events":[{",".join(lines)}]}}'
+        return Response(body, media_type="application/json")
+
+    async def _account_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        account = self._tokens.verify(_authorization(scope))
+        await self._streams.account(account, scope, receive, send)
+
+    async def _order_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        account = self._tokens.verify(_authorization(scope))
+        await self._streams.order(account, OrderId(scope["path_params"]["order_id"]), scope, receive, send)
+
+    def _account(self, request: Request) -> AccountId:
+        return self._tokens.verify(_authorization(request.scope))
+
+    async def _own_order(self, request: Request) -> Order:
+        account = self._account(request)
+        order = await self._queries.order(OrderId(request.path_params["order_id"]))
+        if order is None or order.account_id != account:
+            raise NotFound
+        return order
+
+    def _refuse(self, error: SwitchyardError) -> Answer:
+        self._metrics.refused.labels(getattr(error, "reason", "INTERNAL_ERROR")).inc()
+        return error_answer(error)
+
+    async def _on_error(self, _request: Request, error: Exception) -> Response:
+        assert isinstance(error, SwitchyardError)
+        return _response(self._refuse(error))
+
+
+def build_gateway(settings: Settings, engine: Engine) -> Gateway:
+    """The application over a running engine."""
+    return Gateway(
+        desk=engine.desk(),
+        queries=engine.queries,
+        streams=StreamEndpoint(engine.hub, engine.queries, keepalive_seconds=settings.sse_keepalive.total_seconds()),
+        tokens=TokenVerifier(
+            jwt_secret(settings),
+            clock=engine.clock,
+            audience=settings.jwt_audience,
+            issuer=settings.jwt_issuer,
+        ),
+        metrics=engine.metrics,
+        observer=engine.observer,
+        metrics_token=settings.metrics_token,
+    )
+
+
+class _Raw:
+    """A handler that writes its response itself; Starlette takes an instance for an ASGI application."""
+
+    def __init__(self, handler: ASGIApp) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405)
+        await self._handler(scope, receive, send)
+
+
+def _authorization(scope: Scope) -> bytes | None:
+    return next((value for name, value in scope["headers"] if name == b"authorization"), None)
+
+
+def _response(given: Answer) -> Response:
+    response = Response(given.body, given.status)
+    response.raw_headers = given.headers
+    return response
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
+    status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"
+    return _response(answer(error.status_code, ErrorBody(status, reason)))

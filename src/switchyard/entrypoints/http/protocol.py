@@ -1,0 +1,223 @@
+"""HTTP/1.1 on a socket, with the bounds that uvicorn leaves out: how much, how long, how many."""
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+from itertools import chain
+
+import httptools
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+# Room for every token and tracing header in use; what is longer is an attack or a mistake.
+HEAD_BYTES_MAX = 64 * 1024
+# On the wire, chunk framing and trailers included. Far above any body that a route reads, so that the sender of one
+# that is somewhat too large still reads the route's 413 instead of a reset connection.
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+# A slow client is gone within 10 s: this, the second of lingering below, and a second to spare.
+REQUEST_SECONDS_MAX = 8.0
+# Closing with unread bytes resets the connection and the answer is lost, so these are read and dropped for a while.
+LINGER_SECONDS = 1.0
+# At some 10 KB each, what one process can hold without being short of memory for orders.
+CONNECTIONS_MAX = 10_000
+
+
+def _refusal(status: HTTPStatus, reason: str, message: str) -> bytes:
+    body = msgspec.json.encode({"status": "REJECTED", "reason": reason, "message": message})
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, "INVALID_HTTP", "this is not an HTTP/1.1 request")
+TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "REQUEST_TIMEOUT", "the request took too long to arrive")
+TOO_LARGE = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BODY_TOO_LARGE", "the request is too large")
+HEAD_TOO_LARGE = _refusal(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "HEADER_TOO_LARGE", f"headers are limited to {HEAD_BYTES_MAX} bytes"
+)
+TOO_MANY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "TOO_MANY_CONNECTIONS", "no connection is free; try again later")
+
+
+class _HeadTooLarge(Exception):
+    """Ends parsing from within a callback."""
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """uvicorn's protocol for one connection; whoever sends too much or too slowly is answered and cut off.
+
+    One timer per connection looks at the clock when a request could be overdue at the earliest, and is set again for
+    the next such time: a request in time costs no timer of its own.
+    """
+
+    # Slots, because a thirty-first attribute in the dictionary would make all the others slower.
+    __slots__ = ("_earlier", "_refused", "_request_bytes", "_request_bytes_max", "_request_since", "_timer")
+
+    request_seconds_max = REQUEST_SECONDS_MAX
+    connections_max = CONNECTIONS_MAX
+
+    _request_since: float | None
+    """When the first byte of the request that is not complete yet arrived."""
+    _earlier: deque[RequestResponseCycle]
+    """Requests ahead of `cycle` in a pipeline; the first that is not answered is the one being answered."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to watch the connection, unless there are too many."""
+        super().connection_made(transport)
+        self._request_since = None
+        self._request_bytes = 0
+        self._request_bytes_max = HEAD_BYTES_MAX
+        self._earlier = deque()
+        self._refused = len(self.connections) > self.connections_max
+        self._timer = self.loop.call_later(self.request_seconds_max, self._look_at_clock)
+        if self._refused:
+            transport.write(TOO_MANY)
+            transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request being answered; uvicorn tells only the latest, which may be queued behind it."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+        for cycle in self._earlier:
+            _hang_up(cycle)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser within the bounds."""
+        if self._refused:
+            return
+        self._unset_keepalive_if_required()
+        if self._request_since is None:
+            self._request_since = self.loop.time()
+        self._request_bytes += len(data)
+        try:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._feed_without_upgrade(rest=data[upgrade.args[0] :])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse(HEAD_TOO_LARGE if isinstance(error.__context__, _HeadTooLarge) else MALFORMED)
+        else:
+            if self._request_since is None and self.scope is not self.cycle.scope:
+                # The next request has begun in the same data.
+                self._request_since = self.loop.time()
+            if self._request_bytes > self._request_bytes_max:
+                self._refuse(TOO_LARGE if self._in_body() else HEAD_TOO_LARGE)
+
+    def on_headers_complete(self) -> None:
+        """Start the request, if its head is within the bound."""
+        if self._request_bytes > HEAD_BYTES_MAX and self._head_bytes() > HEAD_BYTES_MAX:
+            raise _HeadTooLarge
+        if self.parser.should_upgrade():
+            return
+        previous = self.cycle
+        super().on_headers_complete()
+        self._request_bytes_max = REQUEST_BYTES_MAX
+        # Trailers must not turn up among the headers that the application has already judged.
+        self.headers = []
+        if self.pipeline:
+            self._forget_answered()
+            self._earlier.append(previous)
+
+    def on_message_complete(self) -> None:
+        """Stop the request's clock: from here on the client waits for us."""
+        if self.parser.should_upgrade():
+            return
+        self._request_since = None
+        self._request_bytes = 0
+        self._request_bytes_max = HEAD_BYTES_MAX
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def shutdown(self) -> None:
+        """Let an answer be finished, but not a stream, which has no end: its client reconnects elsewhere."""
+        answering = self._answering()
+        if self._refused or (answering is not None and answering.chunked_encoding):
+            self.transport.close()
+        else:
+            super().shutdown()
+
+    def _head_bytes(self) -> int:
+        return len(self.url) + sum(map(len, chain.from_iterable(self.headers))) + 4 * len(self.headers)
+
+    def _feed_without_upgrade(self, rest: bytes) -> None:
+        """Parse the request again as if it had not asked for another protocol.
+
+        Java's client offers HTTP/2 this way on every plain connection; the parser then takes the body for something
+        else, and the order would arrive empty.
+        """
+        head = [b"%b %b HTTP/1.1" % (self.parser.get_method(), self.url)]
+        head += [b"%b: %b" % header for header in self.headers if header[0] != b"upgrade"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
+
+    def _in_body(self) -> bool:
+        return self._request_bytes_max == REQUEST_BYTES_MAX
+
+    def _answering(self) -> RequestResponseCycle | None:
+        """The request whose answer is not finished and whose turn it is."""
+        self._forget_answered()
+        cycle = self._earlier[0] if self._earlier else self.cycle
+        return None if cycle is None or cycle.response_complete else cycle
+
+    def _forget_answered(self) -> None:
+        while self._earlier and self._earlier[0].response_complete:
+            self._earlier.popleft()
+
+    def _look_at_clock(self) -> None:
+        if self.transport.is_closing():
+            # Only a client that does not read its answer is still there the next time.
+            self._timer = self.loop.call_later(self.request_seconds_max, self.transport.abort)
+            return
+        seconds_left = self.request_seconds_max
+        if self._request_since is not None:
+            seconds_left += self._request_since - self.loop.time()
+            if seconds_left <= 0:
+                if not self._waits_for_earlier_answer():
+                    self._refuse(TOO_SLOW)
+                    return
+                seconds_left = self.request_seconds_max
+        elif self.cycle is None:
+            # Nothing was ever sent: uvicorn's own timer starts only with the first response.
+            self.transport.close()
+            return
+        elif self.cycle.response_complete and self.timeout_keep_alive_task is None:
+            # The body ended after its response, and its bytes stopped the timer for idle connections.
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        self._timer = self.loop.call_later(seconds_left, self._look_at_clock)
+
+    def _waits_for_earlier_answer(self) -> bool:
+        """Whether the bytes now arriving come after a complete request that is still being answered."""
+        answering = self._answering()
+        return answering is not None and not answering.more_body
+
+    def _refuse(self, answer: bytes) -> None:
+        """Answer, and take nothing more from this connection."""
+        self._refused = True
+        self._timer.cancel()
+        answering = self._answering()
+        if answering is not None and not answering.more_body:
+            # Written now, the refusal would pass for the answer to an earlier request, which may well succeed.
+            answering.keep_alive = False
+            return
+        if not (self._in_body() and self.cycle.response_started):
+            self.transport.write(answer)
+        if self._in_body():
+            _hang_up(self.cycle)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self._timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        else:
+            self.transport.close()
+
+
+def _hang_up(cycle: RequestResponseCycle) -> None:
+    """Let the application see a disconnect."""
+    cycle.waiting_for_100_continue = False
+    cycle.disconnected = not cycle.response_complete
+    cycle.message_event.set()

@@ -1,0 +1,306 @@
+"""The commands as people type them, in processes of their own, against a running gateway."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faulty_proxy import faulty_proxy
+from tests.support.gateway import RunningGateway
+from tests.support.process import COMMAND, DEADLINE_SECONDS, SECRET, Process, clean_environment, free_port, run_command
+
+FAR_AWAY = "0.001"  # a limit that no market comes to
+
+
+@pytest.fixture
+def gateway_url(embedded: RunningGateway) -> str:
+    return embedded.url
+
+
+async def run(url: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A command for the gateway, in a thread: the gateway lives in the test's own loop."""
+    settings = {"JWT_HS256_SECRET": SECRET, **settings}
+    return await asyncio.to_thread(run_command, *arguments, "--url", url, **settings)
+
+
+async def run_json(url: str, *arguments: str) -> Any:
+    done = await run(url, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """An expected error says what is wrong in one line, and only there."""
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    for word in ("switchyard: ", *words):
+        assert word in done.stderr
+
+
+async def test_an_order_is_placed_and_followed_to_its_end(gateway_url: str) -> None:
+    order = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--wait")
+    assert (order["status"], order["side"], order["qty"]) == ("FILLED", "BUY", 1000)
+
+
+async def test_every_option_of_an_order_arrives(gateway_url: str) -> None:
+    options = ["--limit", "9.00001", "--tif", "gtc", "--client-order-id", "mine", "--strategy", "carry"]
+    placed = await run_json(gateway_url, "order", "SELL", "EURUSD", "2000", *options, "--tag", "a", "--tag", "b")
+    order = (await run_json(gateway_url, "show", placed["orderId"]))["order"]
+    assert (order["side"], order["type"], order["price"]) == ("SELL", "LIMIT", 9.00001)
+    assert (order["timeInForce"], order["clientOrderId"], order["strategy"]) == ("GTC", "mine", "carry")
+    assert order["tags"] == ["a", "b"]
+
+
+async def test_one_key_is_one_order_however_often_it_is_typed(gateway_url: str) -> None:
+    first = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", "k-1")
+    again = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", "k-1")
+    assert (first["replayed"], again["replayed"]) == (False, True)
+    assert first["orderId"] == again["orderId"]
+    assert (await run(gateway_url, "order", "buy", "USDJPY", "1000", "--key", "k-1")).stdout.startswith(
+        f"{first['orderId']} ACCEPTED (placed before"
+    )
+
+
+async def test_open_orders_are_listed_and_cancelled(gateway_url: str, embedded: RunningGateway) -> None:
+    await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--wait")
+    placed = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--limit", FAR_AWAY)
+    await embedded.until_status(placed["orderId"], "WORKING")
+    orders = await run_json(gateway_url, "orders", "--status", "working", "--status", "ACCEPTED", "--symbol", "USDJPY")
+    assert [order["orderId"] for order in orders] == [placed["orderId"]]
+    cancelled = await run_json(gateway_url, "cancel", placed["orderId"])
+    assert cancelled == {"orderId": placed["orderId"], "status": "CANCEL_REQUESTED"}
+    await embedded.until_status(placed["orderId"], "CANCELED")
+
+
+async def test_the_newest_orders_are_listed_up_to_the_limit(gateway_url: str, embedded: RunningGateway) -> None:
+    placed = [(await embedded.place()).json["orderId"] for _ in range(3)]
+    orders = await run_json(gateway_url, "orders", "--limit", "2")
+    assert [order["orderId"] for order in orders] == placed[:0:-1]
+
+
+async def test_an_order_is_shown_with_its_events(gateway_url: str, embedded: RunningGateway) -> None:
+    order_id = (await embedded.place()).json["orderId"]
+    await embedded.until_status(order_id, "FILLED")
+    shown = await run_json(gateway_url, "show", order_id)
+    assert shown["order"]["status"] == "FILLED"
+    assert shown["events"] == (await embedded.get(f"/orders/{order_id}/events")).json["events"]
+
+
+async def test_tables_for_people_keep_ids_and_amounts_whole(gateway_url: str, embedded: RunningGateway) -> None:
+    order_id = (await embedded.place(clientOrderId="[red]not markup[/red]")).json["orderId"]
+    await embedded.until_status(order_id, "FILLED")
+    listed = await run(gateway_url, "orders")
+    shown = await run(gateway_url, "show", order_id)
+    for done in (listed, shown):
+        assert done.returncode == 0
+        for text in (order_id, "BUY 1000 USDJPY market IOC", "FILLED"):
+            assert text in done.stdout
+    assert "[red]not markup[/red]" in shown.stdout
+    assert "OrderAccepted" in shown.stdout
+
+
+async def test_a_printed_token_opens_its_account_and_no_other(gateway_url: str, embedded: RunningGateway) -> None:
+    order_id = (await embedded.place(account="alice")).json["orderId"]
+    for account, code in (("alice", 0), ("bob", 1)):
+        printed = await asyncio.to_thread(run_command, "token", "--account", account, JWT_HS256_SECRET=SECRET)
+        assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+\n", printed.stdout)
+        # Neither a secret nor settings are needed where a token and an address are given.
+        done = await asyncio.to_thread(
+            run_command, "show", order_id, "--url", gateway_url, SWITCHYARD_TOKEN=printed.stdout
+        )
+        assert done.returncode == code, done.stderr
+
+
+async def test_the_address_comes_from_the_settings_when_it_is_not_given(embedded: RunningGateway) -> None:
+    port = embedded.url.rpartition(":")[2]
+    done = await asyncio.to_thread(run_command, "orders", "--json", JWT_HS256_SECRET=SECRET, SWITCHYARD_PORT=port)
+    assert json.loads(done.stdout) == []
+
+
+async def test_a_refusal_ends_with_1(gateway_url: str, embedded: RunningGateway) -> None:
+    order_id = (await embedded.place()).json["orderId"]
+    await embedded.until_status(order_id, "FILLED")
+    for arguments, word in (
+        (("show", "ord_missing"), "NOT_FOUND"),
+        (("watch", "ord_missing"), "NOT_FOUND"),
+        (("cancel", order_id), "ORDER_FINAL"),
+        (("order", "buy", "USDJPY", "0.5"), "qty"),
+    ):
+        done = await run(gateway_url, *arguments, "--json")
+        assert done.returncode == 1
+        assert_one_line(done, word)
+    done = await run(gateway_url, "orders", SWITCHYARD_TOKEN="nonsense")
+    assert done.returncode == 1
+    assert_one_line(done, "TOKEN_")
+
+
+async def test_a_wait_that_ends_in_a_rejection_ends_with_1(tmp_path: Path) -> None:
+    process = Process(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true")
+    try:
+        await process.start()
+        done = await run(process.url, "order", "buy", "USDJPY", "1000", "--wait", "--json")
+    finally:
+        process.close()
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["status"] == "REJECTED"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("order", "hold", "USDJPY", "1"),
+        ("order", "buy", "USDJPY", "much"),
+        ("order", "buy", "USDJPY", "0"),
+        ("order", "buy", "USDJPY", "1", "--tif", "SOON"),
+        ("order", "buy", "USDJPY", "1", "--key", "two words"),
+        ("orders", "--status", "GONE"),
+        ("orders", "--limit", "0"),
+        ("orders", "--url", "nonsense"),
+        ("token", "--ttl", "soon"),
+        ("token", "--account", "a b"),
+        ("no-such-command",),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_ends_with_2(arguments: tuple[str, ...]) -> None:
+    done = run_command(*arguments, JWT_HS256_SECRET=SECRET)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gateway_that_is_not_there_ends_with_3() -> None:
+    for arguments in (("orders",), ("order", "buy", "USDJPY", "1"), ("watch",)):
+        url = f"http://127.0.0.1:{free_port()}"
+        done = run_command(*arguments, "--json", "--url", url, JWT_HS256_SECRET=SECRET)
+        assert done.returncode == 3
+        assert_one_line(done, "Connection refused")
+        assert "--key" not in done.stderr
+
+
+async def test_an_order_whose_fate_is_unknown_ends_with_3_and_the_key_to_repeat_it(gateway_url: str) -> None:
+    async with faulty_proxy(gateway_url) as proxy:
+        proxy.lose_answer(times=5)
+        done = await run(proxy.url, "order", "buy", "USDJPY", "1000", "--json")
+        assert done.returncode == 3
+        assert_one_line(done, "repeat it with --key ")
+    key = done.stderr.split()[-1]
+    assert (await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", key))["replayed"]
+
+
+def test_a_bad_setting_ends_with_4(tmp_path: Path) -> None:
+    for settings, word in (
+        ({"SWITCHYARD_PORT": "many"}, "SWITCHYARD_PORT"),
+        ({"SWITCHYARD_DATA_DIR": str(tmp_path)}, "SWITCHYARD_TOKEN"),
+    ):
+        done = run_command("orders", **settings)
+        assert done.returncode == 4
+        assert_one_line(done, word)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_watch_follows_all_orders_across_a_restart_without_gap_or_repeat(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    try:
+        await process.start()
+        async with watching(process.url, "--json") as watch:
+            assert (await message(watch))["event"] == "ready"
+            before = await run_json(process.url, "order", "buy", "USDJPY", "1000")
+            first = await messages_until_filled(watch, before["orderId"])
+            process.stop()
+            await process.start()
+            after = await run_json(process.url, "order", "buy", "USDJPY", "1000")
+            second = await messages_until_filled(watch, after["orderId"])
+            watch.send_signal(signal.SIGINT)
+            assert await watch.wait() == 0
+    finally:
+        process.close()
+    for found in (first, second):
+        updates = [each for each in found if each["event"] == "order_update"]
+        assert [update["data"]["version"] for update in updates] == list(range(1, len(updates) + 1))
+
+
+async def test_watch_shows_a_table_on_a_terminal(gateway_url: str, embedded: RunningGateway) -> None:
+    earlier = (await embedded.place(qty=3000)).json["orderId"]
+    terminal, inside = os.openpty()
+    try:
+        async with watching(gateway_url, stdout=inside, COLUMNS="120", LINES="40", TERM="xterm") as watch:
+            await shown_on(terminal, earlier)
+            order_id = (await embedded.place(qty=7000)).json["orderId"]
+            await shown_on(terminal, order_id, "BUY 7000 USDJPY", "FILLED")
+            watch.send_signal(signal.SIGINT)
+            assert await watch.wait() == 0
+    finally:
+        os.close(terminal)
+        os.close(inside)
+
+
+async def test_a_wait_that_is_interrupted_ends_with_130(gateway_url: str) -> None:
+    arguments = ("order", "buy", "USDJPY", "1000", "--limit", FAR_AWAY, "--wait", "--url", gateway_url)
+    waiting = await asyncio.create_subprocess_exec(
+        COMMAND, *arguments, env=clean_environment(JWT_HS256_SECRET=SECRET), stderr=asyncio.subprocess.PIPE
+    )
+    assert waiting.stderr is not None
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while b"WORKING" not in await waiting.stderr.readline():
+            pass
+        waiting.send_signal(signal.SIGINT)
+        assert b"Traceback" not in await waiting.stderr.read()
+        assert await waiting.wait() == 130
+
+
+def test_the_command_starts_without_what_it_does_not_need() -> None:
+    heavy = {"aiohttp", "rich.live", "uvicorn", "starlette", "apsw", "asyncpg"}
+    code = f"import sys, switchyard.entrypoints.cli.main; print(*sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@asynccontextmanager
+async def watching(
+    url: str, *options: str, stdout: int = asyncio.subprocess.PIPE, **settings: str
+) -> AsyncGenerator[asyncio.subprocess.Process, None]:
+    """`switchyard watch`, ended at the latest with the test."""
+    environment = clean_environment(JWT_HS256_SECRET=SECRET, **settings)
+    watch = await asyncio.create_subprocess_exec(
+        COMMAND, "watch", "--url", url, *options, env=environment, stdout=stdout
+    )
+    try:
+        yield watch
+    finally:
+        if watch.returncode is None:
+            watch.kill()
+            await watch.wait()
+
+
+async def message(watch: asyncio.subprocess.Process) -> Any:
+    assert watch.stdout is not None
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        return json.loads(await watch.stdout.readline())
+
+
+async def messages_until_filled(watch: asyncio.subprocess.Process, order_id: str) -> list[Any]:
+    """The order's messages, up to the one that shows it filled."""
+    found = []
+    while True:
+        each = await message(watch)
+        if each["data"].get("orderId") == order_id:
+            found.append(each)
+            if each["event"] == "order_update" and each["data"]["status"] == "FILLED":
+                return found
+
+
+async def shown_on(terminal: int, *words: str) -> None:
+    """Wait until the terminal has shown all of these since the call."""
+    screen = ""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while not all(word in screen for word in words):
+            screen += (await asyncio.to_thread(os.read, terminal, 65536)).decode()

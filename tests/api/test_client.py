@@ -1,0 +1,285 @@
+"""The client against a gateway, with a network in between that fails as told."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from decimal import Decimal
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from switchyard.client import ApiError, Client, ClientError, Message, NotReachable, Retry, UnreadableAnswer, api
+from switchyard.domain.errors import InvalidKey
+from switchyard.domain.orders import OrderSnapshot
+from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.support.gateway import RunningGateway
+
+# Tests need the repeats, not the pauses between them.
+QUICK = Retry(first_seconds=0.001, seconds_max=0.01)
+# Far beyond what a slow machine needs; reached only by a test that fails.
+DEADLINE_SECONDS = 30
+
+
+@pytest.fixture
+async def proxy(embedded: RunningGateway) -> AsyncIterator[FaultyProxy]:
+    async with faulty_proxy(embedded.url) as found:
+        yield found
+
+
+@pytest.fixture
+async def client(embedded: RunningGateway, proxy: FaultyProxy) -> AsyncIterator[Client]:
+    async with Client(proxy.url, embedded.token("demo"), retry=QUICK) as found:
+        yield found
+
+
+async def until_filled(messages: AsyncGenerator[Message, None]) -> list[Message]:
+    """The updates up to the one that shows the order filled."""
+    found = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        async for message in messages:
+            if message.event == "order_update":
+                found.append(message)
+                if msgspec.json.decode(message.data, type=OrderSnapshot).status == "FILLED":
+                    return found
+    raise AssertionError("the stream ended")
+
+
+async def test_an_order_is_placed_and_read_back_exactly(client: Client) -> None:
+    placed = await client.place(
+        "EURUSD",
+        "BUY",
+        Decimal("1000"),
+        limit_price=Decimal("0.10001"),
+        time_in_force="GTC",
+        client_order_id="mine",
+        strategy="carry",
+        tags=["hedge", "night"],
+    )
+    order = await client.order(placed.order_id)
+    assert placed.status == "ACCEPTED"
+    assert not placed.replayed
+    assert (order.type, order.price, order.qty) == ("LIMIT", Decimal("0.10001"), Decimal(1000))
+    assert (order.client_order_id, order.strategy, order.tags) == ("mine", "carry", ("hedge", "night"))
+
+
+async def test_an_order_without_a_limit_is_a_market_order(client: Client) -> None:
+    placed = await client.place("USDJPY", "SELL", 2)
+    assert (await client.order(placed.order_id)).type == "MARKET"
+
+
+async def test_a_lost_answer_is_asked_for_again_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+    proxy.lose_answer(times=2)
+    placed = await client.place("USDJPY", "BUY", 1)
+    keys = proxy.headers("Idempotency-Key")
+    assert len(keys) == 3
+    assert set(keys) == {placed.idempotency_key}
+    assert placed.replayed
+    assert [order.order_id async for order in client.orders()] == [placed.order_id]
+
+
+async def test_a_gateway_that_is_away_is_asked_again_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+    proxy.be_unavailable()
+    placed = await client.place("USDJPY", "BUY", 1)
+    assert proxy.headers("Idempotency-Key") == [placed.idempotency_key] * 2
+
+
+async def test_two_orders_have_two_keys(client: Client) -> None:
+    first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
+    assert first.idempotency_key != second.idempotency_key
+    assert first.order_id != second.order_id
+
+
+async def test_after_the_last_attempt_the_error_names_the_key_that_makes_a_repeat_safe(
+    client: Client, proxy: FaultyProxy
+) -> None:
+    proxy.lose_answer(times=QUICK.attempts_max)
+    with pytest.raises(NotReachable) as failure:
+        await client.place("USDJPY", "BUY", 1)
+    assert failure.value.in_doubt
+    assert len(proxy.headers("Idempotency-Key")) == QUICK.attempts_max
+    placed = await client.place("USDJPY", "BUY", 1, idempotency_key=failure.value.idempotency_key)
+    assert placed.replayed
+    assert len([order async for order in client.orders()]) == 1
+
+
+async def test_an_order_that_never_left_is_not_in_doubt(unused_url: str) -> None:
+    async with Client(unused_url, "token", retry=QUICK) as client:
+        with pytest.raises(NotReachable, match="Connection refused") as failure:
+            await client.place("USDJPY", "BUY", 1)
+    assert not failure.value.in_doubt
+    assert failure.value.idempotency_key is None
+
+
+async def test_a_refusal_is_final_and_names_the_field(client: Client, proxy: FaultyProxy) -> None:
+    with pytest.raises(ApiError) as failure:
+        await client.place("USDJPY", "BUY", 10**15)
+    assert (failure.value.status, failure.value.reason, failure.value.field) == (422, "VALIDATION_ERROR", "qty")
+    assert failure.value.idempotency_key is None
+    assert len(proxy.headers("Idempotency-Key")) == 1
+
+
+async def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(
+    client: Client, proxy: FaultyProxy
+) -> None:
+    with pytest.raises(InvalidKey):
+        await client.place("USDJPY", "BUY", 1, idempotency_key="two\r\nlines")
+    assert proxy.headers("Idempotency-Key") == []
+
+
+async def test_another_order_under_the_same_key_is_a_conflict(client: Client) -> None:
+    await client.place("USDJPY", "BUY", 1, idempotency_key="k-1")
+    with pytest.raises(ApiError) as failure:
+        await client.place("USDJPY", "BUY", 2, idempotency_key="k-1")
+    assert (failure.value.status, failure.value.reason) == (409, "IDEMPOTENCY_CONFLICT")
+
+
+async def test_orders_come_newest_first_over_all_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "PAGE_ORDERS_MAX", 2)
+    placed = [(await client.place("USDJPY", "BUY", number)).order_id for number in range(1, 6)]
+    assert [order.order_id async for order in client.orders()] == placed[::-1]
+    assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
+
+
+async def test_orders_can_be_chosen_by_status_and_symbol(client: Client, embedded: RunningGateway) -> None:
+    done = await client.place("USDJPY", "BUY", 1)
+    await client.place("EURUSD", "BUY", 1)
+    await embedded.until_status(done.order_id, "FILLED")
+    chosen = [order.order_id async for order in client.orders(statuses=["FILLED", "EXPIRED"], symbol="USDJPY")]
+    assert chosen == [done.order_id]
+
+
+async def test_an_open_order_is_cancelled(client: Client, embedded: RunningGateway) -> None:
+    placed = await client.place("USDJPY", "BUY", 1000, limit_price=Decimal("0.001"))
+    assert (await client.cancel(placed.order_id)).status == "CANCEL_REQUESTED"
+    await embedded.until_status(placed.order_id, "CANCELED")
+
+
+async def test_an_order_that_has_ended_cannot_be_cancelled(client: Client, embedded: RunningGateway) -> None:
+    placed = await client.place("USDJPY", "BUY", 1)
+    await embedded.until_status(placed.order_id, "FILLED")
+    with pytest.raises(ApiError) as failure:
+        await client.cancel(placed.order_id)
+    assert (failure.value.status, failure.value.reason) == (409, "ORDER_FINAL")
+
+
+async def test_a_missing_order_and_another_accounts_order_look_alike(client: Client, embedded: RunningGateway) -> None:
+    placed = await client.place("USDJPY", "BUY", 1)
+    async with Client(embedded.url, embedded.token("other")) as stranger:
+        for order_id in (placed.order_id, "ord_missing", "../orders", "a b?c#d"):
+            with pytest.raises(ApiError) as failure:
+                await stranger.order(order_id)
+            assert (failure.value.status, failure.value.reason) == (404, "NOT_FOUND")
+
+
+async def test_a_bad_token_is_refused_at_once(embedded: RunningGateway) -> None:
+    async with Client(embedded.url, "nonsense") as client:
+        with pytest.raises(ApiError) as failure:
+            await client.order("ord_any")
+    assert failure.value.status == 401
+
+
+async def test_events_of_an_order_and_of_the_account_come_oldest_first(
+    client: Client, embedded: RunningGateway
+) -> None:
+    first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
+    await embedded.until_status(second.order_id, "FILLED")
+    of_order = await client.events(order_id=first.order_id)
+    of_account = await client.events(account_id="demo")
+    assert {event.order_id for event in of_order} == {first.order_id}
+    assert {event.order_id for event in of_account} == {first.order_id, second.order_id}
+    numbers = [event.seq for event in of_account]
+    assert numbers == sorted(numbers)
+    assert await client.events(account_id="demo", limit=1) == of_account[-1:]
+
+
+async def test_a_cut_stream_goes_on_after_the_last_message_without_gap_or_repeat(
+    client: Client, proxy: FaultyProxy
+) -> None:
+    losses: list[ClientError] = []
+    proxy.cut_at(b'"status":"WORKING"')
+    async with aclosing(client.stream(on_loss=losses.append)) as messages:
+        assert (await anext(messages)).event == "ready"
+        placed = await client.place("USDJPY", "BUY", 1)
+        updates = await until_filled(messages)
+    orders = [msgspec.json.decode(update.data, type=OrderSnapshot) for update in updates]
+    assert {order.order_id for order in orders} == {placed.order_id}
+    versions = [order.version for order in orders]
+    assert versions == sorted(set(versions))
+    assert versions[0] == 1
+    resumed = [value for value in proxy.headers("Last-Event-ID") if value is not None]
+    assert len(losses) == 1
+    assert len(resumed) == 1
+    assert int(resumed[0]) in [int(update.id or 0) for update in updates]
+
+
+async def test_a_stream_can_be_taken_up_where_an_earlier_one_ended(client: Client) -> None:
+    async with aclosing(client.stream()) as messages:
+        await anext(messages)
+        await client.place("USDJPY", "BUY", 1)
+        seen = await until_filled(messages)
+    async with aclosing(client.stream(last_event_id=seen[0].id)) as messages:
+        assert await until_filled(messages) == seen[1:]
+
+
+async def test_the_stream_of_an_order_begins_with_the_order(client: Client) -> None:
+    placed = await client.place("USDJPY", "BUY", 1)
+    async with aclosing(client.stream(placed.order_id)) as messages, asyncio.timeout(DEADLINE_SECONDS):
+        events = [(await anext(messages)).event, (await anext(messages)).event]
+    assert events == ["ready", "order_snapshot"]
+
+
+async def test_a_stream_outlives_a_gateway_that_is_away_for_a_while(
+    client: Client, proxy: FaultyProxy, embedded: RunningGateway
+) -> None:
+    order_id = (await embedded.place()).json["orderId"]
+    proxy.cut_at(b"ready\n")
+    proxy.be_unavailable(times=QUICK.attempts_max - 2)
+    proxy.cut_at(b'"status":"ACCEPTED"')
+    proxy.be_unavailable(times=QUICK.attempts_max + 2)
+    async with aclosing(client.stream(order_id, last_event_id="0")) as messages:
+        updates = await until_filled(messages)
+    assert len(updates) == len({update.id for update in updates})
+
+
+async def test_the_stream_of_a_missing_order_is_refused_at_once(client: Client, proxy: FaultyProxy) -> None:
+    with pytest.raises(ApiError) as failure:
+        await anext(client.stream("ord_missing"))
+    assert failure.value.status == 404
+    assert len(proxy.headers("Accept")) == 1
+
+
+async def test_a_stream_that_never_came_about_gives_up(unused_url: str) -> None:
+    async with Client(unused_url, "token", retry=QUICK) as client:
+        with pytest.raises(NotReachable):
+            await anext(client.stream())
+
+
+async def test_a_stranger_at_the_address_is_told_from_a_gateway() -> None:
+    async with web_page() as url, Client(url, "token", retry=QUICK) as client:
+        with pytest.raises(UnreadableAnswer) as failure:
+            await client.place("USDJPY", "BUY", 1)
+        assert failure.value.idempotency_key is not None
+        with pytest.raises(UnreadableAnswer):
+            await anext(client.stream())
+
+
+@pytest.fixture
+def unused_url(unused_tcp_port: int) -> str:
+    return f"http://127.0.0.1:{unused_tcp_port}"
+
+
+@asynccontextmanager
+async def web_page() -> AsyncGenerator[str, None]:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text="<h1>It works!</h1>", content_type="text/html")
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", page)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
