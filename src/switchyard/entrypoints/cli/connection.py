@@ -1,0 +1,101 @@
+"""Which gateway a command talks to, and as whom."""
+
+import os
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from switchyard.domain.errors import SettingError
+
+if TYPE_CHECKING:
+    from switchyard.client import Client
+    from switchyard.settings import Settings
+
+DEFAULT_ACCOUNT = "demo"
+TOKEN_VARIABLE = "SWITCHYARD_TOKEN"
+# A command's own token outlives any command but a forgotten `watch`.
+COMMAND_TOKEN_TTL = timedelta(hours=24)
+# A gateway that listens on every address is reached on this machine by the loopback one.
+_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+
+
+def _checked_url(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise typer.BadParameter("must look like http://host:port")
+    return url
+
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        help="Address of the gateway; by default from SWITCHYARD_HOST and SWITCHYARD_PORT.",
+        show_default=False,
+        callback=_checked_url,
+    ),
+]
+AccountOption = Annotated[
+    str, typer.Option("--account", help=f"Account to sign a token for, unless {TOKEN_VARIABLE} holds one.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def connect(url: str | None, account: str) -> "Client":
+    """A client for the gateway, with the environment's token or one signed with the local secret."""
+    from switchyard.client import Client
+
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    # With both given no settings are needed: the command may run where no gateway ever did.
+    settings = None if url and token else _settings()
+    if settings is not None:
+        url = url or gateway_url(settings.host, settings.port)
+        token = token or _local_token(settings, account)
+    return Client(url or "", token)
+
+
+def gateway_url(host: str, port: int) -> str:
+    """Where a gateway with these settings is reached from this machine."""
+    host = _WILDCARDS.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
+    """A token for the account, signed with the local secret."""
+    from switchyard.adapters.system_clock import SystemClock
+    from switchyard.entrypoints.http.auth import issue_token
+    from switchyard.settings import jwt_secret
+
+    return issue_token(
+        jwt_secret(settings),
+        account,
+        clock=SystemClock(),
+        ttl=ttl,
+        audience=settings.jwt_audience,
+        issuer=settings.jwt_issuer,
+    )
+
+
+def _local_token(settings: "Settings", account: str) -> str:
+    # A secret made here and now would sign a token that no running gateway accepts.
+    if settings.jwt_secret is None and not (settings.data_dir / "jwt_secret").exists():
+        raise SettingError(
+            TOKEN_VARIABLE,
+            f"is not set, and {settings.data_dir} holds no secret to sign a token with; "
+            "set it, or run the command where the gateway keeps its data",
+        )
+    return sign_token(settings, account, COMMAND_TOKEN_TTL)
+
+
+def _settings() -> "Settings":
+    from switchyard.settings import load_settings
+
+    return load_settings()

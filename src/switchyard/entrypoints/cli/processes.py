@@ -1,0 +1,121 @@
+"""`up`, `gateway` and `worker`: the commands that run until they are told to stop."""
+
+import asyncio
+import signal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from switchyard.settings import Settings, jwt_secret, load_settings
+
+if TYPE_CHECKING:
+    from switchyard.bootstrap import Engine, Role
+
+# A day of trying things out; a strategy brings a token of its own.
+FIRST_TOKEN_TTL = timedelta(hours=24)
+FIRST_ACCOUNT = "demo"
+
+Port = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_PORT).")]
+Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (SWITCHYARD_HOST).")]
+Database = Annotated[str | None, typer.Option("--database-url", help="PostgreSQL (SWITCHYARD_DATABASE_URL).")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command()(up)
+    app.command()(gateway)
+    app.command()(worker)
+
+
+def up(host: Host = None, port: Port = None, database_url: Database = None) -> None:
+    """Run everything in one process: gateway, worker and readers."""
+    _run("up", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
+
+
+def gateway(host: Host = None, port: Port = None, database_url: Database = None) -> None:
+    """Run the HTTP gateway alone (PostgreSQL only)."""
+    _run("gateway", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
+
+
+def worker(database_url: Database = None) -> None:
+    """Run a sending worker alone (PostgreSQL only)."""
+    _run("worker", {"SWITCHYARD_DATABASE_URL": database_url})
+
+
+def _run(role: "Role", options: dict[str, str | None]) -> None:
+    import uvloop
+
+    from switchyard.logs import configure_logs
+
+    settings = load_settings(options=options)
+    configure_logs(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, role))
+
+
+async def _serve(settings: Settings, role: "Role") -> None:
+    from switchyard.bootstrap import running_engine, upgrade_if_new
+
+    if role == "up":
+        await upgrade_if_new(settings)
+    async with running_engine(settings, role) as engine:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, engine.stop.set)
+        if role == "worker":
+            typer.echo("switchyard worker is running", err=True)
+            await engine.stop.wait()
+        else:
+            await _serve_http(settings, engine, role)
+    if engine.failure is not None:
+        raise engine.failure
+
+
+async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
+    from switchyard.entrypoints.http.gateway import build_gateway
+    from switchyard.entrypoints.http.server import HttpServer
+
+    server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
+    await server.start()
+    try:
+        url = f"http://{settings.host}:{server.port}"
+        if role == "up":
+            _welcome(settings, engine, url)
+        else:
+            typer.echo(f"switchyard gateway is listening on {url}", err=True)
+        await engine.stop.wait()
+    finally:
+        engine.hub.close()
+        await server.stop(grace_seconds=5.0)
+
+
+def _welcome(settings: Settings, engine: "Engine", url: str) -> None:
+    """The first thing a newcomer sees: what runs, a token, and an order to try."""
+    from switchyard.entrypoints.http.auth import issue_token
+
+    token = issue_token(
+        jwt_secret(settings),
+        FIRST_ACCOUNT,
+        clock=engine.clock,
+        ttl=FIRST_TOKEN_TTL,
+        audience=settings.jwt_audience,
+        issuer=settings.jwt_issuer,
+    )
+    store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
+    typer.echo(
+        f"""
+Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
+
+A token for the account '{FIRST_ACCOUNT}', good for 24 hours:
+{token}
+
+Your first order, in another terminal:
+curl -sS {url}/orders \\
+  -H 'Authorization: Bearer {token}' \\
+  -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-order' \\
+  -d '{{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000}}'
+
+Watch it fill:  .venv/bin/switchyard watch
+"""
+    )
