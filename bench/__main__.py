@@ -1,0 +1,113 @@
+"""`make bench`: every server under the same load, in one run, on one machine."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from bench.facts import busy_share, machine_facts, postgres_facts
+from bench.load import find_wrk
+from bench.measure import Bench
+from bench.processes import BenchError
+from bench.report import NAMES, Part, Row, markdown, print_report
+from bench.stores import PostgresStore
+from tests.support.postgres import PostgresServer
+
+PARTS: tuple[Part, ...] = get_args(Part)
+END_TO_END = "e2e"
+# How long to watch before each measurement whether somebody else is at work on this machine.
+QUIET_SECONDS = 1.0
+END_TO_END_PARTS: tuple[Part, ...] = ("sqlite", "postgres")
+
+
+def main() -> int:
+    """Measure and show; 0 when every measurement could be made, whatever came out."""
+    options = _options()
+    # Without this a SIGTERM would end this process at once and leave its servers behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # Sent to a file, the table must not be folded to the width of a terminal that is not there.
+    console = Console() if sys.stdout.isatty() else Console(width=120)
+    rows: list[Row] = []
+    others: list[float] = []
+    failed = False
+    try:
+        find_wrk()
+        with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder, PostgresServer() as server:
+            facts = machine_facts(Path(folder)) | postgres_facts(PostgresStore(server.url()))
+            bench = Bench(Path(folder), options.seconds, lambda: new_database(server))
+            for title, measured in _measurements(bench, options.only, options.connections):
+                others.append(busy_share(QUIET_SECONDS))
+                console.print(f"{title} (others use {others[-1]:.0%})", style="dim", highlight=False)
+                try:
+                    rows.extend(measured)
+                except BenchError as error:
+                    failed = True
+                    console.print(f"  {error}", style="red", markup=False, highlight=False)
+    except BenchError as error:
+        console.print(f"{error}", style="red", markup=False, highlight=False)
+        return 1
+    facts["others"] = f"used up to {max(others):.0%} of the cores just before a measurement"
+    print_report(console, facts, rows)
+    if options.out is not None:
+        options.out.write_text(markdown(facts, rows), "utf-8")
+    return 1 if failed else 0
+
+
+@contextmanager
+def new_database(server: PostgresServer) -> Iterator[str]:
+    """A database for one measurement, which neither pays for the writes of the one before nor leaves any behind."""
+    maintenance = PostgresStore(server.url())
+    maintenance.rows("CHECKPOINT")
+    url = server.create_database()
+    try:
+        yield url
+    finally:
+        maintenance.rows(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
+
+
+def _measurements(bench: Bench, wanted: list[str], connections: list[int]) -> Iterator[tuple[str, Iterator[Row]]]:
+    """The servers in turn at each level, so that a machine that drifts drifts for all of them."""
+    for level in connections:
+        for part in PARTS:
+            if part in wanted:
+                yield f"{NAMES[part]}, accept, {level} connections", bench.accept(part, level)
+    if END_TO_END in wanted:
+        for part in END_TO_END_PARTS:
+            yield f"{NAMES[part]}, end to end", bench.end_to_end(part)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    choices = [*PARTS, END_TO_END]
+    parser.add_argument("--seconds", type=_natural, default=8, help="length of each measurement (%(default)s)")
+    parser.add_argument("--connections", type=_naturals, default=[1, 64, 256], help="levels, default 1,64,256")
+    parser.add_argument("--only", type=_names, default=choices, help=f"some of {','.join(choices)}")
+    parser.add_argument("--out", type=Path, help="also write the table to this file, as Markdown")
+    options = parser.parse_args()
+    if unknown := set(options.only) - set(choices):
+        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}")
+    return options
+
+
+def _natural(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _naturals(text: str) -> list[int]:
+    return [_natural(part) for part in text.split(",")]
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

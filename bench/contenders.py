@@ -1,0 +1,66 @@
+"""The servers that are compared, each as one process and one command."""
+
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.processes import free_port, serving
+from bench.stores import PostgresStore, SqliteStore, Store
+
+ROOT = Path(__file__).resolve().parent.parent
+SWITCHYARD = Path(sys.executable).parent / "switchyard"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """How to run one server, and where its orders end up (nowhere, for `hello`)."""
+
+    folder: Path
+    port: int
+    command: list[str]
+    environment: Mapping[str, str]
+    store: Store | None
+
+    def serving(self) -> AbstractContextManager[str]:
+        """Run it until the block ends; yields its address once it is healthy."""
+        return serving(self.command, self.environment, self.folder, self.port)
+
+
+def hello(folder: Path) -> Contender:
+    """The bare server stack."""
+    port = free_port()
+    return Contender(folder, port, _uvicorn("bench.hello.app:app", port), {}, None)
+
+
+def peer(folder: Path, secret: str, database_url: str) -> Contender:
+    """FastAPI and asyncpg, one transaction per request."""
+    port = free_port()
+    environment = {"JWT_HS256_SECRET": secret, "PEER_DATABASE_URL": database_url}
+    return Contender(folder, port, _uvicorn("bench.peer.app:app", port), environment, PostgresStore(database_url))
+
+
+def switchyard(folder: Path, secret: str, database_url: str | None, *, worker: bool) -> Contender:
+    """The product, on SQLite in the folder or on PostgreSQL; without its worker it only accepts."""
+    port = free_port()
+    data = folder / "data"
+    environment = {
+        "SWITCHYARD_DATA_DIR": str(data),
+        "SWITCHYARD_PORT": str(port),
+        "SWITCHYARD_WORKER": str(worker).lower(),
+        "SWITCHYARD_LOG_LEVEL": "warning",
+        "JWT_HS256_SECRET": secret,
+        "VENUE_URL_SIM": "null:",
+    }
+    store: Store = SqliteStore(data)
+    if database_url is not None:
+        environment["SWITCHYARD_DATABASE_URL"] = database_url
+        store = PostgresStore(database_url)
+    return Contender(folder, port, [str(SWITCHYARD), "up"], environment, store)
+
+
+def _uvicorn(app: str, port: int) -> list[str]:
+    options = ["--app-dir", str(ROOT), "--host", "127.0.0.1", "--port", str(port)]
+    options += ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
+    return [sys.executable, "-m", "uvicorn", app, *options]

@@ -1,0 +1,86 @@
+"""The machine that the figures belong to."""
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import apsw
+
+from bench.load import find_wrk
+from bench.processes import BenchError
+from bench.stores import PostgresStore
+
+FSYNC_ROUNDS = 200
+# What a group commit of a few orders adds to a log.
+FSYNC_BYTES = 4096
+
+
+def machine_facts(folder: Path) -> dict[str, str]:
+    """Cores, versions, and what one durable write costs in the folder that the databases use."""
+    disk = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True).stdout.strip()
+    if disk in ("tmpfs", "ramfs"):
+        raise BenchError("temporary files are in memory, nothing would be durable: set TMPDIR to a folder on a disk")
+    p50_ms, p99_ms = fsync_latency(folder)
+    # wrk prints its version together with its usage, and ends with 1.
+    wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
+    return {
+        "machine": f"{os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.release()}",
+        "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, uvloop {version('uvloop')}",
+        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
+        "load": f"wrk {wrk.split()[1] if wrk else '?'}, one thread, on the same machine",
+        "SQLite": apsw.sqlite_lib_version(),
+        "fsync": f"{p50_ms:.2f} ms p50, {p99_ms:.2f} ms p99 ({FSYNC_ROUNDS} appends of {FSYNC_BYTES} bytes, {disk})",
+    }
+
+
+def postgres_facts(store: PostgresStore) -> dict[str, str]:
+    """The server's version; refuses one that would acknowledge what it has not made durable."""
+    shown = {name: str(store.rows(f"SHOW {name}")[0][0]) for name in ("server_version", "fsync", "synchronous_commit")}
+    if shown["fsync"] != "on" or shown["synchronous_commit"] != "on":
+        raise BenchError(f"PostgreSQL is not durable, the comparison would be false: {shown}")
+    return {"PostgreSQL": f"{shown['server_version']}, fsync on, synchronous_commit on"}
+
+
+def fsync_latency(folder: Path) -> tuple[float, float]:
+    """p50 and p99 in milliseconds of appending a little and waiting until it is on the disk."""
+    path = folder / "fsync.probe"
+    took_ms = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(FSYNC_ROUNDS):
+            began = time.perf_counter()
+            file.write(bytes(FSYNC_BYTES))
+            os.fsync(file.fileno())
+            took_ms.append((time.perf_counter() - began) * 1e3)
+    path.unlink()
+    return statistics.median(took_ms), percentile(took_ms, 99)
+
+
+def busy_share(seconds: float) -> float:
+    """How much of the cores is in use while this process only waits: figures from a busy machine mean little."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(field) for field in Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, and those that were idle or waited for a disk
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    total_after, idle_after = ticks()
+    return 1 - (idle_after - idle) / max(1, total_after - total)
+
+
+def percentile(values: list[float], percent: int) -> float:
+    """The smallest value that this share of the values does not exceed."""
+    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,115 @@
+"""The peer: the order API as a careful engineer writes it with FastAPI and asyncpg, one transaction per request."""
+
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+
+import asyncpg
+import jwt
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+POOL_SIZE = 20
+SECRET = os.environ["JWT_HS256_SECRET"]
+
+INSERT_KEY = """
+    INSERT INTO idempotency (account_id, key, body_digest, order_id) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (account_id, key) DO NOTHING RETURNING order_id
+"""
+FIND_KEY = "SELECT order_id, body_digest FROM idempotency WHERE account_id = $1 AND key = $2"
+INSERT_ORDER = """
+    INSERT INTO orders (order_id, account_id, symbol, side, type, time_in_force, qty, price, strategy, status)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, 'ACCEPTED')
+"""
+INSERT_OUTBOX = "INSERT INTO outbox (order_id) VALUES ($1)"
+INSERT_EVENT = "INSERT INTO events (type, account_id, order_id, data) VALUES ('OrderAccepted', $1, $2, $3)"
+
+
+class OrderRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    symbol: str = Field(min_length=1, max_length=64)
+    side: Literal["BUY", "SELL"]
+    type: Literal["LIMIT", "MARKET"]
+    qty: Decimal = Field(gt=0)
+    price: Decimal | None = Field(default=None, gt=0)
+    timeInForce: Literal["IOC", "FOK", "GTC"] = "GTC"  # noqa: N815 - the contract's spelling
+    strategy: str | None = None
+
+
+class OrderAnswer(BaseModel):
+    orderId: str  # noqa: N815 - the contract's spelling
+    status: Literal["ACCEPTED"] = "ACCEPTED"
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with asyncpg.create_pool(
+        os.environ["PEER_DATABASE_URL"],
+        min_size=POOL_SIZE,
+        max_size=POOL_SIZE,
+        server_settings={"synchronous_commit": "on"},
+    ) as pool:
+        await pool.execute((Path(__file__).parent / "schema.sql").read_text("utf-8"))
+        app.state.pool = pool
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+async def account(authorization: Annotated[str, Header()]) -> str:
+    """The account that the bearer token names."""
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer":
+        raise HTTPException(401, "TOKEN_MISSING")
+    try:
+        claims = jwt.decode(token, SECRET, algorithms=["HS256"], options={"require": ["exp", "accountId"]})
+    except jwt.InvalidTokenError as error:
+        raise HTTPException(401, "TOKEN_INVALID") from error
+    return str(claims["accountId"])
+
+
+@app.get("/health")
+async def health() -> dict[str, str]:
+    return {"status": "ok"}
+
+
+@app.post("/orders", status_code=202)
+async def place_order(
+    request: Request,
+    body: OrderRequest,
+    account_id: Annotated[str, Depends(account)],
+    idempotency_key: Annotated[str, Header(min_length=1, max_length=255)],
+) -> OrderAnswer:
+    """Write the key, the order, its outbox row and its event together, or answer what the key already stands for."""
+    order_id = f"ord_{secrets.token_hex(13)}"
+    canonical = body.model_dump_json()
+    digest = hashlib.sha256(canonical.encode()).digest()
+    async with request.app.state.pool.acquire() as connection, connection.transaction():
+        is_new = await connection.fetchval(INSERT_KEY, account_id, idempotency_key, digest, order_id)
+        if not is_new:
+            first = await connection.fetchrow(FIND_KEY, account_id, idempotency_key)
+            if first["body_digest"] != digest:
+                raise HTTPException(409, "IDEMPOTENCY_CONFLICT")
+            return OrderAnswer(orderId=first["order_id"])
+        await connection.execute(
+            INSERT_ORDER,
+            order_id,
+            account_id,
+            body.symbol,
+            body.side,
+            body.type,
+            body.timeInForce,
+            body.qty,
+            body.price,
+            body.strategy,
+        )
+        await connection.execute(INSERT_OUTBOX, order_id)
+        await connection.execute(INSERT_EVENT, account_id, order_id, canonical)
+    return OrderAnswer(orderId=order_id)

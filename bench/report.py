@@ -1,0 +1,99 @@
+"""The figures as a table, on the screen and as Markdown, and the goals they are held against."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+Part = Literal["hello", "sqlite", "postgres", "peer"]
+Kind = Literal[
+    "accept",  # posted as fast as the server answers
+    "end to end",  # the same, until every order has reached its end
+    "half load",  # posted at half the end-to-end rate; the times are from accepted to final
+]
+
+NAMES: Mapping[Part, str] = {
+    "hello": "hello (bare server)",
+    "sqlite": "Switchyard on SQLite",
+    "postgres": "Switchyard on PostgreSQL",
+    "peer": "peer (FastAPI + asyncpg)",
+}
+HEADINGS = ("server", "measured", "connections", "per second", "p50 ms", "p99 ms", "× hello", "× peer")
+
+HELLO_RATIO_MIN = 0.5
+PEER_RATIO_MIN = 8.0
+LATENCY_MS_MAX = 25.0
+# With one connection there is never a second order to share a disk write with: shown, but no measure of throughput.
+JUDGED_CONNECTIONS_MIN = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    part: Part
+    kind: Kind
+    connections: int
+    per_second: float
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+
+
+def print_report(console: Console, facts: Mapping[str, str], rows: Sequence[Row]) -> None:
+    for name, text in facts.items():
+        console.print(f"[bold]{name:>10}[/]  {text}", highlight=False)
+    table = Table(*HEADINGS, title="Orders over HTTP", title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*_cells(row, rows))
+    console.print(table)
+    for met, line in goals(rows):
+        console.print(f"[green]pass[/]         {line}" if met else f"[red]falls short[/]  {line}", highlight=False)
+
+
+def markdown(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
+    lines = [f"- {name}: {text}" for name, text in facts.items()]
+    lines += ["", f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
+    lines += [f"| {' | '.join(_cells(row, rows))} |" for row in rows]
+    lines += ["", *(f"- {'pass' if met else 'falls short'}: {line}" for met, line in goals(rows))]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def goals(rows: Sequence[Row]) -> Iterator[tuple[bool, str]]:
+    """Each goal that the measured rows can answer, and whether it is met."""
+    for row in rows:
+        name = NAMES[row.part]
+        if row.kind == "accept" and row.part in ("sqlite", "postgres") and row.connections >= JUDGED_CONNECTIONS_MIN:
+            for yardstick, least in (("hello", HELLO_RATIO_MIN), ("peer", PEER_RATIO_MIN)):
+                ratio = _ratio(row, yardstick, rows)
+                if ratio is not None:
+                    what = f"accept at {row.connections} connections is {ratio:.2f} × {yardstick}"
+                    yield ratio >= least, f"{name}: {what}, goal at least {least:g}"
+        if row.kind == "half load" and row.p99_ms is not None:
+            # The goal speaks of accepted to sent, which lies within accepted to final: meeting this is enough.
+            what = f"accepted to final at half load has p99 {row.p99_ms:.1f} ms"
+            yield row.p99_ms < LATENCY_MS_MAX, f"{name}: {what}, goal below {LATENCY_MS_MAX:g}"
+
+
+def _cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
+    times = ("" if ms is None else f"{ms:,.2f}" for ms in (row.p50_ms, row.p99_ms))
+    ratios = (_ratio(row, yardstick, rows) for yardstick in ("hello", "peer"))
+    return (
+        NAMES[row.part],
+        row.kind,
+        str(row.connections),
+        f"{row.per_second:,.0f}",
+        *times,
+        *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
+    )
+
+
+def _ratio(row: Row, yardstick: str, rows: Sequence[Row]) -> float | None:
+    """An accept rate over the yardstick's at as many connections; other kinds have nothing to be compared with."""
+    for other in rows:
+        if row.kind == "accept" and other.part == yardstick and other.connections == row.connections:
+            return row.per_second / other.per_second
+    return None
