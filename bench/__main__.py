@@ -76,7 +76,7 @@ def _measurements(bench: Bench, wanted: list[str], connections: list[int]) -> It
     for level in connections:
         for part in PARTS:
             if part in wanted:
-                yield f"{NAMES[part]}, accept, {level} connections", bench.accept(part, level)
+                yield f"{NAMES[part]}, accept, {level} at once", bench.accept(part, level)
     if END_TO_END in wanted:
         for part in END_TO_END_PARTS:
             yield f"{NAMES[part]}, end to end", bench.end_to_end(part)

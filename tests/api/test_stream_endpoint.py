@@ -538,4 +538,5 @@ async def test_a_stream_that_begins_while_the_gateway_stops_ends_properly(
         monkeypatch.setattr(gateway.hub, "head", head)
         async with get(gateway, "/stream") as client:
             assert client.status == 200
+            assert (await client.message())[1] == "ready"
             assert await client.block() is None

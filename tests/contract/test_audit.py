@@ -2,6 +2,7 @@ import asyncio
 import errno
 import os
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -380,6 +381,30 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_skipped(house: House, mo
         assert house.count("stage_failures_total", stage="audit") == failures
         house.rest()
     monkeypatch.undo()
+    await house.write(writer)
+    await house.check()
+
+
+async def test_a_caller_that_gives_up_in_mid_write_costs_no_line_and_repeats_none(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = house.writer()
+    await house.happen(3)
+    write, is_writing, may_write = os.write, threading.Event(), threading.Event()
+
+    def held_up(descriptor: int, data: memoryview) -> int:
+        is_writing.set()
+        assert may_write.wait(DEADLINE_SECONDS)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", held_up)
+    running = asyncio.create_task(writer.run_once())
+    assert await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    monkeypatch.undo()
+    may_write.set()
     await house.write(writer)
     await house.check()
 

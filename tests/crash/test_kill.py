@@ -138,7 +138,7 @@ async def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(proc
         orders = await all_final(session, process)
     assert {order["orderId"] for order in orders} == set(client.acknowledged.values())
     assert sorted(order["clientOrderId"] for order in orders) == sorted(client.acknowledged)
-    assert {order["status"] for order in orders} == {"FILLED"}
+    assert {(order["status"], order["filledQty"]) for order in orders} == {("FILLED", 1000)}
     await check_stream(process, reader, following)
     check_audit(process, tmp_path)
 

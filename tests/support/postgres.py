@@ -138,8 +138,19 @@ class PostgresServer:
                 [binaries / "postgres", "--version"], check=True, stdout=subprocess.DEVNULL, cwd="/", **self._identity
             )
         except PermissionError:
-            return Path(shutil.copytree(binaries.parent, self._folder / "install", symlinks=True)) / binaries.name
+            return self._copied(binaries)
         return binaries
+
+    def _copied(self, binaries: Path) -> Path:
+        # The wheel's binaries find its libraries by their relative place, so both move together.
+        site = self._folder / "site"
+        libraries = binaries.parents[2] / f"{WHEEL}.libs"
+        shutil.copytree(binaries.parent, site / WHEEL / binaries.parent.name, symlinks=True)
+        if libraries.exists():
+            shutil.copytree(libraries, site / libraries.name)
+        for path in (site, *site.rglob("*")):
+            os.chown(path, self._identity["user"], self._identity["group"], follow_symlinks=False)
+        return site / WHEEL / binaries.parent.name / binaries.name
 
 
 def _binaries() -> Path:

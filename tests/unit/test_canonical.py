@@ -61,6 +61,18 @@ values = st.recursive(
 )
 
 
+texts = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
+    ["E-mini", "a\\b", 'say "x"', "trace_id", "\x7f", "caf\u00e9", "\n", "</x>"]
+)
+numbers = st.decimals(allow_nan=False, allow_infinity=False, places=8, min_value=-(10**14), max_value=10**14)
+
+
+@given(st.dictionaries(texts, st.none() | st.booleans() | st.integers() | texts | numbers, max_size=6))
+def test_the_digest_of_a_flat_request_is_that_of_its_canonical_form(value: dict[str, Any]) -> None:
+    expected = hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    assert digest(value) == f"sha256:{expected}"
+
+
 @given(values)
 def test_the_canonical_form_is_json_and_canonical_itself(value: Any) -> None:
     text = canonical_json(value)

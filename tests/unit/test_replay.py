@@ -186,6 +186,15 @@ async def filled_history() -> MemoryJournal:
     return history.journal
 
 
+async def test_a_refused_cancel_leads_back_to_the_fills_there_were() -> None:
+    history = History()
+    for happening in ("accept", "attempt", "sent", "report", "cancel", "attempt", "refused"):
+        await history.live_through(1, happening, 1, report("e-1"))
+    replay = replayed(lines(history.journal))
+    assert [order.status for order in replay.orders.values()] == ["PARTIALLY_FILLED"]
+    assert replay.orders == history.journal.orders
+
+
 def altered(line: AuditLine, before: str, after: str) -> AuditLine:
     data = bytes(line.data).decode()
     assert before in data

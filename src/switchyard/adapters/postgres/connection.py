@@ -21,6 +21,8 @@ READERS_MAX = 8
 SERVER_SETTINGS = {
     "application_name": "switchyard",
     "timezone": "UTC",
+    # `append_group` relies on seeing what was committed while it waited for its lock.
+    "default_transaction_isolation": "read committed",
     # A 2xx answer promises a flushed log; a laxer default of the server's must not weaken that.
     "synchronous_commit": "on",
     # Every statement is a short walk along an index, planned once. A plan that was made while the tables were

@@ -73,8 +73,8 @@ class PostgresJournal:
         async with self._turn:
             try:
                 answer = await self._settle(arguments)
-            except BaseException:
-                # Also when the caller gives up: a connection with a command under way is of no use to the next group.
+            except asyncio.CancelledError:
+                # The command is still under way on this connection; the next group must not wait for its end.
                 self._disconnect()
                 raise
         return _outcomes(changes, answer)

@@ -1,13 +1,17 @@
 """Which workers are alive, proven by advisory locks that the server drops with their sessions."""
 
-import asyncio
 import hashlib
 from collections.abc import Sequence
 
+import asyncpg
+
 from switchyard.adapters.postgres.connection import FAILED, Connection, Reader
-from switchyard.adapters.postgres.standing import REST_SECONDS, StandingConnection
+from switchyard.adapters.postgres.standing import StandingConnection
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
+
+# Whoever only asks `dead` has the lock for a moment; one that is not free by then has a holder.
+PATIENCE_SECONDS = 1
 
 # Tried in shared mode, so that two who ask at once do not take each other for the holder; released with the statement.
 _DEAD = """
@@ -36,11 +40,15 @@ class PostgresLiveness:
             return
 
         async def take(connection: Connection) -> None:
-            while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", lock_key(worker)):
-                if worker not in self._held:
-                    raise AlreadyRunning(f"another process is running as worker {worker}")
-                # Our own former session, which the server has not missed yet: so far we still count as alive.
-                await asyncio.sleep(REST_SECONDS)
+            await connection.execute(f"SET lock_timeout = '{PATIENCE_SECONDS}s'")
+            while True:
+                try:
+                    await connection.execute("SELECT pg_advisory_lock($1)", lock_key(worker))
+                    return
+                except asyncpg.LockNotAvailableError:
+                    if worker not in self._held:
+                        raise AlreadyRunning(f"another process is running as worker {worker}") from None
+                    # Our own former session, which the server has not missed yet: so far we still count as alive.
 
         connection = StandingConnection(self._url, f"liveness of {worker}", take)
         try:

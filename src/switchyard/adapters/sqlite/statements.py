@@ -12,7 +12,7 @@ from switchyard.domain.outbox import OutboxRow
 
 # The encoder leaves out the decimals of a whole second; compared and sorted times need one fixed form.
 _FIXED = "iif(length(value->>{0}) = 20, substr(value->>{0}, 1, 19) || '.000000Z', value->>{0})"
-_COMPARED_TIMES = ("next_attempt_at", "created_at", "expires_at", "accepted_at", "updated_at")
+_COMPARED_TIMES = ("next_attempt_at", "created_at", "expires_at")
 
 
 def _values(columns: Sequence[str]) -> str:

@@ -126,7 +126,7 @@ def order(
                 return acknowledgement, None
             # On stderr: the id must be known even if the wait is cut short, and stdout is for the result.
             typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
-            return acknowledgement, await final_state(client, acknowledgement.order_id)
+            return acknowledgement, await final_state(client, acknowledgement)
 
     acknowledgement, final = asyncio.run(place())
     if final is not None:
@@ -208,11 +208,11 @@ def show(
         console.print(output.event_table(events))
 
 
-async def final_state(client: "Client", order_id: str) -> OrderSnapshot:
+async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> OrderSnapshot:
     """The order at its end, however long that takes; each status on the way is told on stderr."""
     from switchyard.client.wire import read
 
-    last_status = ""
+    order_id, last_status = acknowledgement.order_id, acknowledgement.status
     async with aclosing(client.stream(order_id)) as messages:
         async for message in messages:
             match message.event:
