@@ -30,6 +30,8 @@ async def nothing_is_written(embedded: RunningGateway) -> AsyncIterator[None]:
         GOOD + b"x",
         GOOD.replace(b'"qty":1000', b'"qty":NaN'),
         GOOD.replace(b'"qty":1000', b'"qty":Infinity'),
+        GOOD.replace(b'"qty":1000', b'"qty":1e999'),  # infinity to some parsers, so not the same for everyone
+        GOOD.replace(b'"qty":1000', b'"qty":1e-999999999'),
         GOOD.replace(b'"qty":1000', b'"qty":1000,"qty":2000'),
         GOOD.replace(b'"qty":1000', b'"qty":' + b"9" * 5000),
         GOOD.replace(b"USDJPY", b"\xff\xfe"),
@@ -49,8 +51,8 @@ async def test_what_is_not_json_is_400(embedded: RunningGateway, body: bytes) ->
     [
         ((b'"qty":1000', b'"qty":-5'), "qty"),
         ((b'"qty":1000', b'"qty":0.123456789'), "qty"),
-        ((b'"qty":1000', b'"qty":1e999'), "qty"),
-        ((b'"qty":1000', b'"qty":1e-999999999'), "qty"),
+        ((b'"qty":1000', b'"qty":1e99'), "qty"),
+        ((b'"qty":1000', b'"qty":1e-99'), "qty"),
         ((b'"qty":1000', b'"qty":"1000"'), "qty"),
         ((b'"qty":1000,', b""), "qty"),
         ((b',"price":145.001', b""), "price"),

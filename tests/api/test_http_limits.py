@@ -176,7 +176,7 @@ def running_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
     with asyncio.Runner(loop_factory=request.param) as runner:
         loop = runner.get_loop()
-        thread = threading.Thread(target=runner.run, args=(serve(),))
+        thread = threading.Thread(target=runner.run, args=(serve(),), daemon=True)
         thread.start()
         assert started.wait(PATIENCE_SECONDS)
         yield Server(http_server.port, application)

@@ -1,6 +1,7 @@
 """What PostgreSQL alone has to show: several writers, growth, and values that it will not take."""
 
 import asyncio
+from collections.abc import Callable
 
 import asyncpg
 import msgspec
@@ -89,16 +90,24 @@ async def test_the_journal_grows_into_the_next_segment(postgres_url: str) -> Non
     await database.close()
 
 
-def with_nul(change: Change) -> Change:
-    """A value that PostgreSQL cannot keep."""
-    return msgspec.structs.replace(
-        change, orders=tuple(msgspec.structs.replace(order, reason="a\0b") for order in change.orders)
-    )
+def with_nul_in_a_row(change: Change) -> Change:
+    return msgspec.structs.replace(change, orders=(msgspec.structs.replace(change.orders[0], reason="a\0b"),))
 
 
-async def test_a_value_that_cannot_be_kept_refuses_its_group_and_writes_nothing(postgres_url: str) -> None:
+def with_nul_in_an_event(change: Change) -> Change:
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="a\0b"),))
+
+
+def with_half_a_character(change: Change) -> Change:
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="\udcff"),))
+
+
+@pytest.mark.parametrize("spoil", [with_nul_in_a_row, with_nul_in_an_event, with_half_a_character])
+async def test_a_value_that_cannot_be_kept_refuses_its_group_and_writes_nothing(
+    postgres_url: str, spoil: Callable[[Change], Change]
+) -> None:
     database = await PostgresDatabase.open(postgres_url)
-    good, bad = an_accept(), with_nul(an_accept())
+    good, bad = an_accept(), spoil(an_accept())
 
     with pytest.raises(GroupRefused):
         await database.journal.append(0, "with a bad one", [good, bad], START)

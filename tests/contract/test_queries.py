@@ -25,6 +25,11 @@ async def test_one_order_is_found_by_its_id(database: Database, queries: Queries
     assert await queries.order(OrderId("ord_missing")) is None
 
 
+async def test_what_could_never_be_written_is_not_found(queries: Queries) -> None:
+    assert await queries.order(OrderId("ord_\0")) is None
+    assert await queries.orders(OrderFilter(account_id=ACCOUNT, symbol="US\0")) == []
+
+
 async def test_orders_come_newest_first_a_page_at_a_time(database: Database, queries: Queries) -> None:
     accepted = [an_accept() for _ in range(5)]
     await commit(database.journal, *accepted, an_accept(account="acc-2"))

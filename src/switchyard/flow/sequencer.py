@@ -23,6 +23,10 @@ log = structlog.get_logger()
 
 # Beyond this a group's commit takes longer than it saves: the next one could have started.
 GROUP_MAX = 512
+# Callers that wait for each other move in step: all are answered at once, all come back at once, and the database and
+# the event loop take turns in being idle. From this size on a crowd is split in two groups that overlap instead; a
+# smaller one would pay for a second commit more than it wins.
+SPLIT_MIN = 32
 
 
 class _Waiting:
@@ -69,6 +73,7 @@ class Sequencer:
         self._on_broken = on_broken
         self._shard = shard
         self._pending: deque[_Waiting] = deque()
+        self._last_size = 0
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -128,7 +133,9 @@ class Sequencer:
         touched: dict[Hashable, _Waiting] = {}
         deferred: list[_Waiting] = []
         pending = self._pending
-        while pending and len(group) < GROUP_MAX:
+        crowd = len(pending) + self._last_size  # those of the last group are on their way back
+        size_max = min(max(crowd // 2, SPLIT_MIN), GROUP_MAX)
+        while pending and len(group) < size_max:
             waiting = pending.popleft()
             keys = _keys(waiting.change)
             met = [touched[key] for key in keys if key in touched]
@@ -146,6 +153,7 @@ class Sequencer:
                 for key in keys:
                     touched.setdefault(key, waiting)
         pending.extendleft(reversed(deferred))
+        self._last_size = len(group)
         return group
 
     async def _commit_group(self, group: list[_Waiting]) -> None:

@@ -79,6 +79,8 @@ class Reader:
         """All rows of a bounded query; raises JournalUnavailable when the server does not answer."""
         try:
             found: list[Record] = await self._pool.fetch(sql, *values)
+        except asyncpg.DataError:
+            return []  # a value that the database cannot hold (NUL, say) is in none of its rows
         except (*LOST, asyncpg.InsufficientResourcesError) as error:
             raise JournalUnavailable(f"the database does not answer: {error!r}") from error
         return found

@@ -29,8 +29,7 @@ SETTLE_PAUSE_SECONDS = 0.1
 
 # The database read the group and would not have its values: the same group would fail again, another one may not.
 _BAD_DATA = (
-    ValueError,  # raised by the driver's own encoders
-    asyncpg.DataError,
+    asyncpg.DataError,  # of the server, or of the driver's own encoders
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.CardinalityViolationError,
     asyncpg.ProgramLimitExceededError,
