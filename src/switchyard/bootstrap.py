@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -206,6 +207,8 @@ class Engine:
             commit=self.sequencer.commit,
             clock=self.clock,
             metrics=self.metrics,
+            # Gateways on one database may write files of their own; each is a reader of its own.
+            reader=f"audit:{socket.gethostname()}:{self.settings.audit_path.absolute()}",
         )
         await audit.open()
         stack.push_async_callback(audit.close)

@@ -10,7 +10,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 from jsonschema import Draft202012Validator
-from tests.support.contract import OPENAPI, Contract, decoded, documents, problems, registry
 
 from switchyard.domain import decisions, errors, events, orders
 from switchyard.domain.canonical import digest
@@ -22,6 +21,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxStatus
 from switchyard.domain.reports import ExecutionReport, ReportStatus
+from tests.support.contract import OPENAPI, Contract, decoded, documents, problems, registry
 
 REQUEST = "order_request_v1.schema.json"
 SNAPSHOT = "order_snapshot_v1.schema.json"

@@ -417,7 +417,7 @@ def test_a_request_that_offers_another_protocol_keeps_its_body(server: Server) -
             assert client.ask(head + b"Content-Length: 5\r\n\r\norder").body == b"hello order"
 
 
-def test_a_hidden_upgrade_to_a_web_socket_is_served_as_a_plain_request(server: Server) -> None:
+def test_an_upgrade_to_a_web_socket_is_served_as_a_plain_request(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(b"GET /hello HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n").status == 200
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from switchyard.entrypoints.http.auth import issue_token
 
 from switchyard.bootstrap import Engine, running_engine, upgrade_if_new
+from switchyard.entrypoints.http.auth import issue_token
 from switchyard.entrypoints.http.gateway import build_gateway
 from switchyard.entrypoints.http.server import HttpServer
 from switchyard.settings import load_settings

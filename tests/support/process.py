@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO
 
 import aiohttp
-from switchyard.entrypoints.http.auth import issue_token
 
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.entrypoints.http.auth import issue_token
 
 # Generous: a start is waited for as an event, and only a hung one comes near this.
 DEADLINE_SECONDS = 60.0

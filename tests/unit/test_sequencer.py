@@ -93,18 +93,21 @@ class Bench:
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def test_what_comes_during_a_commit_is_committed_together() -> None:
+@pytest.mark.parametrize(("crowd", "groups"), [(20, [20]), (100, [50, 50]), (2000, [512, 512, 512, 464])])
+async def test_what_comes_during_a_commit_is_committed_together(crowd: int, groups: list[int]) -> None:
     async with Bench() as bench:
         bench.journal.gate.clear()
         first = asyncio.create_task(bench.sequencer.commit(accepting(0)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        others = [asyncio.create_task(bench.sequencer.commit(accepting(n))) for n in range(1, 51)]
+        others = [asyncio.create_task(bench.sequencer.commit(accepting(n))) for n in range(1, crowd + 1)]
         await asyncio.sleep(0)
         bench.journal.gate.set()
         outcomes = await asyncio.gather(first, *others)
-        assert bench.journal.groups == [1, 50]
-        assert [outcome.first_seq for outcome in outcomes if isinstance(outcome, Committed)] == list(range(1, 52))
+        assert bench.journal.groups == [1, *groups]
+        assert [outcome.first_seq for outcome in outcomes if isinstance(outcome, Committed)] == list(
+            range(1, crowd + 2)
+        )
 
 
 async def test_the_same_key_a_hundred_times_is_one_order_also_within_one_group() -> None:

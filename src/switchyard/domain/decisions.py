@@ -119,10 +119,8 @@ def record_refused(state: OrderState, row: OutboxRow, reason: str, now: datetime
     if row.kind == "cancel":
         if state.order.status != "CANCEL_REQUESTED":
             return _change("OrderUpdated", _touched(state.order, now), (dead,))
-        order = _stepped(state.order, "cancel_refused", now)
-        if order.filled_qty:
-            order = msgspec.structs.replace(order, status="PARTIALLY_FILLED")
-        return _change("OrderUpdated", order, (dead,))
+        step: Step = "cancel_refused_part_filled" if state.order.filled_qty else "cancel_refused"
+        return _change("OrderUpdated", _stepped(state.order, step, now), (dead,))
     order = _stepped(state.order, "refuse", now, reason=reason)
     return _change("OrderUpdated", order, (dead, *_closed_cancels(state, now)))
 

@@ -17,6 +17,10 @@ SwitchyardError
 │       └── GroupRefused      one of a group's changes cannot be written; which one is to be found out
 ├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
+├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
+├── ChainBroken               a line of an audit file was changed (flow/verify.py)
+├── NotEmpty                  a rebuild needs an empty database (flow/replay.py)
+├── ClientError               what the SDK raises (client/errors.py)
 └── StartRefused              the process must not run like this
     ├── SettingError          a setting is wrong; names it
     ├── SchemaMismatch        the database's schema is too old or too new

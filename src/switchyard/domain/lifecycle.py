@@ -25,7 +25,8 @@ Step = Literal[
     "refuse",  # the venue's documented refusal
     "expire",
     "cancel",  # the account asks to cancel
-    "cancel_refused",  # the venue would not cancel; the order goes on
+    "cancel_refused",  # the venue would not cancel; the order goes on, unfilled
+    "cancel_refused_part_filled",  # the same, for an order that has fills
     "canceled",
     "part_fill",
     "fill",  # the whole quantity is filled now
@@ -94,6 +95,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "cancel_refused": "WORKING",
+        "cancel_refused_part_filled": "PARTIALLY_FILLED",
         "canceled": "CANCELED",
         "part_fill": "CANCEL_REQUESTED",
         "fill": "FILLED",
@@ -103,7 +105,6 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "FILLED",
         "refuse": "FILLED",
         "expire": "FILLED",
-        "cancel_refused": "FILLED",
         "canceled": "FILLED",  # fills win over cancels
         "part_fill": "FILLED",
         "fill": "FILLED",
@@ -113,7 +114,6 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "CANCELED",
         "refuse": "CANCELED",
         "expire": "CANCELED",
-        "cancel_refused": "CANCELED",
         "canceled": "CANCELED",
         "part_fill": "CANCELED",  # the quantity counts, the rest stays cancelled
         "fill": "FILLED",  # the fill crossed our cancel on the wire
@@ -123,7 +123,6 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "REJECTED",
         "refuse": "REJECTED",
         "expire": "REJECTED",
-        "cancel_refused": "REJECTED",
         "canceled": "REJECTED",
         "part_fill": "REJECTED",
         "fill": "FILLED",  # the venue contradicts its own refusal; the position is real all the same
@@ -133,7 +132,6 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "EXPIRED",
         "refuse": "EXPIRED",
         "expire": "EXPIRED",
-        "cancel_refused": "EXPIRED",
         "canceled": "EXPIRED",
         "part_fill": "EXPIRED",
         "fill": "FILLED",

@@ -56,8 +56,6 @@ def _reachable() -> dict[Status, frozenset[Status]]:
             except ImpossibleStep:
                 continue
         reachable[status] = frozenset(found)
-    # A refused cancel leads back to where the order was, and the table cannot see the fills it had by then.
-    reachable["CANCEL_REQUESTED"] |= {"PARTIALLY_FILLED"}
     return reachable
 
 

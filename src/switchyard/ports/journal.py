@@ -38,8 +38,10 @@ class Journal(Protocol):
         """Commit a group at once and answer for each change; durable when this returns.
 
         Changes of one group touch different rows (the sequencer sees to it). A refused change harms no other.
-        The same `group_id` again changes nothing and answers the same, so a lost answer is asked for again.
-        Raises JournalUnavailable when certainly nothing was written, OutcomeUnknown when that is not certain.
+        The same `group_id` again changes nothing and answers the same, so a lost answer is asked for again; a group
+        of which everything was refused is not remembered, and judged anew.
+        Raises GroupRefused when a value cannot be written, JournalUnavailable when certainly nothing was written,
+        OutcomeUnknown when that is not certain. Reads raise JournalUnavailable.
         """
         ...
 

@@ -55,13 +55,13 @@ class Queries(Protocol):
     async def last_events(
         self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
     ) -> list[JournalEvent]:
-        """The newest events of an order or of an account, oldest of them first."""
+        """The newest events of either an order or an account, oldest of them first."""
         ...
 
     async def events_after(
         self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
     ) -> list[JournalEvent]:
-        """The next events of an order or of an account after a journal number."""
+        """The next events of either an order or an account after a journal number."""
         ...
 
     async def due(self, now: datetime, limit: int) -> list[Due]:
@@ -89,5 +89,9 @@ class Liveness(Protocol):
         ...
 
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
-        """Those of the named workers that are proven gone."""
+        """Those of the named workers whose lock is free.
+
+        The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
+        back, so only a venue that deduplicates for good may be sent to again at once.
+        """
         ...
