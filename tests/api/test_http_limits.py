@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from switchyard.domain.errors import StartRefused
 from switchyard.entrypoints.http import protocol
+from switchyard.entrypoints.http import server as http_server_module
 from switchyard.entrypoints.http.protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
 from switchyard.entrypoints.http.server import HttpServer
 
@@ -334,6 +335,12 @@ def test_a_body_that_is_slow_after_its_answer_is_cut_off_without_a_second_answer
     assert server.still_serves()
 
 
+def test_a_body_that_ends_after_its_answer_leaves_the_connection_usable(server: Server) -> None:
+    with Client(server.port) as client:
+        assert client.ask(b"POST /early HTTP/1.1\r\nContent-Length: 5\r\n\r\n12").body == b"early"
+        assert client.ask(b"345" + HELLO).status == 200
+
+
 @pytest.mark.usefixtures("short_limit")
 def test_an_idle_connection_outlives_the_request_limit(server: Server) -> None:
     with Client(server.port) as client:
@@ -459,6 +466,16 @@ async def test_too_many_connections_are_turned_away_and_the_others_served(monkey
     assert (await reader.readline()).startswith(b"HTTP/1.1 200")
     await server.stop(PATIENCE_SECONDS)
     writer.close()
+
+
+@pytest.mark.parametrize("request_bytes", [HELLO, b"POST /early HTTP/1.1\r\nContent-Length: 5\r\n\r\n12345"])
+async def test_an_idle_connection_is_closed_in_the_end(request_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server_module, "KEEP_ALIVE_SECONDS", 0.05)
+    monkeypatch.setattr(BoundedHttpProtocol, "request_seconds_max", SHORT_LIMIT_SECONDS)
+    server = HttpServer(Application(), host="127.0.0.1", port=0)
+    await server.start()
+    assert (await ask(server.port, request_bytes)).count(b"HTTP/1.1") == 1
+    await server.stop(PATIENCE_SECONDS)
 
 
 async def test_stopping_finishes_the_requests_at_hand_and_ends_streams() -> None:

@@ -1,7 +1,8 @@
-"""The journal on SQLite: one transaction per group, one statement per table."""
+"""The journal on SQLite: one statement per group, which is its transaction."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import apsw
 import msgspec
@@ -11,19 +12,10 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import refusals
 from switchyard.adapters.sqlite.statements import (
-    FORGET_GROUPS,
-    INSERT_EVENTS,
-    INSERT_EXECUTIONS,
-    INSERT_GROUP,
-    INSERT_ORDERS,
-    INSERT_OUTBOX,
+    APPEND,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
     SELECT_STATES,
-    UPDATE_ORDERS,
-    UPDATE_OUTBOX,
-    UPSERT_CURSORS,
-    UPSERT_LEDGER,
 )
 from switchyard.domain.chain import head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome, Refused
@@ -113,71 +105,40 @@ class SqliteJournal:
     ) -> list[Outcome]:
         if self._broken:
             raise JournalUnavailable("the journal failed to commit before; the process is ending")
-        for thorough in (False, True):
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                outcomes, head, at = self._write(connection, group_id, changes, now, thorough)
-            except apsw.ConstraintError as error:
-                self._roll_back(connection)
-                if thorough:
-                    raise GroupRefused(f"the database refused the group: {error}") from error
-                continue  # a new row was not new: look at each of them and refuse that one
-            except (apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
-                self._roll_back(connection)
-                raise GroupRefused(f"the database refused the group: {error}") from error
-            except apsw.Error as error:
-                self._roll_back(connection)
-                raise JournalUnavailable(f"the database refused the group: {error}") from error
-            self._commit(connection)
-            self._head, self._at = head, at
-            return outcomes
-        raise AssertionError("unreachable")
-
-    def _commit(self, connection: apsw.Connection) -> None:
         try:
-            connection.execute("COMMIT")
-        except apsw.Error as error:
-            # After a failed fsync nobody knows what is on the disk; no later success may hide that.
-            self._broken = True
-            log.critical("commit failed", error=str(error))
-            raise JournalBroken(f"commit failed: {error}") from error
-
-    def _roll_back(self, connection: apsw.Connection) -> None:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
+            return self._write(connection, group_id, changes, now, thorough=False)
+        except GroupRefused:
+            # The group was written before, or a new row is not new: look, and refuse that one alone.
+            known = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
+            if known is not None:
+                return _outcomes_from(known[0])
+            return self._write(connection, group_id, changes, now, thorough=True)
 
     def _write(
-        self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime, thorough: bool
-    ) -> tuple[list[Outcome], Head, datetime]:
-        known = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
-        if known is not None:
-            return _outcomes_from(known[0]), self._head, self._at
-        refused = refusals(connection, changes, thorough)
+        self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime, *, thorough: bool
+    ) -> list[Outcome]:
+        """Look, then write in one statement: nobody else writes to this file in between."""
+        try:
+            refused = refusals(connection, changes, thorough)
+        except apsw.Error as error:
+            raise JournalUnavailable(f"the database cannot be read: {error}") from error
         kept = [change for number, change in enumerate(changes) if number not in refused]
         at = max(now, self._at)
-        head, outcomes = self._write_events(connection, changes, refused, stamp(at))
-        for sql, made in (
-            (INSERT_ORDERS, [row for change in kept for row in change.orders if row.version == 1]),
-            (UPDATE_ORDERS, [row for change in kept for row in change.orders if row.version > 1]),
-            (INSERT_OUTBOX, [row for change in kept for row in change.outbox if row.version == 1]),
-            (UPDATE_OUTBOX, [row for change in kept for row in change.outbox if row.version > 1]),
-            (UPSERT_LEDGER, [row for change in kept for row in change.ledger]),
-            (INSERT_EXECUTIONS, [row for change in kept for row in change.executions]),
-            (UPSERT_CURSORS, [row for change in kept for row in change.cursors]),
-        ):
-            if made:
-                connection.execute(sql, (rows.arrays(made),))
+        head, events, outcomes = self._numbered(changes, refused, stamp(at))
         if kept:
-            connection.execute(INSERT_GROUP, (group_id, stamp(at), _outcomes_text(outcomes)))
-            if head.seq // FORGET_EVERY != self._head.seq // FORGET_EVERY:
-                connection.execute(FORGET_GROUPS, (stamp(at - GROUP_MEMORY),))
-        return outcomes, head, at
+            forgets = head.seq // FORGET_EVERY != self._head.seq // FORGET_EVERY
+            forget_before = stamp(at - GROUP_MEMORY) if forgets else None
+            place = (group_id, _outcomes_text(outcomes), head.seq, head.hash, stamp(at), forget_before)
+            self._commit(connection, events, kept, place)
+            self._head, self._at = head, at
+        return outcomes
 
-    def _write_events(
-        self, connection: apsw.Connection, changes: Sequence[Change], refused: Mapping[int, Refused], at: str
-    ) -> tuple[Head, list[Outcome]]:
+    def _numbered(
+        self, changes: Sequence[Change], refused: Mapping[int, Refused], at: str
+    ) -> tuple[Head, list[tuple[object, ...]], list[Outcome]]:
+        """The events with their numbers and hashes, where they lead, and each change's outcome."""
         epoch, seq, digest = self._head.epoch, self._head.seq, self._head.hash
-        made = []
+        events: list[tuple[object, ...]] = []
         outcomes: list[Outcome] = []
         for number, change in enumerate(changes):
             refusal = refused.get(number)
@@ -189,11 +150,43 @@ class SqliteJournal:
                 seq += 1
                 text = head_text(epoch, 0, seq, at) + event.tail
                 digest = link(digest, text)
-                made.append((seq, epoch, at, event.type, event.account_id, event.order_id, text, digest))
-        if made:
-            connection.execute(INSERT_EVENTS, (rows.text_array(made),))
-            connection.execute("UPDATE journal_heads SET seq = ?, hash = ?, at = ? WHERE shard = 0", (seq, digest, at))
-        return Head(epoch, seq, digest), outcomes
+                events.append((seq, epoch, at, event.type, event.account_id, event.order_id, text, digest))
+        return Head(epoch, seq, digest), events, outcomes
+
+    def _commit(
+        self,
+        connection: apsw.Connection,
+        events: list[tuple[object, ...]],
+        changes: Sequence[Change],
+        place: tuple[object, ...],
+    ) -> None:
+        try:
+            parts = [rows.text_array(events) if events else None, *map(rows.arrays, _by_table(changes))]
+            connection.execute(APPEND, (*parts, *place))
+        except (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
+            raise GroupRefused(f"the database refused the group: {error}") from error
+        except (apsw.FullError, apsw.BusyError, apsw.LockedError) as error:
+            raise JournalUnavailable(f"the database refused the group: {error}") from error
+        except apsw.Error as error:
+            # After a failed fsync nobody knows what is on the disk; no later success may hide that.
+            self._broken = True
+            log.critical("commit failed", error=str(error))
+            raise JournalBroken(f"commit failed: {error}") from error
+
+
+def _by_table(changes: Sequence[Change]) -> list[list[Any]]:
+    """The rows in the order of the append's columns; new ones apart, since only those are inserted."""
+    orders = [row for change in changes for row in change.orders]
+    outbox = [row for change in changes for row in change.outbox]
+    return [
+        [row for row in orders if row.version == 1],
+        [row for row in orders if row.version > 1],
+        [row for row in outbox if row.version == 1],
+        [row for row in outbox if row.version > 1],
+        [row for change in changes for row in change.ledger],
+        [row for change in changes for row in change.executions],
+        [row for change in changes for row in change.cursors],
+    ]
 
 
 class _StoredOutcome(msgspec.Struct, array_like=True):

@@ -12,13 +12,6 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect, hold_alone
-from switchyard.adapters.sqlite.statements import (
-    INSERT_EVENTS,
-    INSERT_EXECUTIONS,
-    INSERT_ORDERS,
-    INSERT_OUTBOX,
-    UPSERT_LEDGER,
-)
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import LedgerEntry
@@ -63,13 +56,13 @@ class SqliteRebuild:
         executions: Collection[Execution],
     ) -> None:
         """Take the rows that the events have made."""
-        for sql, made in (
-            (INSERT_ORDERS, orders),
-            (INSERT_OUTBOX, outbox),
-            (UPSERT_LEDGER, ledger),
-            (INSERT_EXECUTIONS, executions),
+        for part, made in (
+            ("new_orders", orders),
+            ("new_outbox", outbox),
+            ("ledger", ledger),
+            ("executions", executions),
         ):
-            await asyncio.to_thread(self._load, sql, iter(made))
+            await asyncio.to_thread(self._load, part, iter(made))
 
     async def set_head(self, shard: int, head: Head, at: datetime) -> None:
         """Put the journal's newest place and time, and commit everything."""
@@ -93,11 +86,14 @@ class SqliteRebuild:
             for placed in events
             for one in (placed.event,)
         ]
-        self._connection.execute(INSERT_EVENTS, (rows.text_array(made),))
+        self._put("events", rows.text_array(made))
 
-    def _load(self, sql: str, made: Iterator[Any]) -> None:
+    def _load(self, part: str, made: Iterator[Any]) -> None:
         while batch := list(islice(made, BATCH)):
-            self._connection.execute(sql, (rows.arrays(batch),))
+            self._put(part, rows.arrays(batch))
+
+    def _put(self, part: str, batch: str | None) -> None:
+        self._connection.execute(f"INSERT INTO append_group ({part}) VALUES (?)", (batch,))
 
     def _finish(self, values: tuple[int, int, str, str]) -> None:
         self._connection.execute(

@@ -21,9 +21,9 @@ EVENT_COLUMNS = "seq, at, type, account_id, order_id, text, hash"
 _strings = msgspec.json.Encoder()  # decimals as strings: SQLite reads a JSON number as a double
 
 
-def arrays(rows: Iterable[Any]) -> str:
-    """Rows as one JSON text of arrays, the form that one statement per table takes in."""
-    return _strings.encode([msgspec.structs.astuple(row) for row in rows]).decode()
+def arrays(rows: Sequence[Any]) -> str | None:
+    """Rows as one JSON text of arrays, the form that an append takes in; none for none."""
+    return _strings.encode([msgspec.structs.astuple(row) for row in rows]).decode() if rows else None
 
 
 def text_array(values: Sequence[Any]) -> str:

@@ -48,17 +48,28 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """uvicorn's protocol for one connection; whoever sends too much or too slowly is answered and cut off.
 
     One timer per connection looks at the clock when a request could be overdue at the earliest, and is set again for
-    the next such time: a request in time costs no timer of its own.
+    the next such time. A request in time costs no timer at all, not even uvicorn's own for idle connections, which
+    this one replaces.
     """
 
     # Slots, because a thirty-first attribute in the dictionary would make all the others slower.
-    __slots__ = ("_earlier", "_refused", "_request_bytes", "_request_bytes_max", "_request_since", "_timer")
+    __slots__ = (
+        "_earlier",
+        "_idle_since",
+        "_refused",
+        "_request_bytes",
+        "_request_bytes_max",
+        "_request_since",
+        "_timer",
+    )
 
     request_seconds_max = REQUEST_SECONDS_MAX
     connections_max = CONNECTIONS_MAX
 
     _request_since: float | None
     """When the first byte of the request that is not complete yet arrived."""
+    _idle_since: float
+    """When the last answer was finished, or the connection made."""
     _earlier: deque[RequestResponseCycle]
     """Requests ahead of `cycle` in a pipeline; the first that is not answered is the one being answered."""
 
@@ -66,6 +77,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Begin to watch the connection, unless there are too many."""
         super().connection_made(transport)
         self._request_since = None
+        self._idle_since = self.loop.time()
         self._request_bytes = 0
         self._request_bytes_max = HEAD_BYTES_MAX
         self._earlier = deque()
@@ -86,7 +98,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Feed the parser within the bounds."""
         if self._refused:
             return
-        self._unset_keepalive_if_required()
         if self._request_since is None:
             self._request_since = self.loop.time()
         self._request_bytes += len(data)
@@ -131,6 +142,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             cycle.more_body = False
             cycle.message_event.set()
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request of a pipeline, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self._idle_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
     def shutdown(self) -> None:
         """Let an answer be finished, but not a stream, which has no end: its client reconnects elsewhere."""
         answering = self._answering()
@@ -171,23 +192,22 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             # Only a client that does not read its answer is still there the next time.
             self._timer = self.loop.call_later(self.request_seconds_max, self.transport.abort)
             return
+        now = self.loop.time()
+        # A request that begins from now on is due no sooner than this.
         seconds_left = self.request_seconds_max
         if self._request_since is not None:
-            seconds_left += self._request_since - self.loop.time()
-            if seconds_left <= 0:
-                if not self._waits_for_earlier_answer():
+            if not self._waits_for_earlier_answer():
+                # Behind another request it may have been our turn, with reading paused, until that was answered.
+                seconds_left += max(self._request_since, self._idle_since) - now
+                if seconds_left <= 0:
                     self._refuse(TOO_SLOW)
                     return
-                seconds_left = self.request_seconds_max
-        elif self.cycle is None:
-            # Nothing was ever sent: uvicorn's own timer starts only with the first response.
-            self.transport.close()
-            return
-        elif self.cycle.response_complete and self.timeout_keep_alive_task is None:
-            # The body ended after its response, and its bytes stopped the timer for idle connections.
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+        elif self._answering() is None:
+            idle_seconds_max = self.request_seconds_max if self.cycle is None else self.timeout_keep_alive
+            seconds_left = min(seconds_left, self._idle_since + idle_seconds_max - now)
+            if seconds_left <= 0:
+                self.transport.close()
+                return
         self._timer = self.loop.call_later(seconds_left, self._look_at_clock)
 
     def _waits_for_earlier_answer(self) -> bool:
