@@ -27,7 +27,8 @@ from switchyard.domain.orders import OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
 from switchyard.entrypoints.http import streams
 from switchyard.entrypoints.http.errors import error_answer
-from switchyard.entrypoints.http.streams import ABORT, StreamEndpoint
+from switchyard.entrypoints.http.protocol import ABORT
+from switchyard.entrypoints.http.streams import StreamEndpoint
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.wake import Wake

@@ -66,10 +66,7 @@ class Catalogue:
         return self._listed.get(symbol) or Instrument(symbol=symbol)
 
 
-def check_steps(instrument: Instrument, qty: Decimal, prices: Mapping[str, Decimal | None]) -> None:
+def check_multiple(amount: Decimal, step: Decimal, field: str, instrument: Instrument) -> None:
     """Refuse a quantity off the step or a price off the tick, naming the field."""
-    if not is_multiple(qty, instrument.step):
-        raise InvalidField("qty", f"must be a multiple of {plain(instrument.step)} for {instrument.symbol}")
-    for field, price in prices.items():
-        if price is not None and not is_multiple(price, instrument.tick):
-            raise InvalidField(field, f"must be a multiple of {plain(instrument.tick)} for {instrument.symbol}")
+    if not is_multiple(amount, step):
+        raise InvalidField(field, f"must be a multiple of {plain(step)} for {instrument.symbol}")

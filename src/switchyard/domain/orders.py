@@ -8,7 +8,7 @@ import msgspec
 
 from switchyard.domain.errors import InvalidField, Unsupported
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
-from switchyard.domain.instruments import Catalogue, check_steps
+from switchyard.domain.instruments import Catalogue, check_multiple
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
 
@@ -131,8 +131,10 @@ def remaining_qty(order: Order) -> Decimal:
 def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     """The request with its amounts in canonical form and its defaults filled in, or the first field that is wrong."""
     check_label("symbol", request.symbol, SYMBOL_LENGTH_MAX)
-    check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
-    check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
+    if request.client_order_id is not None:
+        check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
+    if request.strategy is not None:
+        check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
     if len(request.tags) > TAGS_MAX:
         raise InvalidField("tags", f"at most {TAGS_MAX}")
     for tag in request.tags:
@@ -147,9 +149,13 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         raise InvalidField("price", "required on a LIMIT order")
     if request.type == "MARKET" and request.price is not None:
         raise InvalidField("price", "not allowed on a MARKET order")
+    instrument = catalogue.find(request.symbol)
     qty = positive_amount(request.qty, "qty")
-    price = None if request.price is None else positive_amount(request.price, "price")
-    check_steps(catalogue.find(request.symbol), qty, {"price": price})
+    check_multiple(qty, instrument.step, "qty", instrument)
+    price = request.price
+    if price is not None:
+        price = positive_amount(price, "price")
+        check_multiple(price, instrument.tick, "price", instrument)
     return OrderRequest(
         symbol=request.symbol,
         side=request.side,
@@ -163,10 +169,8 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     )
 
 
-def check_label(field: str, text: str | None, length_max: int) -> None:
+def check_label(field: str, text: str, length_max: int) -> None:
     """A label is short and printable: it ends up in logs, files and other people's systems."""
-    if text is None:
-        return
     if not text:
         raise InvalidField(field, "must not be empty")
     if len(text) > length_max:

@@ -28,6 +28,8 @@ from switchyard.ports.venue import Quotes
 # A key's first generation, then one more each time it had expired between our look and our write.
 TRIES_MAX = 8
 _AMOUNTS = ("qty", "price", "stopPrice")
+# Decimals in quotes would be taken as well otherwise; the contract has numbers only.
+_NUMBERS = (int, Decimal, type(None))
 _FIELD = re.compile(r"`\$\.(\w+)|field `([^`]*)`")
 
 
@@ -135,7 +137,7 @@ class OrderDesk:
 def order_request(body: Mapping[str, Any]) -> OrderRequest:
     """The body's fields with their types, or the first one that has another."""
     for field in _AMOUNTS:
-        if not isinstance(body.get(field), int | Decimal | None):
+        if type(body.get(field)) not in _NUMBERS:
             raise InvalidField(field, "must be a number")
     try:
         return msgspec.convert(body, OrderRequest)

@@ -4,7 +4,6 @@ import asyncio
 import fcntl
 import os
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -13,13 +12,13 @@ import structlog
 from switchyard.domain.chain import GENESIS, link, stamp
 from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch, OutcomeUnknown, Unavailable
-from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, JournalEvent, event
+from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
 from switchyard.flow.decide import Commit
 from switchyard.flow.metrics import Metrics
-from switchyard.flow.verify import KeyedHead, head_path_of, parse_line, read_head
+from switchyard.flow.verify import HASH_BYTES, KeyedHead, head_path_of, parse_line, read_head
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import PAGE_MAX, Head, Journal
+from switchyard.ports.journal import PAGE_MAX, Head, Journal, Lines
 
 log = structlog.get_logger()
 
@@ -28,7 +27,7 @@ SYNC_SECONDS = 1.0
 # How much of a cut tail of both file and database the keyed head may miss.
 HEAD_SECONDS = 5.0
 # Nobody waits for the audit file: a pause between small pages leaves the processor to those who are waited for.
-LINGER_SECONDS = 0.02
+LINGER_SECONDS = 0.05
 # How long to leave a full disk, or another process that holds the file, alone before trying again.
 REST_SECONDS = 1.0
 FILE_MODE = 0o640
@@ -253,10 +252,11 @@ class AuditWriter:
                 self._rest()
                 return 0
             assert self._last is not None
-            events = await self._journal.read(self._shard, self._last.seq, PAGE_MAX)
-            if events:
-                await self._append(self._last, events)
-            return len(events)
+            page = await self._journal.lines(self._shard, self._last.seq, PAGE_MAX)
+            if page is None:
+                return 0
+            await self._append(self._last, page)
+            return page.count
         except OSError as error:
             self._fail(error)
             return 0
@@ -327,11 +327,11 @@ class AuditWriter:
             )
         if place.seq == 0:
             return
-        found = await self._journal.read(self._shard, place.seq - 1, 1)
-        if not found or _place(found[0]) != place:
+        found = await self._journal.lines(self._shard, place.seq - 1, 1)
+        if found is None or found.last != place:
             raise HistoryMismatch(
                 f"{name} and the journal tell different histories: at seq {place.seq} it has hash {place.hash} of "
-                f"epoch {place.epoch}, the journal {_place(found[0]) if found else 'nothing'}"
+                f"epoch {place.epoch}, the journal {found.last if found else 'nothing'}"
             )
 
     async def _report_cut(self, expected_seq: int, found_seq: int) -> None:
@@ -340,15 +340,15 @@ class AuditWriter:
         fact = CutFact(path=str(self._path), expected_seq=expected_seq, found_seq=found_seq)
         await self._commit(Change(events=(event("AuditFileCut", SYSTEM_ACCOUNT, None, fact),)))
 
-    async def _append(self, last: Head, events: Sequence[JournalEvent]) -> None:
-        first = events[0]
-        if first.seq != last.seq + 1 or link(last.hash, first.text) != first.hash:
+    async def _append(self, last: Head, page: Lines) -> None:
+        raw = page.text[: page.text.index(b"\n") + 1]
+        first = parse_line(raw)
+        if first.seq != last.seq + 1 or link(last.hash, raw[:-HASH_BYTES].decode()) != first.hash:
             raise HistoryMismatch(f"the journal's event {first.seq} does not follow the audit file's {last.seq}")
-        page = "".join([f"{event.line}\n" for event in events]).encode()
         self._last = None  # unless the write comes back, only the file knows how far it got
-        await asyncio.to_thread(self._file.append, page)
-        self._last = _place(events[-1])
-        self._metrics.audit_seq.set(self._last.seq)
+        await asyncio.to_thread(self._file.append, page.text)
+        self._last = page.last
+        self._metrics.audit_seq.set(page.last.seq)
 
     async def _sign(self, last: Head) -> None:
         self._head_at = self._clock.monotonic() + HEAD_SECONDS
@@ -365,7 +365,3 @@ class AuditWriter:
 
     def _rest(self) -> None:
         self._rest_until = self._clock.monotonic() + REST_SECONDS
-
-
-def _place(event: JournalEvent) -> Head:
-    return Head(parse_line(event.line.encode() + b"\n").epoch, event.seq, event.hash)

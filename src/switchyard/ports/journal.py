@@ -23,6 +23,14 @@ class Head(msgspec.Struct, frozen=True):
     hash: str
 
 
+class Lines(msgspec.Struct, frozen=True):
+    """The next events as the audit file has them; `last` is where they end."""
+
+    text: bytes
+    count: int
+    last: Head
+
+
 class Journal(Protocol):
     """The append-only, gap-free, hash-chained record and the rows derived from it."""
 
@@ -47,6 +55,10 @@ class Journal(Protocol):
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
+        ...
+
+    async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
+        """The same as whole lines in one piece, put together by the database; none where there are none."""
         ...
 
     async def head(self, shard: int) -> Head:

@@ -10,7 +10,7 @@ from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
-from switchyard.ports.journal import PAGE_MAX, Head
+from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 
 class MemoryJournal:
@@ -46,6 +46,14 @@ class MemoryJournal:
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
         return self.events.get(shard, [])[after_seq : after_seq + min(limit, PAGE_MAX)]
+
+    async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
+        """The same as whole lines in one piece; none where there are none."""
+        page = await self.read(shard, after_seq, limit)
+        if not page:
+            return None
+        text = "".join([f"{event.line}\n" for event in page]).encode()
+        return Lines(text, len(page), Head(self.epoch, page[-1].seq, page[-1].hash))
 
     async def head(self, shard: int) -> Head:
         """The newest place."""

@@ -18,7 +18,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueClientId
 from switchyard.domain.outbox import OrderState
-from switchyard.ports.journal import PAGE_MAX, Head
+from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 log = structlog.get_logger()
 
@@ -42,6 +42,16 @@ WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, ou
 """
 _BY_ORDER_ID = _STATES.format(column="order_id")
 _BY_CLIENT_ID = _STATES.format(column="venue_client_id")
+
+_LINES = """
+WITH page AS (
+    SELECT epoch, seq, hash, text || ',"hash":"' || hash || '"}' || chr(10) AS line
+    FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3
+)
+SELECT whole.text, whole.count, last.epoch, last.seq, last.hash
+FROM (SELECT string_agg(line, '' ORDER BY seq) AS text, count(*) AS count FROM page) AS whole,
+    (SELECT epoch, seq, hash FROM page ORDER BY seq DESC LIMIT 1) AS last
+"""
 
 _taken = msgspec.json.Decoder(dict[int, LedgerEntry])
 
@@ -83,6 +93,14 @@ class PostgresJournal:
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         found = await self._reader.rows(sql, shard, after_seq, min(limit, PAGE_MAX))
         return [rows.journal_event(record) for record in found]
+
+    async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
+        """The same as whole lines in one piece, put together by the database; none where there are none."""
+        found = await self._reader.rows(_LINES, shard, after_seq, min(limit, PAGE_MAX))
+        if not found or not found[0]["count"]:
+            return None
+        row = found[0]
+        return Lines(row["text"].encode(), row["count"], Head(row["epoch"], row["seq"], row["hash"]))
 
     async def head(self, shard: int) -> Head:
         """The newest place."""

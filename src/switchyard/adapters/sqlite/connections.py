@@ -19,8 +19,8 @@ log = structlog.get_logger()
 
 # More threads would only hand the interpreter's lock around; two keep a slow page from blocking a lookup.
 READERS = 2
-# 16 MiB of log: often enough to keep recovery short, seldom enough to write each hot page once.
-CHECKPOINT_PAGES = 4_000
+# 64 MiB of log: recovery stays short, and a hot page is written once for many changes of it.
+CHECKPOINT_PAGES = 16_000
 # Under load without a pause a passive checkpoint never reaches the end; at 256 MiB the writer waits for one that does.
 CHECKPOINT_PAGES_MAX = 65_000
 BUSY_MILLISECONDS = 60_000

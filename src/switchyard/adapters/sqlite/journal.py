@@ -13,6 +13,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import refusals
 from switchyard.adapters.sqlite.statements import (
     APPEND,
+    LINES,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
     SELECT_STATES,
@@ -24,7 +25,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueClientId
 from switchyard.domain.outbox import OrderState
-from switchyard.ports.journal import PAGE_MAX, Head
+from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 log = structlog.get_logger()
 
@@ -81,6 +82,22 @@ class SqliteJournal:
         return await self._connections.read(
             lambda connection: list(map(rows.journal_event, connection.execute(sql, page)))
         )
+
+    async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
+        """The same as whole lines in one piece, put together by the database; none where there are none."""
+
+        def look(connection: apsw.Connection) -> Lines | None:
+            with connection:
+                row = connection.execute(LINES, (after_seq, min(limit, PAGE_MAX))).fetchone()
+                assert row is not None, "an aggregate always has a row"
+                text, count, last_seq = row
+                if not count:
+                    return None
+                last = connection.execute("SELECT epoch, seq, hash FROM events WHERE seq = ?", (last_seq,)).fetchone()
+            assert last is not None, "it was read a moment ago"
+            return Lines(text.encode(), count, Head(*last))
+
+        return await self._connections.read(look)
 
     async def head(self, shard: int) -> Head:
         """The newest place."""

@@ -9,6 +9,11 @@ INSERT INTO append_group (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
+LINES = """
+SELECT group_concat(text || ',"hash":"' || hash || '"}' || char(10), '' ORDER BY seq), count(*), max(seq)
+FROM (SELECT seq, text, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?)
+"""
+
 # CROSS JOIN keeps the order of the tables: each wanted key is looked up, never a table walked.
 ORDER_VERSIONS = """
 SELECT wanted.value->>0, orders.version FROM jsonb_each(?) AS wanted

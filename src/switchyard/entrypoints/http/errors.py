@@ -1,5 +1,6 @@
 """Errors as answers: mapped once, here at the edge."""
 
+from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +42,9 @@ _STATUS: tuple[tuple[type[RequestError], int], ...] = (
 )
 
 
+_STATUS_LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
+
+
 class ErrorBody(msgspec.Struct, omit_defaults=True):
     """The one form of every error that the gateway answers with."""
 
@@ -56,6 +60,11 @@ class Answer(NamedTuple):
     status: int
     headers: Headers
     body: bytes
+
+    def whole(self) -> bytes:
+        """Everything as it goes over the wire."""
+        head = b"".join([b"%b: %b\r\n" % header for header in self.headers])
+        return b"HTTP/1.1 %b\r\n%b\r\n%b" % (_STATUS_LINES[self.status], head, self.body)
 
 
 def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> Answer:

@@ -25,6 +25,7 @@ from switchyard.domain.orders import Order, Side, snapshot
 from switchyard.entrypoints.http.auth import TokenVerifier
 from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
 from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer
+from switchyard.entrypoints.http.protocol import ANSWER
 from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
 from switchyard.entrypoints.http.streams import StreamEndpoint
 from switchyard.flow.accept import OrderDesk
@@ -96,8 +97,10 @@ class Gateway:
         except Exception:
             log.exception("a request failed in an unexpected way")
             given = answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))
-        await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
-        await send({"type": "http.response.body", "body": given.body})
+        at_once = scope.get("extensions", {}).get(ANSWER)
+        if at_once is None or not at_once(scope, given.whole()):
+            await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
+            await send({"type": "http.response.body", "body": given.body})
 
     async def _place(self, scope: Scope, receive: Receive) -> Answer:
         authorization = key = None

@@ -7,6 +7,7 @@ from itertools import chain
 
 import httptools
 import msgspec
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 # Room for every token and tracing header in use; what is longer is an attack or a mistake.
@@ -18,6 +19,11 @@ REQUEST_BYTES_MAX = 16 * 1024 * 1024
 REQUEST_SECONDS_MAX = 8.0
 # Closing with unread bytes resets the connection and the answer is lost, so these are read and dropped for a while.
 LINGER_SECONDS = 1.0
+# Scope extensions, for what ASGI has no word for.
+# Drop the connection with all that is buffered for it: a plain close waits for a reader that may never read again.
+ABORT = "switchyard.abort"
+# Write a whole answer at once: as two messages it is two system calls, and each costs as much as parsing the request.
+ANSWER = "switchyard.answer"
 # At some 10 KB each, what one process can hold without being short of memory for orders.
 CONNECTIONS_MAX = 10_000
 
@@ -55,6 +61,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Slots, because a thirty-first attribute in the dictionary would make all the others slower.
     __slots__ = (
         "_earlier",
+        "_extensions",
         "_idle_since",
         "_refused",
         "_request_bytes",
@@ -81,6 +88,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._request_bytes = 0
         self._request_bytes_max = HEAD_BYTES_MAX
         self._earlier = deque()
+        self._extensions = {ABORT: transport.abort, ANSWER: self.answer}
         self._refused = len(self.connections) > self.connections_max
         self._timer = self.loop.call_later(self.request_seconds_max, self._look_at_clock)
         if self._refused:
@@ -123,6 +131,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         previous = self.cycle
         super().on_headers_complete()
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._request_bytes_max = REQUEST_BYTES_MAX
         # Trailers must not turn up among the headers that the application has already judged.
         self.headers = []
@@ -151,6 +160,17 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+
+    def answer(self, scope: Scope, whole: bytes) -> bool:
+        """Write a request's whole answer; false where that takes more care and ASGI's own way has to be gone."""
+        cycle = self.cycle
+        if cycle.scope is not scope or cycle.response_started or cycle.disconnected or not cycle.keep_alive:
+            return False
+        self.transport.write(whole)
+        cycle.response_started = cycle.response_complete = True
+        cycle.message_event.set()
+        cycle.on_response()
+        return True
 
     def shutdown(self) -> None:
         """Let an answer be finished, but not a stream, which has no end: its client reconnects elsewhere."""

@@ -20,6 +20,7 @@ from switchyard.domain.errors import InvalidField, NotFound, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order, snapshot
+from switchyard.entrypoints.http.protocol import ABORT
 from switchyard.flow.stream import Message, StreamHub, Subscription, message_of
 from switchyard.ports.queries import Queries
 
@@ -37,9 +38,6 @@ EVENT_ID_DIGITS_MAX = 18
 SNAPSHOT_EVENTS_MAX = 10
 # What a reader that takes nothing is given to let go of its connection when its stream ends.
 FINISH_SECONDS = 1.0
-# A scope extension that drops the connection with all that is buffered for it: ASGI has no word for that, and a
-# plain close waits for a reader that may never read again.
-ABORT = "switchyard.abort"
 
 
 class InvalidHeader(InvalidField):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
-from switchyard.domain.instruments import Instrument, check_steps
+from switchyard.domain.instruments import Instrument, check_multiple
 from switchyard.domain.money import EXACT, ONE, ZERO, canonical, positive_amount
 from switchyard.domain.orders import Order, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport, ReportStatus
@@ -76,7 +76,9 @@ def refusal(order: Order, instrument: Instrument, rules: Rules) -> str | None:
         positive_amount(order.qty, "qty")
         if order.price is not None:
             positive_amount(order.price, "price")
-        check_steps(instrument, order.qty, {"price": order.price})
+        check_multiple(order.qty, instrument.step, "qty", instrument)
+        if order.price is not None:
+            check_multiple(order.price, instrument.tick, "price", instrument)
     except InvalidField as error:
         return f"INVALID_{str(error.field).upper()}"
     return None
