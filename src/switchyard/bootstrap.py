@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import resource
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -47,6 +48,8 @@ Role = Literal["up", "gateway", "worker"]
 SWITCH_SECONDS = 0.0005
 # Long enough for a broker's slowest answer (5 s); what is still open then is settled by the next start.
 DRAIN_SECONDS = 6.0
+# The connections that the HTTP server takes, and some for files and databases.
+FILES_WANTED = 12_000
 # A failing stage is tried again at this pace: its work waits in rows, so nothing is lost meanwhile.
 STAGE_REST_SECONDS = 1.0
 
@@ -308,6 +311,14 @@ class Engine:
         self.stop.set()
 
 
+def _raise_file_limit() -> None:
+    """Ask for as many connections as the machine allows; many systems begin with 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 @asynccontextmanager
 async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine]:
     """A process's engine on its database, from first to last."""
@@ -318,6 +329,7 @@ async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine
             "set it to postgresql://…, or run `switchyard up`",
         )
     sys.setswitchinterval(SWITCH_SECONDS)
+    _raise_file_limit()
     database = await open_database(settings)
     try:
         engine = Engine(settings, role, database)

@@ -133,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SOR_VENUES", "venue_names", "sim", _names, "The venues, separated by commas."),
     Setting("SOR_DEFAULT_VENUE", "default_venue", None, VenueName, "Venue of symbols without a route; unset: the first."),
     Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", _routes, "Routes such as `BTC=simA,ETH=simB`."),
-    Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", _whole(1, 1000), "Rows that are taken for sending at once."),
+    Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", _whole(1, 1000), "Sends of one batch; times the parallelism, the sends that may be under way."),
     Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", _whole(1, 64), "Batches that may be under way at once."),
     Setting("OUTBOX_RETRY_MAX", "outbox_retry_max", "8", _whole(0, 1000), "Attempts after the first before a row is dead."),
     Setting("OUTBOX_IDLE_SLEEP_MS", "outbox_idle_sleep_ms", "200", _whole(1, 60_000), "How often an idle worker looks for work, at the least."),

@@ -132,6 +132,18 @@ async def test_a_bad_token_is_401(embedded: RunningGateway, authorization: str) 
         assert answer.json["reason"]
 
 
+async def test_two_tokens_are_none(embedded: RunningGateway) -> None:
+    host, port = embedded.url.removeprefix("http://").split(":")
+    for line in ("POST /orders", "GET /orders", "GET /stream"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        tokens = "".join(f"Authorization: Bearer {embedded.token(account)}\r\n" for account in ("demo", "other"))
+        length = len(GOOD) if line.startswith("POST") else 0
+        writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n{tokens}Content-Length: {length}\r\n\r\n".encode())
+        writer.write(GOOD[:length])
+        assert b" 401 " in await reader.readline()
+        writer.close()
+
+
 @pytest.mark.parametrize(
     ("path", "field"),
     [

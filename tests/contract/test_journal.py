@@ -35,6 +35,19 @@ async def test_numbers_have_no_gap_and_the_chain_verifies(journal: Journal) -> N
         assert event.text.endswith(made.tail)
 
 
+async def test_lines_are_the_same_events_in_one_piece(journal: Journal) -> None:
+    assert await journal.lines(0, 0, 10) is None
+    await commit(journal, *(an_accept() for _ in range(5)))
+    events = await journal.read(0, 0, 10)
+
+    page = await journal.lines(0, 1, 3)
+
+    assert page is not None
+    assert page.text.decode() == "".join(event.line + "\n" for event in events[1:4])
+    assert (page.count, page.last) == (3, Head(1, 4, events[3].hash))
+    assert await journal.lines(0, 5, 3) is None
+
+
 async def test_reading_goes_on_where_the_last_page_ended(journal: Journal) -> None:
     await commit(journal, *(an_accept() for _ in range(5)))
 

@@ -62,7 +62,6 @@ class Dispatcher:
         self._clock = clock
         self._randomness = randomness
         self._metrics = metrics
-        self._batch_size = batch_size
         self._slots = batch_size * parallelism
         self._retry_max = retry_max
         self._idle_seconds = idle_seconds
@@ -88,7 +87,7 @@ class Dispatcher:
 
     async def run_once(self) -> int:
         """Claim rows for the free slots and begin to send them; returns how many."""
-        free = min(self._slots - len(self._sends), self._batch_size)
+        free = self._slots - len(self._sends)
         if free <= 0:
             return 0
         due = await self._queries.due(self._clock.now(), free)

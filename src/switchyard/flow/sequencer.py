@@ -24,9 +24,10 @@ log = structlog.get_logger()
 # Beyond this a group's commit takes longer than it saves: the next one could have started.
 GROUP_MAX = 512
 # Callers that wait for each other move in step: all are answered at once, all come back at once, and the database and
-# the event loop take turns in being idle. From this size on a crowd is split in two groups that overlap instead; a
-# smaller one would pay for a second commit more than it wins.
+# the event loop take turns in being idle. From this size on a crowd is split in two groups: while one is committed the
+# next stands ready behind it. A smaller crowd would pay for a second commit more than it wins.
 SPLIT_MIN = 32
+COMMITTING_MAX = 2
 
 
 class _Waiting:
@@ -75,8 +76,7 @@ class Sequencer:
         self._pending: deque[_Waiting] = deque()
         self._last_size = 0
         self._arrived = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._committing: set[asyncio.Task[None]] = set()
 
     async def offer(self, change: Change) -> Outcome:
         """Have a request's change committed; raises QueueFull at once when too many are waiting already."""
@@ -103,29 +103,33 @@ class Sequencer:
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            self._idle.clear()
-            while await self.run_once():
-                pass
-            self._idle.set()
-
-    async def run_once(self) -> int:
-        """Commit one group."""
-        group = self._gather()
-        if not group:
-            return 0
-        self._metrics.group_size.observe(len(group))
-        await self._commit_group(group)
-        for wake in self._wakes:
-            wake.notify()
-        return len(group)
+            while self._may_begin():
+                group = self._gather()
+                task = asyncio.create_task(self._commit_group(group))
+                self._committing.add(task)
+                task.add_done_callback(self._committed)
 
     async def drain(self, seconds_max: float) -> None:
         """Wait until nothing is pending, at most so long."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
-                while self._pending or not self._idle.is_set():
-                    await self._idle.wait()
-                    await asyncio.sleep(0)
+                while self._pending or self._committing:
+                    await asyncio.wait(self._committing) if self._committing else await asyncio.sleep(0)
+
+    def _may_begin(self) -> bool:
+        """At once when nothing is being committed; behind another group only with one that is as large."""
+        if not self._pending or len(self._committing) >= COMMITTING_MAX:
+            return False
+        return not self._committing or len(self._pending) >= max(self._last_size, SPLIT_MIN)
+
+    def _committed(self, task: "asyncio.Task[None]") -> None:
+        self._committing.discard(task)
+        self._arrived.set()
+        for wake in self._wakes:
+            wake.notify()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the sequencer has a defect", error=repr(error))
+            self._on_broken(repr(error))
 
     def _gather(self) -> list[_Waiting]:
         """The next group: changes that touch different rows, in the order of their coming."""
@@ -157,6 +161,7 @@ class Sequencer:
         return group
 
     async def _commit_group(self, group: list[_Waiting]) -> None:
+        self._metrics.group_size.observe(len(group))
         group_id = ulid(int(self._clock.now().timestamp() * 1000), self._randomness.bits(80))
         try:
             outcomes = await self._journal.append(

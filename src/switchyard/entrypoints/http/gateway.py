@@ -41,6 +41,7 @@ ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REPLAYED = (b"idempotent-replayed", b"true")
+_REPEATED_TOKEN = Unauthorized("TOKEN_MALFORMED", "Authorization must be given once")
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -106,6 +107,8 @@ class Gateway:
         authorization = key = None
         for name, value in scope["headers"]:
             if name == b"authorization":
+                if authorization is not None:
+                    raise _REPEATED_TOKEN
                 authorization = value
             elif name == b"idempotency-key":
                 if key is not None:
@@ -255,7 +258,10 @@ class _Raw:
 
 
 def _authorization(scope: Scope) -> bytes | None:
-    return next((value for name, value in scope["headers"] if name == b"authorization"), None)
+    found = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(found) > 1:
+        raise _REPEATED_TOKEN
+    return found[0] if found else None
 
 
 def _response(given: Answer) -> Response:
