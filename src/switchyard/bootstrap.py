@@ -20,7 +20,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.domain.errors import SettingError, StartRefused
+from switchyard.domain.errors import OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import ULID_RANDOM_BITS, VenueName, WorkerId, ulid
 from switchyard.domain.instruments import Catalogue
@@ -290,6 +290,8 @@ class Engine:
             except StartRefused as error:
                 self._fail(error)
                 return
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("a stage waits for the journal", stage=stage, error=str(error))
             except Exception:
                 self.metrics.stage_failures.labels(stage).inc()
                 log.exception("a stage failed and starts anew", stage=stage)

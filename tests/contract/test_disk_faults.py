@@ -1,0 +1,53 @@
+"""A disk that fails: what was not synced is never called durable, and a full disk is only a pause."""
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.domain.changes import Committed
+from switchyard.domain.errors import JournalBroken, JournalUnavailable
+from tests.support.build import an_accept
+from tests.support.disk import FailingDisk
+
+
+@pytest.fixture
+def disk() -> Iterator[FailingDisk]:
+    made = FailingDisk()
+    yield made
+    made.unregister()
+
+
+@pytest.fixture
+async def database(disk: FailingDisk, tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
+    await SqliteDatabase.upgrade(tmp_path / "journal.db")
+    opened = await SqliteDatabase.open(tmp_path / "journal.db")
+    yield opened
+    disk.sync_fails = disk.is_full = False
+    await opened.close()
+
+
+async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_taken(
+    disk: FailingDisk, database: SqliteDatabase
+) -> None:
+    assert await database.journal.append(0, "one", [an_accept()], START) == [Committed(1)]
+    disk.sync_fails = True
+    with pytest.raises(JournalBroken):
+        await database.journal.append(0, "two", [an_accept()], START)
+    disk.sync_fails = False
+    with pytest.raises(JournalUnavailable):
+        await database.journal.append(0, "three", [an_accept()], START)
+
+
+async def test_a_full_disk_refuses_for_certain_and_recovers_by_itself(
+    disk: FailingDisk, database: SqliteDatabase
+) -> None:
+    await database.journal.append(0, "one", [an_accept()], START)
+    disk.is_full = True
+    with pytest.raises(JournalUnavailable):
+        await database.journal.append(0, "two", [an_accept()], START)
+    disk.is_full = False
+    assert (await database.journal.head(0)).seq == 1
+    assert await database.journal.append(0, "three", [an_accept()], START) == [Committed(2)]

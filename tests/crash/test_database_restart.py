@@ -1,0 +1,65 @@
+"""The database dies under load and comes back: the process goes on by itself, and its answers were true."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.support.load import Client, all_final
+from tests.support.postgres import PostgresServer
+from tests.support.process import Process, until
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """A server of its own, since this one is going to be killed."""
+    with PostgresServer() as started:
+        yield started
+
+
+async def test_a_database_killed_under_load_costs_no_acknowledged_order(server: PostgresServer, tmp_path: Path) -> None:
+    process = await Process(tmp_path, SWITCHYARD_DATABASE_URL=server.create_database()).start()
+    try:
+        client = Client(process)
+        for _ in range(2):
+            stop = asyncio.Event()
+            load = asyncio.create_task(client.load(stop))
+            before = len(client.acknowledged)
+            await until(lambda before=before: len(client.acknowledged) > before + 50)  # type: ignore[misc]
+            server.kill()
+            await until(lambda: bool(client.unknown))
+            stop.set()
+            server.start()
+            await load
+        async with aiohttp.ClientSession() as session:
+            while client.unknown:
+                for key in list(client.unknown):
+                    await client.post(session, key)
+            orders = await all_final(session, process)
+        assert {order["orderId"] for order in orders} == set(client.acknowledged.values())
+        assert {(order["status"], order["filledQty"]) for order in orders} == {("FILLED", 1000)}
+        assert process.stop() == 0
+    finally:
+        process.close()
+
+
+async def test_a_process_told_to_stop_under_load_finishes_what_it_has_and_exits_with_zero(tmp_path: Path) -> None:
+    process = await Process(tmp_path).start()
+    try:
+        client = Client(process)
+        stop = asyncio.Event()
+        load = asyncio.create_task(client.load(stop))
+        await until(lambda: len(client.acknowledged) > 100)
+        assert await asyncio.to_thread(process.stop) == 0
+        stop.set()
+        await load
+        await process.start()
+        async with aiohttp.ClientSession() as session:
+            for key in list(client.unknown):
+                await client.post(session, key)
+            orders = await all_final(session, process)
+        assert {order["orderId"] for order in orders} == set(client.acknowledged.values())
+    finally:
+        process.close()
