@@ -82,6 +82,8 @@ def test_fractions_are_exact_and_integers_are_integers() -> None:
     ("body", "name"),
     [
         (b'{"qty":1,"qty":2}', "qty"),
+        (b'{"qty" :1,"qty":2}', "qty"),
+        (b'{"qty"\n:1,"a":":","qty":2}', "qty"),
         (b'{"qty":1,"price":2,"qty":1}', "qty"),
         (b'{"a":[{"deep":{"x":1,"x":null}}]}', "x"),
         (b'{"qty":1,"\\u0071ty":2}', "qty"),

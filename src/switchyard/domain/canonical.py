@@ -67,6 +67,6 @@ def _plain_object(value: Any) -> bytes | None:
             return None
         members[name] = canonical(member) if kind is Decimal else member
     data = _sorted.encode(members)
-    if not data.isascii() or b"\\" in data or b"E-" in data or any(name in members for name in IDENTITY_FREE_MEMBERS):
+    if not data.isascii() or b"\\" in data or b"E-" in data or not IDENTITY_FREE_MEMBERS.isdisjoint(members):
         return None
     return data

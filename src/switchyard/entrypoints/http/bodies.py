@@ -4,6 +4,7 @@ import json
 from decimal import Decimal, InvalidOperation
 from typing import Any, Never
 
+import msgspec
 from starlette.types import Receive
 
 from switchyard.domain.errors import BodyTooLarge, InvalidJson
@@ -42,6 +43,26 @@ async def read_body(receive: Receive, limit_bytes: int) -> bytes:
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """One JSON object with unique members, its fractions as exact decimals, or InvalidJson."""
+    return _plain_object(body) or _any_object(body)
+
+
+def _plain_object(body: bytes) -> dict[str, Any] | None:
+    """The usual small request at a fifth of the price; none where it takes more care, or is wrong.
+
+    The fast decoder keeps the last of two equal members. Each member has a colon, so with no more colons than members
+    left there was no second one; a nested object or a colon within a string is looked at with care.
+    """
+    try:
+        value = _FAST.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidJson):
+        return None
+    if type(value) is not dict or body.count(b":") != len(value) or body.count(b"[") > DEPTH_MAX:
+        return None
+    # Integers beyond 64 bits come as floats.
+    return None if any(type(member) is float for member in value.values()) else value
+
+
+def _any_object(body: bytes) -> dict[str, Any]:
     try:
         # The scanner itself: what `decode` adds, two searches for white space, costs as much as the parsing.
         text = body.decode().strip(WHITE_SPACE)
@@ -107,4 +128,5 @@ def _refuse_constant(name: str) -> Never:
     raise InvalidJson(f"{name} is not a JSON number")
 
 
+_FAST = msgspec.json.Decoder(float_hook=_decimal)
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_float=_decimal, parse_constant=_refuse_constant)
