@@ -31,6 +31,7 @@ from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
 from switchyard.flow.record import Recorder
+from switchyard.flow.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.wake import Wake
@@ -254,6 +255,17 @@ class Engine:
             )
             self._spawn(f"record {venue.name}", recorder.run)
             stack.push_async_callback(self._cancel, f"record {venue.name}")
+        resolver = Resolver(
+            journal=self._database.journal,
+            queries=self._database.queries,
+            liveness=self._database.liveness,
+            commit=self.sequencer.commit,
+            venues=self.venues,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self._spawn("resolve", resolver.run)
+        stack.push_async_callback(self._cancel, "resolve")
         milliseconds = int(self.clock.now().timestamp() * 1000)
         dispatcher = Dispatcher(
             worker=WorkerId("wrk_" + ulid(milliseconds, self._randomness.bits(ULID_RANDOM_BITS))),
@@ -269,6 +281,7 @@ class Engine:
             parallelism=self.settings.outbox_parallelism,
             retry_max=self.settings.outbox_retry_max,
             idle_seconds=self.settings.outbox_idle_sleep_ms / 1000,
+            stuck_after=self.settings.outbox_stuck_after,
         )
         stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
         self._spawn("dispatch", lambda: dispatcher.run(self._wakes["dispatch"]))

@@ -66,7 +66,10 @@ async def test_rows_in_other_hands_or_at_their_end_are_not_due(database: Databas
     await commit(database.journal, sent, doubt)
 
     assert await queries.due(START, 10) == []
-    assert await queries.sending(10) == [Due(sending(taken).outbox[0], state_after(sending(taken)))]
+    assert await queries.unsettled("uncertain", 10) == [
+        Due(doubt.outbox[0], state_after(doubtful, sending(doubtful), doubt))
+    ]
+    assert await queries.unsettled("sending", 10) == [Due(sending(taken).outbox[0], state_after(sending(taken)))]
 
 
 async def test_a_cancel_is_held_back_until_its_order_is_sent(database: Database, queries: Queries) -> None:

@@ -202,7 +202,7 @@ async def everything(journal: Journal, queries: Queries) -> list[object]:
         await journal.head(0),
         await journal.read(0, 0, 1_000),
         await journal.load(ids),
-        await queries.sending(100),
+        await queries.unsettled("sending", 100),
         await queries.due(START + timedelta(days=1), 100),
         sorted(await queries.outbox_counts(), key=lambda counted: counted.status),
         [await queries.has_execution(VENUE, exec_id) for exec_id in ("e-3-0", "e-5-2", "stray", "never")],
@@ -224,7 +224,7 @@ async def test_a_rebuilt_database_is_the_one_that_was_lost(
     assert result.digest == await source.digest() == await target.digest()
     rebuilt, rebuilt_queries = await target.open()
     assert await everything(rebuilt, rebuilt_queries) == await everything(journal, queries)
-    orphans = await rebuilt_queries.sending(100)
+    orphans = await rebuilt_queries.unsettled("sending", 100)
     assert {due.row.worker for due in orphans} == {"gone"}
     assert len(orphans) == 2
 

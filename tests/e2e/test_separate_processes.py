@@ -94,7 +94,8 @@ async def test_a_killed_worker_is_noticed_and_the_next_one_finishes(
     accepting = gateways[0]
     async with aiohttp.ClientSession() as session:
         for number in range(60):
-            await post(session, accepting, f"key-{number}")
+            # Orders that may wait: those that want to be filled at once expire while there is no worker.
+            await post(session, accepting, f"key-{number}", type="LIMIT", price=1000)
             if number == 30:
                 worker.kill()
         await worker.start()

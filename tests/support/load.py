@@ -23,7 +23,7 @@ class Client:
         self._count = 0
 
     async def post(self, session: aiohttp.ClientSession, key: str) -> None:
-        body = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000, "clientOrderId": key}
+        body = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, "clientOrderId": key, **self._kind(key)}
         headers = self.process.headers(key=key)
         try:
             async with session.post(f"{self.process.url}/orders", json=body, headers=headers) as response:
@@ -38,6 +38,12 @@ class Client:
         earlier = self.acknowledged.setdefault(key, answer["orderId"])
         assert earlier == answer["orderId"], f"key {key} stands for two orders"
         self.unknown.discard(key)
+
+    @staticmethod
+    def _kind(key: str) -> dict[str, Any]:
+        """Half of the orders may wait for their venue, half want to be filled at once or not at all."""
+        waits = int(key.rpartition("-")[2]) % 2
+        return {"type": "LIMIT", "price": 1000, "timeInForce": "GTC"} if waits else {"type": "MARKET"}
 
     async def load(self, stop: asyncio.Event) -> None:
         async def poster() -> None:
@@ -72,3 +78,11 @@ async def pages(session: aiohttp.ClientSession, process: Process) -> list[dict[s
         if page["nextCursor"] is None:
             return orders
         query["cursor"] = page["nextCursor"]
+
+
+def check_ends(orders: list[dict[str, Any]]) -> None:
+    """Whatever happened in between, each order was filled once, or was never sent because it was too late."""
+    ends = {(order["timeInForce"], order["status"], order["filledQty"], order["reason"]) for order in orders}
+    late = {("IOC", "EXPIRED", 0, reason) for reason in ("BROKER_DOWN", "BROKER_TIMEOUT")}
+    assert ends <= {("GTC", "FILLED", 1000, None), ("IOC", "FILLED", 1000, None), *late}
+    assert ("GTC", "FILLED", 1000, None) in ends

@@ -1,5 +1,6 @@
 """What follows from what happened: pure functions from an order's state to the change it calls for."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 
@@ -22,10 +23,12 @@ from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical
-from switchyard.domain.orders import Order, OrderRequest, snapshot
+from switchyard.domain.orders import Order, OrderRequest, TimeInForce, snapshot
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.reports import ExecutionReport
 
+# How long after acceptance an order that wants to be filled at once may still be sent.
+SEND_DEADLINES: Mapping[TimeInForce, timedelta] = {"IOC": timedelta(seconds=2.5), "FOK": timedelta(seconds=5)}
 SETTLED: frozenset[OutboxStatus] = frozenset({"sent", "dead"})
 
 
@@ -99,18 +102,33 @@ def record_sent(state: OrderState, row: OutboxRow, venue_order_id: str | None, n
 
 
 def record_unsent(state: OrderState, row: OutboxRow, error: str, retry_at: datetime, now: datetime) -> Change:
-    """Proven: nothing reached the venue. Try again later, unless nobody wants it any more."""
+    """Proven: nothing reached the venue. Try again later, unless it is too late or nobody wants it any more."""
     if row.kind == "cancel":
         return _change("OrderUpdated", _touched(state.order, now), (_failed(row, error, retry_at, now),))
-    if state.order.status in ("SENDING", "UNKNOWN"):
-        order = _stepped(state.order, "unsent", now)
-        return _change("OrderUpdated", order, (_failed(row, error, retry_at, now),))
-    if state.order.status == "CANCEL_REQUESTED":
-        order = _stepped(state.order, "unsent", now, reason="CANCELED_BEFORE_SENDING")
+    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
+        # A report has overtaken the answer: the venue has the order after all, and evidence wins.
+        return record_sent(state, row, state.order.venue_order_id, now)
+    if _cancel_is_waiting(state):
+        ended = _touched(state.order, now, status="CANCELED", reason="CANCELED_BEFORE_SENDING")
         dead = _moved(row, now, status="dead", worker=None, last_error=error)
-        return _change("OrderUpdated", order, (dead, *_closed_cancels(state, now)))
-    # A report has overtaken the answer: the venue has the order after all, and evidence wins.
-    return record_sent(state, row, state.order.venue_order_id, now)
+        return _change("OrderUpdated", ended, (dead, *_closed_cancels(state, now)))
+    if is_past_deadline(state.order, retry_at):
+        return record_expired(state, row, "BROKER_DOWN", now)
+    order = _stepped(state.order, "unsent", now)
+    return _change("OrderUpdated", order, (_failed(row, error, retry_at, now),))
+
+
+def record_expired(state: OrderState, row: OutboxRow, reason: str, now: datetime) -> Change:
+    """Proven unsent and too late to send: an order that wants to be filled at once is not sent later."""
+    dead = _moved(row, now, status="dead", worker=None, last_error=reason)
+    order = _stepped(state.order, "expire", now, reason=reason)
+    return _change("OrderUpdated", order, (dead, *_closed_cancels(state, now)))
+
+
+def is_past_deadline(order: Order, at: datetime) -> bool:
+    """Whether the order must not be sent at that time any more."""
+    patience = SEND_DEADLINES.get(order.time_in_force)
+    return patience is not None and at >= order.accepted_at + patience
 
 
 def record_refused(state: OrderState, row: OutboxRow, reason: str, now: datetime) -> Change:
@@ -125,15 +143,25 @@ def record_refused(state: OrderState, row: OutboxRow, reason: str, now: datetime
     return _change("OrderUpdated", order, (dead, *_closed_cancels(state, now)))
 
 
-def record_doubt(state: OrderState, row: OutboxRow, error: str, resend_at: datetime | None, now: datetime) -> Change:
-    """The answer is lost. Only a venue that deduplicates for good is asked again (at `resend_at`) by sending again."""
-    if resend_at is not None:
+def record_doubt(
+    state: OrderState,
+    row: OutboxRow,
+    error: str,
+    resend_at: datetime | None,
+    now: datetime,
+    suspect: WorkerId | None = None,
+) -> Change:
+    """The answer is lost. Only a venue that deduplicates for good is asked again (at `resend_at`) by sending again.
+
+    `suspect` is a sender that is not proven gone: until it is, nothing may be sent in its place.
+    """
+    if resend_at is not None and not is_past_deadline(state.order, resend_at):
         moved = _failed(row, error, resend_at, now)
     else:
-        moved = _moved(row, now, status="uncertain", worker=None, last_error=error)
+        moved = _moved(row, now, status="uncertain", worker=suspect, last_error=error)
     if row.kind == "cancel":
         return _change("OrderUncertain", _touched(state.order, now), (moved,))
-    if state.order.status not in ("SENDING", "CANCEL_REQUESTED"):
+    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # reports have settled it meanwhile
     return _change("OrderUncertain", _stepped(state.order, "doubt", now), (moved,))
 
@@ -224,6 +252,10 @@ def _new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> Outb
         updated_at=now,
         version=1,
     )
+
+
+def _cancel_is_waiting(state: OrderState) -> bool:
+    return any(row.kind == "cancel" and row.status not in SETTLED for row in state.outbox)
 
 
 def _closed_cancels(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -52,6 +52,7 @@ class Dispatcher:
         parallelism: int,
         retry_max: int,
         idle_seconds: float,
+        stuck_after: timedelta,
     ) -> None:
         self._worker = worker
         self._journal = journal
@@ -65,6 +66,7 @@ class Dispatcher:
         self._slots = batch_size * parallelism
         self._retry_max = retry_max
         self._idle_seconds = idle_seconds
+        self._stuck_after = stuck_after
         self._sends: dict[_Key, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
 
@@ -97,9 +99,10 @@ class Dispatcher:
     async def recover_once(self) -> int:
         """Bring attempts whose sender is proven gone into doubt; returns how many there were.
 
-        A row under our own name that nobody here is sending is one whose claim was committed but never heard of.
+        A row under our own name that nobody here is sending is one whose claim was committed but never heard of. One
+        that a living worker has been sending for too long is in doubt as well, but nothing is sent in its place.
         """
-        unsettled = await self._queries.sending(RECOVERY_PAGE)
+        unsettled = await self._queries.unsettled("sending", RECOVERY_PAGE)
         others = {due.row.worker for due in unsettled if due.row.worker not in (None, self._worker)}
         dead = await self._liveness.dead([worker for worker in others if worker is not None])
         orphans = [
@@ -108,7 +111,10 @@ class Dispatcher:
             if due.row.worker in dead or (due.row.worker == self._worker and _key(due.row) not in self._sends)
         ]
         await asyncio.gather(*(self._settle(due.row, Ambiguous("SENDER_DIED"), due.state) for due in orphans))
-        return len(orphans)
+        stuck_before = self._clock.now() - self._stuck_after
+        stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
+        await asyncio.gather(*(self._suspect(due) for due in stuck))
+        return len(orphans) + len(stuck)
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, at most so long; what is left is settled by the next start."""
@@ -118,9 +124,9 @@ class Dispatcher:
     async def _claim(self, due: Due) -> bool:
         row, state = due.row, due.state
         now = self._clock.now()
-        if row.kind == "new" and state.order.status not in SENDABLE:
-            # A report told us meanwhile that the venue has it: there is nothing left to send.
-            await self._commit(decisions.record_sent(state, row, state.order.venue_order_id, now))
+        unsendable = self._unsendable(state, row, now) if row.kind == "new" else None
+        if unsendable is not None:
+            await self._commit(unsendable)
             return True
         change = decisions.begin_attempt(state, row, self._worker, now)
         if not isinstance(await self._commit(change), Committed):
@@ -130,6 +136,19 @@ class Dispatcher:
         self._metrics.inflight.set(len(self._sends))
         task.add_done_callback(lambda done: self._sent(key, done))
         return True
+
+    def _unsendable(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
+        """What to write instead of sending, where sending would be wrong."""
+        order = state.order
+        if order.status not in SENDABLE:
+            # A report told us meanwhile that the venue has it: there is nothing left to send.
+            return decisions.record_sent(state, row, order.venue_order_id, now)
+        if not decisions.is_past_deadline(order, now):
+            return None
+        if order.status == "UNKNOWN":
+            # A resend is an execution, and it is too late for one: from here on the venue can only be asked.
+            return decisions.record_doubt(state, row, row.last_error or "TOO_LATE_TO_RESEND", None, now)
+        return decisions.record_expired(state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now)
 
     def _sent(self, key: _Key, task: "asyncio.Task[None]") -> None:
         del self._sends[key]
@@ -170,6 +189,12 @@ class Dispatcher:
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error("order in doubt", order_id=order.order_id, venue=row.venue, error=_error(outcome))
+
+    async def _suspect(self, due: Due) -> None:
+        """Bring a row into doubt whose sender lives but does not come back."""
+        log.error("a send hangs", order_id=due.row.order_id, worker=due.row.worker)
+        change = decisions.record_doubt(due.state, due.row, "STUCK", None, self._clock.now(), suspect=due.row.worker)
+        await self._commit(change)  # refused if its outcome came after all
 
     async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
         """Write an outcome, however long the database is away: it is the only trace of what the venue said."""

@@ -53,6 +53,9 @@ class Metrics:
         self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
         self.outbox_lag = Gauge("outbox_lag_seconds", "Age of the oldest row that waits to be sent", registry=registry)
         self.uncertain = Counter("orders_uncertain_total", "Orders that came into doubt", registry=registry)
+        self.resolved = Counter(
+            "orders_resolved_total", "Doubts settled, by what the venue had", ["verdict"], registry=registry
+        )
         self.reports = Counter(
             "venue_reports_total", "Execution reports, by what became of them", ["result"], registry=registry
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -68,8 +68,8 @@ class Queries(Protocol):
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
         ...
 
-    async def sending(self, limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet."""
+    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         ...
 
     async def has_execution(self, venue: VenueName, exec_id: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.orders import Order
@@ -51,6 +52,10 @@ class Ambiguous(msgspec.Struct, frozen=True):
     error: str
 
 
+class VenueUnavailable(SwitchyardError):
+    """The venue cannot be asked right now; that says nothing about what it has."""
+
+
 SendOutcome = Accepted | VenueRefused | Unsent | Ambiguous
 
 
@@ -92,7 +97,7 @@ class Venue(Protocol):
         ...
 
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
-        """The order as the venue has it, or none."""
+        """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
         ...
 
     async def reports(self, after: int, limit: int) -> ReportPage:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Reader
@@ -27,9 +27,10 @@ _DUE = f"""
 ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
 ORDER BY created_at, order_id LIMIT $2
 """
-_SENDING = """
+# The index holds these two statuses only, and says so to the planner by their names.
+_UNSETTLED = """
 SELECT order_id, kind, number, created_at FROM outbox_orders
-WHERE status = 'sending' ORDER BY created_at, order_id LIMIT $1
+WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, order_id LIMIT $2
 """
 _WITH_STATES = f"""
 WITH found AS ({{found}})
@@ -90,9 +91,9 @@ class PostgresQueries:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
         return await self._with_states(_DUE, now, min(limit, PAGE_MAX))
 
-    async def sending(self, limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet."""
-        return await self._with_states(_SENDING, min(limit, PAGE_MAX))
+    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
+        return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
 
     async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
         """Whether a report with this id was applied."""

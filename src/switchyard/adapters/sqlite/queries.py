@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 
@@ -24,7 +24,11 @@ AND (kind = 'new' OR EXISTS (
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
 ORDER BY created_at, order_id LIMIT ?
 """
-_SENDING = "SELECT order_id, kind, number FROM outbox_orders WHERE status = 'sending' LIMIT ?"
+# The index holds these two statuses only, and says so to the planner by their names.
+_UNSETTLED = """
+SELECT order_id, kind, number FROM outbox_orders
+WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
+"""
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -81,9 +85,9 @@ class SqliteQueries:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
         return await self._with_states(_DUE, (stamp(now), min(limit, PAGE_MAX)))
 
-    async def sending(self, limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet."""
-        return await self._with_states(_SENDING, (min(limit, PAGE_MAX),))
+    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
+        """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
+        return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX)))
 
     async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
         """Whether a report with this id was applied."""

@@ -98,8 +98,11 @@ class PaperExchange:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Client order ids are recognised for good, and orders can be looked up."""
-        return Capabilities(dedupe="forever", lookup=True)
+        """Client order ids are recognised for good, and orders can be looked up.
+
+        There is no window: it lives in the sender's process, so nothing is on its way once that is gone.
+        """
+        return Capabilities(dedupe="forever", lookup=True, acceptance_window=timedelta())
 
     async def start(self) -> None:
         """Open the book and begin to trade; raises AlreadyRunning when another process has it open."""
