@@ -7,9 +7,10 @@ from decimal import Decimal
 import msgspec
 
 from switchyard.domain.changes import Change, Execution
-from switchyard.domain.errors import OrderFinal
+from switchyard.domain.errors import NotInDoubt, OrderFinal
 from switchyard.domain.events import (
     SYSTEM_ACCOUNT,
+    DecisionFact,
     Event,
     EventType,
     OrderFact,
@@ -164,6 +165,22 @@ def record_doubt(
     if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # reports have settled it meanwhile
     return _change("OrderUncertain", _stepped(state.order, "doubt", now), (moved,))
+
+
+def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, now: datetime) -> Change:
+    """End a doubt by a person's word: what was sent goes on as sent, what was not is free to be sent again."""
+    if row.status != "uncertain":
+        raise NotInDoubt(row.status)
+    if decision.verdict == "sent":
+        settled = record_sent(state, row, state.order.venue_order_id, now)
+    else:
+        settled = record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
+    order = settled.orders[0]
+    fact = OrderFact(
+        order=snapshot(order), outbox=tuple(outbox_fact(moved) for moved in settled.outbox), decision=decision
+    )
+    said = event("OperatorDecision", order.account_id, order.order_id, fact)
+    return msgspec.structs.replace(settled, events=(said,))
 
 
 def request_cancel(state: OrderState, now: datetime) -> Change | None:

@@ -11,6 +11,7 @@ SwitchyardError
 │   ├── NotFound              missing, or another account's: the two look alike
 │   ├── IdempotencyConflict   the same key with another body
 │   └── OrderFinal            nothing left to cancel
+├── NotInDoubt                there is nothing for a person to decide
 ├── Unavailable               the request was not taken; repeat it later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   └── JournalUnavailable    the database did not take it, and certainly so
@@ -114,6 +115,13 @@ class OrderFinal(RequestError):
 
     def __init__(self) -> None:
         super().__init__("the order is in a final state")
+
+
+class NotInDoubt(SwitchyardError):
+    """The row is settled or on its way; only a doubt is decided by hand."""
+
+    def __init__(self, status: str) -> None:
+        super().__init__(f"the row is {status}, not uncertain: there is nothing to decide")
 
 
 class Unavailable(SwitchyardError):

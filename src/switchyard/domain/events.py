@@ -22,12 +22,15 @@ EventType = Literal[
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
     "OrderUncertain",  # doubt began
+    "OperatorDecision",  # a person ended a doubt
     "CancelRequested",
     "CancelSent",
     "ExecutionReport",
     "ReportUnmatched",  # a venue reports on an order that nobody here knows
     "AuditFileCut",  # the audit file lost lines that it had
 ]
+
+Verdict = Literal["sent", "not-sent"]
 
 # Accounts own events; what belongs to no account (a cut file, a stray report) is filed under this name.
 SYSTEM_ACCOUNT = AccountId("-")
@@ -63,6 +66,14 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
 
 
+class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Who ended a doubt, how, and why."""
+
+    verdict: Verdict
+    by: str
+    reason: str
+
+
 class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of every event that changed an order."""
 
@@ -71,6 +82,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     venue_client_id: VenueClientId | None = None
     idempotency: KeyFact | None = None
     quote: Quote | None = None
+    decision: DecisionFact | None = None
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -101,6 +101,7 @@ class Replay:
                 | "OrderSent"
                 | "OrderUpdated"
                 | "OrderUncertain"
+                | "OperatorDecision"
                 | "CancelRequested"
                 | "CancelSent"
             ):

@@ -95,3 +95,11 @@ class Liveness(Protocol):
         back, so only a venue that deduplicates for good may be sent to again at once.
         """
         ...
+
+
+class OutboxListing(Protocol):
+    """Outbox rows for people to look at, beside whoever is writing."""
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Rows of one status, oldest first."""
+        ...

@@ -6,10 +6,11 @@ from itertools import groupby
 from typing import Any, Literal
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Reader
+from switchyard.adapters.postgres.connection import Reader, connect
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
@@ -118,3 +119,20 @@ def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str,
         return "order_id", order_id
     assert account_id is not None, "one or the other"
     return "account_id", account_id
+
+
+class PostgresOutboxListing:
+    """ports.queries.OutboxListing on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Rows of one status, oldest first."""
+        connection = await connect(self._url)
+        try:
+            sql = f"SELECT {rows.OUTBOX_COLUMNS} FROM outbox_orders WHERE status = $1 ORDER BY created_at LIMIT $2"
+            found = await connection.fetch(sql, status, min(limit, PAGE_MAX))
+            return [rows.outbox_row(record) for record in found]
+        finally:
+            await connection.close()

@@ -14,6 +14,7 @@ _ORDER_FIELDS = Order.__struct_fields__
 _OUTBOX_FIELDS = OutboxRow.__struct_fields__
 
 ORDER_COLUMNS = ", ".join(_ORDER_FIELDS)
+OUTBOX_COLUMNS = ", ".join(_OUTBOX_FIELDS)
 EVENT_COLUMNS = ", ".join(JournalEvent.__struct_fields__)
 STATE_COLUMNS = ", ".join([f"orders.{name}" for name in _ORDER_FIELDS] + [f"outbox.{name}" for name in _OUTBOX_FIELDS])
 """An order beside one of its outbox rows: joined in one statement, so that both are of one moment."""

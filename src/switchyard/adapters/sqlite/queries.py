@@ -1,18 +1,21 @@
 """Lookups on SQLite: each one bounded statement in a reader's thread."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import apsw
 
 from switchyard.adapters.sqlite import rows
-from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.connections import Connections, connect
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
 from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
@@ -118,6 +121,25 @@ class SqliteQueries:
             return [Due(states[order_id].row(kind, number), states[order_id]) for order_id, kind, number in keys]
 
         return await self._connections.read(look)
+
+
+class SqliteOutboxListing:
+    """ports.queries.OutboxListing on a connection of its own, which needs no lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Rows of one status, oldest first."""
+        return await asyncio.to_thread(self._rows, status, min(limit, PAGE_MAX))
+
+    def _rows(self, status: str, limit: int) -> list[OutboxRow]:
+        connection = connect(self._path, readonly=True)
+        try:
+            sql = f"SELECT {rows.OUTBOX_COLUMNS} FROM outbox_orders WHERE status = ? ORDER BY created_at LIMIT ?"
+            return list(map(rows.outbox_row, connection.execute(sql, (status, limit))))
+        finally:
+            connection.close()
 
 
 class SqliteLiveness:

@@ -5,7 +5,7 @@ import sys
 import typer
 
 from switchyard.domain.errors import RequestError, StartRefused, SwitchyardError
-from switchyard.entrypoints.cli import journal, processes, reference, trading, watch
+from switchyard.entrypoints.cli import journal, outbox, processes, reference, simulator, trading, watch
 
 REFUSED = 1  # the server said no, or knows of no such thing
 USAGE = 2  # the command line itself is wrong; typer's own code for it
@@ -21,9 +21,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 processes.register(app)
+simulator.register(app)
 trading.register(app)
 watch.register(app)
 journal.register(app)
+outbox.register(app)
 reference.register(app)
 
 

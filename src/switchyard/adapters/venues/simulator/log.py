@@ -15,7 +15,7 @@ import msgspec
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
-from switchyard.domain.errors import AlreadyRunning, StartRefused
+from switchyard.domain.errors import AlreadyRunning, StartRefused, SwitchyardError
 from switchyard.domain.orders import OrderType
 from switchyard.domain.reports import ReportStatus
 
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of an `order`: how it began, for a restart to continue from."""
 
 
-class LogBroken(Exception):
+class LogBroken(SwitchyardError):
     """The log could not be written: nothing that this process says can be trusted any more."""
 
 

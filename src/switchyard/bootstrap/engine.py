@@ -1,4 +1,4 @@
-"""Where everything is put together: the only module that sees both the flow and the adapters."""
+"""The stages of one process, put together and run."""
 
 import asyncio
 import contextlib
@@ -8,18 +8,14 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import structlog
 
 from switchyard.adapters.memory.venue import NullVenue
-from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
-from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.bootstrap.databases import Database, open_database
 from switchyard.domain.errors import OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import ULID_RANDOM_BITS, VenueName, WorkerId, ulid
@@ -35,9 +31,6 @@ from switchyard.flow.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.wake import Wake
-from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Liveness, Queries
-from switchyard.ports.rebuild import OrderDump
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings, VenueSettings, journal_key
 
@@ -55,33 +48,6 @@ FILES_WANTED = 12_000
 STAGE_REST_SECONDS = 1.0
 
 
-class Database(Protocol):
-    """What an engine offers, whichever it is."""
-
-    @property
-    def journal(self) -> Journal:
-        """The write port."""
-        ...
-
-    @property
-    def queries(self) -> Queries:
-        """The lookups."""
-        ...
-
-    @property
-    def liveness(self) -> Liveness:
-        """Who is alive."""
-        ...
-
-    def listen(self, callback: Callable[[], None]) -> None:
-        """Call back when another process has written."""
-        ...
-
-    async def close(self) -> None:
-        """Let go."""
-        ...
-
-
 class KnownQuotes:
     """Quotes of the venues that live in this process."""
 
@@ -92,48 +58,6 @@ class KnownQuotes:
         """The venue's bid and ask right now, or none."""
         known = self._venues.get(venue)
         return None if known is None else known.quote(symbol)
-
-
-def sqlite_path(settings: Settings) -> Path:
-    """Where the embedded database lives."""
-    return settings.data_dir / "switchyard.db"
-
-
-async def open_database(settings: Settings) -> Database:
-    """The configured engine, on the schema that this version needs."""
-    if settings.database_url is not None:
-        return await PostgresDatabase.open(settings.database_url)
-    return await SqliteDatabase.open(sqlite_path(settings))
-
-
-async def upgrade_database(settings: Settings) -> int:
-    """Bring the schema to this version."""
-    if settings.database_url is not None:
-        return await PostgresDatabase.upgrade(settings.database_url)
-    return await SqliteDatabase.upgrade(sqlite_path(settings))
-
-
-async def upgrade_if_new(settings: Settings) -> None:
-    """Give an empty database its schema; an older one is upgraded only when somebody says so."""
-    if settings.database_url is not None:
-        if await PostgresDatabase.is_new(settings.database_url):
-            await PostgresDatabase.upgrade(settings.database_url)
-    elif not sqlite_path(settings).exists():
-        await SqliteDatabase.upgrade(sqlite_path(settings))
-
-
-def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:
-    """The configured database as the target of a replay."""
-    if settings.database_url is not None:
-        return PostgresRebuild(settings.database_url)
-    return SqliteRebuild(sqlite_path(settings))
-
-
-def order_dump(settings: Settings) -> OrderDump:
-    """All orders of the configured database."""
-    if settings.database_url is not None:
-        return PostgresOrderDump(settings.database_url)
-    return SqliteOrderDump(sqlite_path(settings))
 
 
 class Engine:

@@ -1,0 +1,92 @@
+"""Answers of the simulator, and the ways in which one can fail to arrive."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from switchyard.adapters.venues.simulator.faults import FaultPlan
+from switchyard.adapters.venues.wire import ErrorAnswer, encode
+
+JSON = (b"content-type", b"application/json")
+NOT_JSON = b'{"broker_order_id": "brk-'
+
+HangUp = Callable[[Scope], None]
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What is to be said; none of a body means that the connection is closed instead."""
+
+    status: int
+    body: bytes | None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+SILENCE = Answer(0, None)
+
+
+def answer(status: int, value: object) -> Answer:
+    """A value as JSON."""
+    return Answer(status, encode(value))
+
+
+def problem(status: int, error: str, message: str = "", *headers: tuple[bytes, bytes]) -> Answer:
+    """Why it was not done."""
+    return Answer(status, encode(ErrorAnswer(error=error, message=message)), headers)
+
+
+def spoiled(done: Answer, plan: FaultPlan) -> Answer:
+    """The answer to something that was done, or what the faults make of it."""
+    if plan.hits("drop_answer"):
+        return SILENCE
+    if plan.hits("accepted_5xx"):
+        return problem(500, "INTERNAL_ERROR", "something went wrong")
+    if plan.hits("garbage"):
+        return Answer(200, NOT_JSON)
+    return done
+
+
+class Sender:
+    """Writes one answer to its connection."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, hang_up: HangUp) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._hang_up = hang_up
+
+    async def send(self, answer: Answer) -> None:
+        """The answer as it should be."""
+        if answer.body is None:
+            await self._close()
+            return
+        await self._begin(answer)
+        await self._send({"type": "http.response.body", "body": answer.body})
+
+    async def send_half(self, answer: Answer) -> None:
+        """The head, half of the body, and the end of the connection."""
+        body = answer.body or b""
+        await self._begin(answer)
+        await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
+        await self._close()
+
+    async def send_slowly(self, answer: Answer, pause_seconds: float) -> None:
+        """The body byte by byte."""
+        body = answer.body or b""
+        await self._begin(answer)
+        for place in range(len(body)):
+            await self._send({"type": "http.response.body", "body": body[place : place + 1], "more_body": True})
+            await asyncio.sleep(pause_seconds)
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _begin(self, answer: Answer) -> None:
+        length = (b"content-length", str(len(answer.body or b"")).encode())
+        headers = [JSON, length, *answer.headers]
+        await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+    async def _close(self) -> None:
+        self._hang_up(self._scope)
+        # The server takes note of the end a moment later; until then it would answer 500 for us.
+        while (await self._receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,72 @@
+"""The venue simulator, put together."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from switchyard.adapters.venues.simulator.answers import HangUp
+from switchyard.adapters.venues.simulator.app import SimulatorApp
+from switchyard.adapters.venues.simulator.broker import Broker
+from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults
+from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
+from switchyard.adapters.venues.simulator.reporting import Reporting
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import Dedupe
+
+
+class VenueSimulator:
+    """A broker with a log, a market and faults; serve its `app`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        seed: int,
+        dedupe: Dedupe,
+        dedupe_ttl_seconds: float,
+        hang_up: HangUp,
+        refuse_connections: Callable[[float], None],
+    ) -> None:
+        plan = FaultPlan(Faults(), seed)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._log = EventLog(path)
+        reporting = Reporting(self._log, plan, clock)
+        self._broker = Broker(
+            log=self._log,
+            reporting=reporting,
+            plan=plan,
+            clock=clock,
+            seed=seed,
+            dedupe=dedupe,
+            dedupe_ttl_seconds=dedupe_ttl_seconds,
+        )
+        self.app = SimulatorApp(
+            broker=self._broker,
+            reporting=reporting,
+            log=self._log,
+            plan=plan,
+            clock=clock,
+            hang_up=hang_up,
+            refuse_connections=refuse_connections,
+        )
+
+    async def start(self, stop: asyncio.Event) -> None:
+        """Continue from the log and begin to trade; `stop` is set when that has become impossible."""
+        self._broker.restore(self._log.read())
+        self._tasks = [asyncio.create_task(self._log.run()), asyncio.create_task(self._broker.run())]
+        for task in self._tasks:
+            task.add_done_callback(lambda _: stop.set())
+
+    async def close(self) -> None:
+        """Sync the log and end; raises what made going on impossible."""
+        with contextlib.suppress(LogBroken):
+            await self._log.synced()
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._log.close()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result

@@ -1,0 +1,29 @@
+"""Where everything is put together: the only package that sees both the flow and the adapters."""
+
+from switchyard.bootstrap.databases import (
+    Database,
+    decide_doubt,
+    open_database,
+    order_dump,
+    outbox_listing,
+    rebuild_target,
+    sqlite_path,
+    upgrade_database,
+    upgrade_if_new,
+)
+from switchyard.bootstrap.engine import Engine, Role, running_engine
+
+__all__ = [
+    "Database",
+    "Engine",
+    "Role",
+    "decide_doubt",
+    "open_database",
+    "order_dump",
+    "outbox_listing",
+    "rebuild_target",
+    "running_engine",
+    "sqlite_path",
+    "upgrade_database",
+    "upgrade_if_new",
+]

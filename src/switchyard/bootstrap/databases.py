@@ -1,0 +1,113 @@
+"""The configured database, as a process, a tool or a person needs it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.queries import PostgresOutboxListing
+from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.queries import SqliteOutboxListing
+from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.events import Verdict
+from switchyard.domain.ids import ULID_RANDOM_BITS, ulid
+from switchyard.domain.outbox import OrderState
+from switchyard.flow.operate import end_doubt
+from switchyard.ports.journal import Journal
+from switchyard.ports.queries import Liveness, OutboxListing, Queries
+from switchyard.ports.rebuild import OrderDump
+from switchyard.settings import Settings
+
+
+class Database(Protocol):
+    """What an engine offers, whichever it is."""
+
+    @property
+    def journal(self) -> Journal:
+        """The write port."""
+        ...
+
+    @property
+    def queries(self) -> Queries:
+        """The lookups."""
+        ...
+
+    @property
+    def liveness(self) -> Liveness:
+        """Who is alive."""
+        ...
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Call back when another process has written."""
+        ...
+
+    async def close(self) -> None:
+        """Let go."""
+        ...
+
+
+def sqlite_path(settings: Settings) -> Path:
+    """Where the embedded database lives."""
+    return settings.data_dir / "switchyard.db"
+
+
+async def open_database(settings: Settings) -> Database:
+    """The configured engine, on the schema that this version needs."""
+    if settings.database_url is not None:
+        return await PostgresDatabase.open(settings.database_url)
+    return await SqliteDatabase.open(sqlite_path(settings))
+
+
+async def upgrade_database(settings: Settings) -> int:
+    """Bring the schema to this version."""
+    if settings.database_url is not None:
+        return await PostgresDatabase.upgrade(settings.database_url)
+    return await SqliteDatabase.upgrade(sqlite_path(settings))
+
+
+async def upgrade_if_new(settings: Settings) -> None:
+    """Give an empty database its schema; an older one is upgraded only when somebody says so."""
+    if settings.database_url is not None:
+        if await PostgresDatabase.is_new(settings.database_url):
+            await PostgresDatabase.upgrade(settings.database_url)
+    elif not sqlite_path(settings).exists():
+        await SqliteDatabase.upgrade(sqlite_path(settings))
+
+
+def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:
+    """The configured database as the target of a replay."""
+    if settings.database_url is not None:
+        return PostgresRebuild(settings.database_url)
+    return SqliteRebuild(sqlite_path(settings))
+
+
+def order_dump(settings: Settings) -> OrderDump:
+    """All orders of the configured database."""
+    if settings.database_url is not None:
+        return PostgresOrderDump(settings.database_url)
+    return SqliteOrderDump(sqlite_path(settings))
+
+
+def outbox_listing(settings: Settings) -> OutboxListing:
+    """The configured database's outbox, to look at."""
+    if settings.database_url is not None:
+        return PostgresOutboxListing(settings.database_url)
+    return SqliteOutboxListing(sqlite_path(settings))
+
+
+async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> OrderState:
+    """Record a person's decision, straight into the journal."""
+    clock, randomness = SystemClock(), SystemRandomness()
+    database = await open_database(settings)
+
+    async def commit(change: Change) -> Outcome:
+        group_id = ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))
+        return (await database.journal.append(0, group_id, [change], clock.now()))[0]
+
+    try:
+        return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
+    finally:
+        await database.close()

@@ -1,0 +1,76 @@
+"""`outbox list` and `outbox resolve`: what waits to be sent, what is in doubt, and a person's word on it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from switchyard.domain.errors import AlreadyRunning
+from switchyard.domain.events import Verdict
+from switchyard.entrypoints.cli.connection import JsonOption
+from switchyard.entrypoints.cli.output import console, print_json
+from switchyard.settings import load_settings
+
+if TYPE_CHECKING:
+    from switchyard.domain.outbox import OrderState, OutboxRow
+    from switchyard.ports.queries import OutboxListing
+
+PAGE = 200
+
+outbox = typer.Typer(help="What is sent to venues.", no_args_is_help=True)
+
+ListedStatus = Literal["queued", "sending", "failed", "uncertain", "dead"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.add_typer(outbox, name="outbox")
+
+
+@outbox.command(name="list")
+def list_rows(
+    status: Annotated[ListedStatus, typer.Option("--status", help="Which rows to list.")] = "uncertain",
+    json: JsonOption = False,
+) -> None:
+    """List outbox rows of one status, oldest first."""
+    from switchyard.bootstrap import outbox_listing
+    from switchyard.flow.operate import outbox_id
+
+    listing: OutboxListing = outbox_listing(load_settings())
+    rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, PAGE))
+    if json:
+        print_json([{"id": outbox_id(row), "row": row} for row in rows])
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("Id", "Venue", "Client order id", "Attempts", "Since", "Last error"):
+        table.add_column(name, no_wrap=name == "Id")
+    for row in rows:
+        since = f"{row.updated_at:%m-%d %H:%M:%S}"
+        table.add_row(outbox_id(row), row.venue, row.venue_client_id, str(row.attempt), since, row.last_error or "")
+    console().print(table)
+
+
+@outbox.command()
+def resolve(
+    row_id: Annotated[str, typer.Argument(metavar="ID", help="The order's id, or ord_…:cancel:1 for a cancel.")],
+    verdict: Annotated[Verdict, typer.Option("--as", help="Whether the venue got it.")],
+    by: Annotated[str, typer.Option("--by", help="Who decides.")],
+    reason: Annotated[str, typer.Option("--reason", help="What the decision rests on.")],
+    json: JsonOption = False,
+) -> None:
+    """End a doubt by a person's word; it is recorded in the journal."""
+    from switchyard.bootstrap import decide_doubt
+
+    try:
+        state: OrderState = asyncio.run(decide_doubt(load_settings(), row_id, verdict, by, reason))
+    except AlreadyRunning as error:
+        raise AlreadyRunning(f"{error}; a doubt is decided while nothing else writes to a SQLite file") from None
+    from switchyard.domain.orders import snapshot
+
+    if json:
+        print_json(snapshot(state.order))
+    else:
+        typer.echo(f"{state.order.order_id} {state.order.status}")

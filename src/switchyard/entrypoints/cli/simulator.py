@@ -1,0 +1,140 @@
+"""`venue-sim`: a broker of one's own that goes wrong when told to."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from switchyard.ports.venue import Dedupe
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Scope
+
+    from switchyard.adapters.venues.simulator.faults import Faults
+    from switchyard.entrypoints.http.server import HttpServer
+
+# Requests at hand may still be answered when connections are refused or the process ends.
+GRACE_SECONDS = 1.0
+
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")]
+Log = Annotated[Path, typer.Option(help="JSON Lines of what it did; a restart continues from it.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; there are no tokens, so keep it to yourself.")]
+Recognition = Annotated[Dedupe, typer.Option(help="For how long a repeated client order id is recognised.")]
+Ttl = Annotated[float, typer.Option(min=0, help="Seconds, with --dedupe ttl.")]
+Seed = Annotated[int, typer.Option(help="Of the market and of the faults.")]
+FaultOptions = Annotated[list[str] | None, typer.Option("--fault", help="name=value, repeatable; see /admin/faults.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("venue-sim")(venue_sim)
+
+
+def venue_sim(
+    port: Port,
+    log: Log,
+    host: Host = "127.0.0.1",
+    dedupe: Recognition = "forever",
+    dedupe_ttl: Ttl = 60.0,
+    seed: Seed = 0,
+    fault: FaultOptions = None,
+) -> None:
+    """Run a simulated broker with a log of its own and faults to order."""
+    import uvloop
+
+    from switchyard.logs import configure_logs
+
+    faults = _parsed(fault or [])
+    configure_logs("info", "text")
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(host, port, log, dedupe, dedupe_ttl, seed, faults))
+
+
+async def _serve(
+    host: str, port: int, log: Path, dedupe: Dedupe, dedupe_ttl: float, seed: int, faults: "Faults"
+) -> None:
+    from switchyard.adapters.system_clock import SystemClock
+    from switchyard.adapters.venues.simulator.simulator import VenueSimulator
+
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    door = _Door(host, port)
+    simulator = VenueSimulator(
+        log,
+        clock=SystemClock(),
+        seed=seed,
+        dedupe=dedupe,
+        dedupe_ttl_seconds=dedupe_ttl,
+        hang_up=_hang_up,
+        refuse_connections=door.shut_for,
+    )
+    await simulator.start(stop)
+    try:
+        await door.open(simulator.app)
+        simulator.app.set_faults(faults)
+        typer.echo(f"switchyard venue-sim is listening on http://{host}:{door.port}", err=True)
+        await stop.wait()
+    finally:
+        await door.close()
+        await simulator.close()
+
+
+class _Door:
+    """The listening server, which a fault may close for a while."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._server: HttpServer | None = None
+        self._shut: asyncio.Task[None] | None = None
+        self.port = port
+
+    async def open(self, app: "ASGIApp") -> None:
+        """Listen from now on."""
+        from switchyard.entrypoints.http.server import HttpServer
+
+        self._app = app
+        self._server = HttpServer(app, host=self._host, port=self.port, port_setting="--port")
+        await self._server.start()
+        self.port = self._server.port
+
+    def shut_for(self, seconds: float) -> None:
+        """Refuse connections for a while; a second call while it lasts changes nothing."""
+        if self._shut is None or self._shut.done():
+            self._shut = asyncio.create_task(self._shut_and_open(seconds))
+
+    async def close(self) -> None:
+        """Listen no more."""
+        if self._shut is not None:
+            self._shut.cancel()
+            await asyncio.gather(self._shut, return_exceptions=True)
+        await self._stop()
+
+    async def _shut_and_open(self, seconds: float) -> None:
+        await self._stop()
+        await asyncio.sleep(seconds)
+        await self.open(self._app)
+
+    async def _stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(GRACE_SECONDS)
+            self._server = None
+
+
+def _hang_up(scope: "Scope") -> None:
+    from switchyard.entrypoints.http.protocol import ABORT
+
+    scope["extensions"][ABORT]()
+
+
+def _parsed(options: list[str]) -> "Faults":
+    from switchyard.adapters.venues.simulator.faults import Faults, changed
+
+    values = dict(option.partition("=")[::2] for option in options)
+    try:
+        return changed(Faults(), values, strict=False)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(str(error), param_hint="--fault") from error

@@ -1,0 +1,172 @@
+"""The contracts say what the domain does: its structs, bounds and reasons, what it takes and what it tells."""
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from switchyard.domain import errors, events, orders
+from switchyard.domain.idempotency import KEY_LENGTH_MAX
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.outbox import OutboxKind, OutboxStatus
+from switchyard.domain.reports import ReportStatus
+from tests.support.contract import decoded, documents, problems, registry
+from tests.support.contract_files import EVENT, REPORT, REQUEST, SNAPSHOT, openapi, walk
+from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
+
+
+@pytest.mark.parametrize(
+    ("reference", "struct"),
+    [
+        (REQUEST, orders.OrderRequest),
+        (SNAPSHOT, orders.OrderSnapshot),
+        (REPORT, events.ReportFact),
+        (f"{EVENT}#/$defs/orderFact", events.OrderFact),
+        (f"{EVENT}#/$defs/outboxFact", events.OutboxFact),
+        (f"{EVENT}#/$defs/keyFact", events.KeyFact),
+        (f"{EVENT}#/$defs/quote", events.Quote),
+        (f"{EVENT}#/$defs/cutFact", events.CutFact),
+    ],
+)
+def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msgspec.Struct]) -> None:
+    schema = registry().resolver().lookup(reference).contents
+    fields = msgspec.structs.fields(struct)
+    assert set(schema["properties"]) == {field.encode_name for field in fields}
+    assert set(schema["required"]) == {field.encode_name for field in fields if field.required}
+
+
+@pytest.mark.parametrize(
+    ("reference", "literal"),
+    [
+        (f"{SNAPSHOT}#/$defs/status", Status),
+        (f"{SNAPSHOT}#/properties/side", orders.Side),
+        (f"{SNAPSHOT}#/properties/type", orders.OrderType),
+        (f"{SNAPSHOT}#/properties/timeInForce", orders.TimeInForce),
+        (f"{REQUEST}#/properties/side", orders.Side),
+        (f"{REQUEST}#/properties/type", orders.OrderType),
+        (f"{REPORT}#/properties/status", ReportStatus),
+        (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
+        (f"{EVENT}#/$defs/outboxFact/properties/status", OutboxStatus),
+    ],
+)
+def test_an_enum_lists_what_the_domain_lists(reference: str, literal: Any) -> None:
+    assert tuple(registry().resolver().lookup(reference).contents["enum"]) == get_args(literal)
+
+
+def test_the_known_event_types_are_the_domains() -> None:
+    definitions = documents()[EVENT]["$defs"]
+    known = [*definitions["orderType"]["enum"], *definitions["knownType"]["anyOf"][1]["enum"]]
+    assert sorted(known) == sorted(get_args(events.EventType))
+
+
+def test_the_bounds_are_the_domains() -> None:
+    properties = documents()[REQUEST]["properties"]
+    assert properties["symbol"]["maxLength"] == orders.SYMBOL_LENGTH_MAX
+    assert properties["tags"]["maxItems"] == orders.TAGS_MAX
+    assert properties["tags"]["items"]["maxLength"] == orders.LABEL_LENGTH_MAX
+    for name in ("clientOrderId", "strategy"):
+        assert properties[name]["anyOf"][0]["maxLength"] == orders.LABEL_LENGTH_MAX
+    assert openapi()["components"]["parameters"]["IdempotencyKey"]["schema"]["maxLength"] == KEY_LENGTH_MAX
+
+
+def test_every_reason_a_caller_can_meet_is_documented() -> None:
+    documented: set[str] = set()
+    for _, node in walk(openapi()):
+        if isinstance(node, dict) and isinstance(node.get("reason"), dict):
+            reason = node["reason"]
+            documented |= {reason["const"]} if "const" in reason else set(reason.get("enum", ()))
+    kinds = [errors.OutcomeUnknown, *_subclasses(errors.RequestError), *_subclasses(errors.Unavailable)]
+    # Tokens fail in many ways, so `Unauthorized` brings its reason along and the contract leaves it open.
+    assert {vars(kind)["reason"] for kind in kinds if "reason" in vars(kind)} <= documented
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        LIMIT,
+        MARKET,
+        LIMIT | {"timeInForce": "FOK", "clientOrderId": "a b", "strategy": "s" * 128, "tags": ["t"] * 16},
+        LIMIT | {"stopPrice": None, "timeInForce": None, "clientOrderId": None, "strategy": None},
+        MARKET | {"price": None},
+        LIMIT | {"symbol": "x" * 64, "qty": 999_999_999_999_999},
+        LIMIT | {"symbol": "日経225"},
+        LIMIT | {"type": "STOP_LIMIT", "stopPrice": 63000},
+        LIMIT | {"timeInForce": "DAY"},
+    ],
+)
+def test_what_the_schema_allows_the_domain_takes_or_calls_unsupported(body: dict[str, Any]) -> None:
+    assert problems(REQUEST, body) == []
+    try:
+        checked(body)
+    except errors.Unsupported as error:
+        assert error.field in ("type", "timeInForce")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {name: value for name, value in LIMIT.items() if name != "price"},
+        {name: value for name, value in LIMIT.items() if name != "symbol"},
+        LIMIT | {"price": None},
+        LIMIT | {"prize": 1},
+        LIMIT | {"qty": 0},
+        LIMIT | {"qty": -1},
+        LIMIT | {"qty": None},
+        LIMIT | {"qty": True},
+        LIMIT | {"price": 10**15},
+        LIMIT | {"side": "buy"},
+        LIMIT | {"symbol": ""},
+        LIMIT | {"symbol": "x" * 65},
+        LIMIT | {"symbol": "BTC\n"},
+        LIMIT | {"strategy": "s" * 129},
+        LIMIT | {"clientOrderId": ""},
+        LIMIT | {"clientOrderId": "\x7f"},
+        LIMIT | {"tags": ["t"] * 17},
+        LIMIT | {"tags": [""]},
+        LIMIT | {"tags": None},
+        LIMIT | {"timeInForce": "GTD"},
+        LIMIT | {"stopPrice": 63000},
+        MARKET | {"price": 64000},
+    ],
+)
+def test_what_the_schema_forbids_the_domain_refuses(body: dict[str, Any]) -> None:
+    assert problems(REQUEST, body) != []
+    with pytest.raises((msgspec.ValidationError, errors.InvalidField)) as caught:
+        checked(body)
+    assert not isinstance(caught.value, errors.Unsupported)
+
+
+def test_everything_that_can_happen_to_an_order_makes_valid_events() -> None:
+    seen = set()
+    for change in story():
+        for order in change.orders:
+            assert problems(SNAPSHOT, decoded(events.encode(orders.snapshot(order)))) == []
+        for event in change.events:
+            line = line_of(event)
+            assert problems(EVENT, decoded(line)) == [], line
+            seen.add(event.type)
+    assert seen == set(get_args(events.EventType))
+
+
+@pytest.mark.parametrize("change", range(10))
+def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int) -> None:
+    event = decoded(line_of(story()[change].events[0]))
+    for name in event:
+        assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []
+    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote"}:
+        assert problems(EVENT, event | {"data": {key: value for key, value in event["data"].items() if key != name}})
+    assert problems(EVENT, event | {"extra": 1}) != []
+    assert problems(EVENT, event | {"data": event["data"] | {"extra": 1}}) != []
+
+
+def test_an_event_of_an_unknown_type_is_valid_with_any_data() -> None:
+    event = decoded(line_of(story()[0].events[0]))
+    assert problems(EVENT, event | {"type": "AmendRequested", "orderId": None, "data": {"by": "ops"}}) == []
+    assert problems(EVENT, event | {"data": {"by": "ops"}}) != []
+
+
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)

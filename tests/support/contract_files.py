@@ -1,0 +1,36 @@
+"""The files of `contracts/` by name, and ways through the OpenAPI document."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.contract import OPENAPI, documents, registry
+
+REQUEST = "order_request_v1.schema.json"
+SNAPSHOT = "order_snapshot_v1.schema.json"
+REPORT = "execution_report_v1.schema.json"
+EVENT = "bus_event_v1.schema.json"
+
+
+def openapi() -> Any:
+    return documents()[OPENAPI]
+
+
+def walk(node: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
+    """Every node but those within examples, which are data."""
+    yield pointer, node
+    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, child in children:
+        if name not in ("example", "examples"):
+            step = str(name).replace("~", "~0").replace("/", "~1").replace(" ", "%20")
+            yield from walk(child, f"{pointer}/{step}")
+
+
+def operations() -> Iterator[tuple[str, Any, str, Any]]:
+    for path, item in openapi()["paths"].items():
+        for method, operation in item.items():
+            if method != "parameters":
+                yield path, item, method, operation
+
+
+def resolved(node: Any) -> Any:
+    return registry().resolver(OPENAPI).lookup(node["$ref"]).contents if "$ref" in node else node

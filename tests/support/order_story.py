@@ -1,0 +1,113 @@
+"""An order's life as the domain tells it, with every type of event that a contract must describe."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from switchyard.domain import decisions, events, orders
+from switchyard.domain.canonical import digest
+from switchyard.domain.chain import GENESIS, head_text, link, stamp
+from switchyard.domain.changes import Change
+from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
+from switchyard.domain.ids import AccountId, VenueName, WorkerId, order_id, venue_client_id
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecutionReport
+
+ACCOUNT = AccountId("acct-1")
+VENUE = VenueName("sim")
+NOW = datetime(2025, 3, 4, 9, 30, 0, 125, tzinfo=UTC)
+ORDER_ID = order_id(1_741_080_600_000, 7)
+LIMIT = {"symbol": "BTC", "side": "BUY", "type": "LIMIT", "qty": 2, "price": 64000}
+MARKET = {"symbol": "BTC", "side": "SELL", "type": "MARKET", "qty": 2}
+
+
+def checked(body: dict[str, Any]) -> orders.OrderRequest:
+    request = msgspec.json.decode(json.dumps(body), type=orders.OrderRequest)
+    return orders.checked(request, Catalogue())
+
+
+def line_of(event: events.Event) -> str:
+    text = head_text(1, 0, 1, stamp(NOW)) + event.tail
+    return events.JournalEvent(1, NOW, event.type, event.account_id, event.order_id, text, link(GENESIS, text)).line
+
+
+def story() -> list[Change]:
+    """Changes that together have every type of event and every member of their data."""
+    key = "rebalance-17-1"
+    client_id = venue_client_id(ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
+    ledger = LedgerEntry(
+        account_id=ACCOUNT,
+        operation=PLACE_ORDER,
+        idempotency_key=key,
+        generation=0,
+        order_id=ORDER_ID,
+        request_digest=digest(LIMIT),
+        created_at=NOW,
+        expires_at=NOW + timedelta(hours=24),
+    )
+    report = ExecutionReport(
+        exec_id="sim-42-1",
+        venue=VENUE,
+        venue_client_id=client_id,
+        venue_order_id="sim-42",
+        status="PARTIALLY_FILLED",
+        last_qty=Decimal(1),
+        last_price=Decimal("63990.00000001"),
+        filled_qty_total=Decimal(1),
+        at=NOW,
+    )
+    accepted = decisions.accept(
+        checked(LIMIT | {"tags": ["hedge"]}),
+        account=ACCOUNT,
+        order_id=ORDER_ID,
+        venue=VENUE,
+        venue_client_id=client_id,
+        ledger=ledger,
+        quote=events.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
+        now=NOW,
+    )
+    bare = decisions.accept(
+        checked(MARKET),
+        account=ACCOUNT,
+        order_id=ORDER_ID,
+        venue=VENUE,
+        venue_client_id=client_id,
+        ledger=None,
+        quote=None,
+        now=NOW,
+    )
+    sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
+    sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
+    filled = decisions.apply_report(_after(sent), report, NOW)
+    cancel = decisions.request_cancel(_after(filled, sent), NOW)
+    assert cancel is not None
+    cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
+    doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "ReadTimeout", None, NOW)
+    said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
+    decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
+    refused = decisions.record_refused(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
+    cut = events.event(
+        "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
+    )
+    return [
+        accepted,
+        sending,
+        sent,
+        filled,
+        cancel,
+        cancel_sent,
+        doubt,
+        decided,
+        decisions.unmatched_report(report),
+        Change(events=(cut,)),
+        bare,
+        refused,
+    ]
+
+
+def _after(change: Change, rows: Change | None = None) -> OrderState:
+    return OrderState(order=change.orders[0], outbox=(rows or change).outbox)

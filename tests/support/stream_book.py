@@ -1,0 +1,148 @@
+"""A hub over a journal that a test writes itself, and readers of what the hub makes of it."""
+
+import asyncio
+import random
+from contextlib import aclosing
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, cast
+
+import msgspec
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change
+from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.events import Event, JournalEvent, OrderFact, event, report_fact
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.orders import Order, OrderRequest, snapshot
+from switchyard.domain.reports import ExecutionReport
+from switchyard.flow.stream import Message, StreamHub, Subscription
+from switchyard.ports.journal import Head
+from switchyard.ports.queries import Queries
+
+ANN, BOB = AccountId("ann"), AccountId("bob")
+FIRST, SECOND = OrderId("ord_1"), OrderId("ord_2")
+AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
+# Far beyond what any machine needs: a test that waits this long has failed.
+DEADLINE_SECONDS = 60.0
+REPORT = ExecutionReport(
+    exec_id="sim-1",
+    venue=VenueName("sim"),
+    venue_client_id=VenueClientId("c"),
+    venue_order_id="v",
+    status="PARTIALLY_FILLED",
+    last_qty=Decimal("0.5"),
+    last_price=Decimal(63990),
+    filled_qty_total=Decimal("0.5"),
+    at=AT,
+)
+
+
+def order_of(account: AccountId = ANN, order_id: OrderId = FIRST) -> Order:
+    [order] = decisions.accept(
+        OrderRequest(symbol="BTC", side="BUY", type="MARKET", qty=Decimal("1.5"), time_in_force="IOC"),
+        account=account,
+        order_id=order_id,
+        venue=VenueName("sim"),
+        venue_client_id=VenueClientId("c"),
+        ledger=None,
+        quote=None,
+        now=AT,
+    ).orders
+    # No label may break the framing, however it came in.
+    return msgspec.structs.replace(order, client_order_id="two\nlines")
+
+
+class Book(MemoryJournal):
+    """A journal that counts what the hub reads; with `chance`, each read takes an unforeseeable time."""
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        super().__init__()
+        self.reads = 0
+        self.replays = 0
+        self.replays_at_once = 0
+        self.replays_at_once_max = 0
+        self.oldest_seq = 1
+        self.failures = 0
+        self.page_found = asyncio.Event()
+        self.page_arrives = asyncio.Event()
+        self.page_arrives.set()
+        self._chance = chance
+
+    async def add(self, fact: Event) -> int:
+        await self.append(0, f"group {len(self.all)}", [Change(events=(fact,))], AT)
+        return len(self.all)
+
+    async def update(self, account: AccountId = ANN, order_id: OrderId = FIRST) -> int:
+        data = OrderFact(order=snapshot(order_of(account, order_id)))
+        return await self.add(event("OrderUpdated", account, order_id, data))
+
+    async def report(self, account: AccountId = ANN, order_id: OrderId = FIRST) -> int:
+        return await self.add(event("ExecutionReport", account, order_id, report_fact(REPORT, order_of())))
+
+    @property
+    def all(self) -> list[JournalEvent]:
+        return self.events.get(0, [])
+
+    async def head(self, shard: int) -> Head:
+        await self._pause()
+        head = await super().head(shard)
+        await self._pause()
+        return head
+
+    async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        self.reads += 1
+        await self._pause()
+        if self.failures:
+            self.failures -= 1
+            raise JournalUnavailable("away")
+        page = await super().read(shard, max(after_seq, self.oldest_seq - 1), limit)
+        self.page_found.set()
+        await self.page_arrives.wait()
+        await self._pause()
+        return page
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        self.replays += 1
+        self.replays_at_once += 1
+        self.replays_at_once_max = max(self.replays_at_once_max, self.replays_at_once)
+        await self._pause()
+        page = [
+            found
+            for found in self.all[max(seq, self.oldest_seq - 1) :]
+            if (found.order_id == order_id if account_id is None else found.account_id == account_id)
+        ]
+        await self._pause()
+        self.replays_at_once -= 1
+        return page[:limit]
+
+    async def _pause(self) -> None:
+        for _ in range(self._chance.randrange(4) if self._chance else 1):
+            await asyncio.sleep(0)
+
+
+def hub_over(book: Book, **options: Any) -> StreamHub:
+    return StreamHub(book, cast(Queries, book), **options)
+
+
+async def dispatch(hub: StreamHub) -> None:
+    while await hub.run_once():
+        pass
+
+
+async def take(subscription: Subscription, count: int) -> list[Message]:
+    """The next messages, however they are batched; more than `count` when the last batch has more."""
+    taken: list[Message] = []
+    async with asyncio.timeout(DEADLINE_SECONDS), aclosing(subscription.batches(DEADLINE_SECONDS)) as batches:
+        while len(taken) < count:
+            taken += await anext(batches)
+    return taken
+
+
+async def nothing_more(subscription: Subscription) -> bool:
+    """Whether all that was dispatched has been taken."""
+    async with aclosing(subscription.batches(0)) as batches:
+        return await anext(batches) == []
