@@ -101,6 +101,12 @@ def _routes(value: str) -> Mapping[str, VenueName]:
     return routes
 
 
+def _venue_url(value: str) -> str:
+    if value not in ("paper:", "null:") and not value.startswith(("http://", "https://")):
+        raise ValueError("must be paper:, null: or http://host:port")
+    return value.rstrip("/")
+
+
 def _url(value: str) -> str:
     if not value.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://; leave it out for SQLite in the data folder")
@@ -147,6 +153,9 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: VenueName
     url: str
+    dedupe: str
+    window: timedelta
+    dedupe_ttl: timedelta
     delay: timedelta
     partial_steps: int
     reject_all: bool
@@ -154,8 +163,13 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 # Per venue, with the venue's name in capitals behind it.
 VENUE_SETTINGS: tuple[Setting, ...] = (
-    Setting("VENUE_URL_", "url", "paper:", _choice("paper:", "null:"),
-            "`paper:` the paper exchange; `null:` an in-memory venue that fills everything, for benchmarks."),
+    Setting("VENUE_URL_", "url", "paper:", _venue_url,
+            "`paper:` the paper exchange; `http://host:port` a broker; `null:` in memory, fills everything, for benchmarks."),
+    Setting("VENUE_DEDUPE_", "dedupe", "open_only", _choice("forever", "open_only", "ttl", "none"),
+            "Broker: for how long it recognises a repeated client order id; `none`: neither that nor lookup."),
+    Setting("VENUE_WINDOW_SEC_", "window", "10", _seconds(0, 86_400),
+            "Broker: how long after a send an order may still turn up."),
+    Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", _seconds(0, 31_536_000), "Broker: how long, with `ttl`."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=_whole(0, 3_600_000)(value)),
             "Paper exchange: how long each report is held back."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", _whole(1, 1000), "Paper exchange: fills per order."),

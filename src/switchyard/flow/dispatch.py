@@ -93,6 +93,7 @@ class Dispatcher:
         if free <= 0:
             return 0
         due = await self._queries.due(self._clock.now(), free)
+        self._metrics.dequeued.labels("success" if due else "empty").inc()
         claimed = await asyncio.gather(*(self._claim(one) for one in due))
         return sum(claimed)
 
@@ -183,6 +184,8 @@ class Dispatcher:
             return
         order = change.orders[0]
         self._metrics.sends.labels(_label(outcome)).inc()
+        if change.outbox[0].status in decisions.SETTLED:
+            self._metrics.retries.observe(row.attempt - 1)
         if row.kind == "new" and isinstance(outcome, Accepted):
             waited = order.updated_at - order.accepted_at
             self._metrics.accept_to_sent.observe(waited.total_seconds() * 1000)

@@ -45,12 +45,22 @@ class Metrics:
         self.accept_to_report = LatencyMax(
             "gateway_accept_to_execution_report_latency_ms", "From accept to an execution report", registry
         )
+        self.dequeued = Counter(
+            "outbox_dequeue_total", "Looks for work, by what was found", ["result"], registry=registry
+        )
+        self.retries = Histogram(
+            "outbox_retry_count",
+            "Attempts after the first that a row took to its end",
+            buckets=(0, 1, 2, 3, 4, 5, 6, 7, 8),
+            registry=registry,
+        )
         self.sends = Counter("outbox_send_total", "Sends, by outcome", ["outcome"], registry=registry)
         self.stale_writes = Counter(
             "outbox_stale_writes_total", "Outcomes of attempts that were not theirs any more", registry=registry
         )
         self.inflight = Gauge("outbox_inflight", "Sends under way in this process", registry=registry)
         self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
+        self.outbox_uncertain = Gauge("outbox_uncertain", "Outbox rows in doubt", registry=registry)
         self.outbox_lag = Gauge("outbox_lag_seconds", "Age of the oldest row that waits to be sent", registry=registry)
         self.uncertain = Counter("orders_uncertain_total", "Orders that came into doubt", registry=registry)
         self.resolved = Counter(

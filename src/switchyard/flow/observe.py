@@ -24,6 +24,8 @@ class Observer:
         for status in STATUSES:
             found = counts.get(status)
             self._metrics.outbox_rows.labels(status).set(found.rows if found else 0)
+        in_doubt = counts.get("uncertain")
+        self._metrics.outbox_uncertain.set(in_doubt.rows if in_doubt else 0)
         waiting = [
             count.oldest_created_at
             for status in ("queued", "failed")

@@ -76,7 +76,12 @@ class ReportPage(msgspec.Struct, frozen=True):
 
 
 class Venue(Protocol):
-    """One execution venue. Methods never raise for what a venue may do; they return it."""
+    """One execution venue.
+
+    Methods never raise for what a venue may do; they return it. The exception is a question that got no answer: 'none'
+    would then claim that the order is absent, so it raises VenueUnavailable. An outcome speaks of one attempt alone:
+    `Unsent` and `VenueRefused` on a resend say nothing about an earlier attempt that ended in doubt.
+    """
 
     @property
     def name(self) -> VenueName:
@@ -100,8 +105,12 @@ class Venue(Protocol):
         """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
         ...
 
+    async def open_orders(self) -> Sequence[VenueOrder]:
+        """Every order that the venue may still fill; raises VenueUnavailable where the venue cannot tell."""
+        ...
+
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next execution reports; waits a short while when there are none."""
+        """The next execution reports; waits a short while when there are none, or no way to learn of them."""
         ...
 
     def quote(self, symbol: str) -> Quote | None:

@@ -1,5 +1,6 @@
 """A venue without a market, for tests and benchmarks of everything around it."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 
 from switchyard.adapters.venues.paper.recent import RecentReports
@@ -76,6 +77,10 @@ class NullVenue:
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
         """The order, if it is still remembered."""
         return self._orders.get(client_id)
+
+    async def open_orders(self) -> Sequence[VenueOrder]:
+        """None: whatever is here is filled."""
+        return ()
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """The next reports; a reader that fell out of the window continues at its beginning."""

@@ -93,7 +93,7 @@ class OrderAnswer(msgspec.Struct, frozen=True, kw_only=True):
         _check_amounts(self.qty, self.filled_qty)
 
 
-class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the broker did not do it."""
 
     error: Id

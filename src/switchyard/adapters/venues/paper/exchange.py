@@ -135,13 +135,12 @@ class PaperExchange:
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
         """The order as the exchange has it, or none."""
         for order in await self._on_thread(self._opened.find_orders, [client_id]):
-            return VenueOrder(
-                venue_client_id=order.client_id,
-                venue_order_id=order.venue_order_id,
-                status=order.status,
-                filled_qty=order.filled_qty,
-            )
+            return _shown(order)
         return None
+
+    async def open_orders(self) -> Sequence[VenueOrder]:
+        """Every order that may still be filled."""
+        return [_shown(order) for order in await self._on_thread(self._opened.open_orders)]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """The next execution reports; waits half a second when there are none."""
@@ -259,6 +258,15 @@ class PaperExchange:
     ) -> _Result:
         assert not kwargs
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
+
+
+def _shown(order: PaperOrder) -> VenueOrder:
+    return VenueOrder(
+        venue_client_id=order.client_id,
+        venue_order_id=order.venue_order_id,
+        status=order.status,
+        filled_qty=order.filled_qty,
+    )
 
 
 def _answer(commands: Sequence[Command], answers: Sequence[SendOutcome]) -> None:

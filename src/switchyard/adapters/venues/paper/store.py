@@ -90,12 +90,16 @@ class Store:
         last_order, last_report = self._connection.execute(
             "SELECT ifnull((SELECT max(number) FROM orders), 0), ifnull((SELECT max(number) FROM reports), 0)"
         ).get
-        open_orders: list[PaperOrder] = []
+        return Book(last_order, last_report, self.open_orders())
+
+    def open_orders(self) -> list[PaperOrder]:
+        """Every order that may still be filled, in the order of acceptance."""
+        found: list[PaperOrder] = []
         after = 0
         while page := _orders.decode(self._connection.execute(OPEN_ORDERS, (after, LOAD_MAX)).get or "[]"):
-            open_orders += page
+            found += page
             after = page[-1].number
-        return Book(last_order, last_report, open_orders)
+        return found
 
     def find_orders(self, client_ids: Sequence[VenueClientId]) -> list[PaperOrder]:
         """The orders among these, open or ended."""

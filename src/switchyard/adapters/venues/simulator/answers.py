@@ -61,29 +61,28 @@ class Sender:
         if answer.body is None:
             await self._close()
             return
-        await self._begin(answer)
-        await self._send({"type": "http.response.body", "body": answer.body})
+        body = await self._begin(answer)
+        await self._send({"type": "http.response.body", "body": body})
 
     async def send_half(self, answer: Answer) -> None:
         """The head, half of the body, and the end of the connection."""
-        body = answer.body or b""
-        await self._begin(answer)
+        body = await self._begin(answer)
         await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
         await self._close()
 
     async def send_slowly(self, answer: Answer, pause_seconds: float) -> None:
         """The body byte by byte."""
-        body = answer.body or b""
-        await self._begin(answer)
+        body = await self._begin(answer)
         for place in range(len(body)):
             await self._send({"type": "http.response.body", "body": body[place : place + 1], "more_body": True})
             await asyncio.sleep(pause_seconds)
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _begin(self, answer: Answer) -> None:
-        length = (b"content-length", str(len(answer.body or b"")).encode())
-        headers = [JSON, length, *answer.headers]
+    async def _begin(self, answer: Answer) -> bytes:
+        assert answer.body is not None
+        headers = [JSON, (b"content-length", str(len(answer.body)).encode()), *answer.headers]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        return answer.body
 
     async def _close(self) -> None:
         self._hang_up(self._scope)

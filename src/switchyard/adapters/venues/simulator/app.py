@@ -72,7 +72,7 @@ class SimulatorApp:
             return
         said = await self._answer(scope, body)
         await self._log.synced()
-        if scope["method"] != "POST" or scope["path"].startswith("/admin/"):
+        if said.body is None or scope["method"] != "POST" or scope["path"].startswith("/admin/"):
             await sender.send(said)
         elif self._plan.hits("close_mid_body"):
             await sender.send_half(said)

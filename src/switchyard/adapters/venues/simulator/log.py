@@ -20,15 +20,15 @@ from switchyard.domain.orders import OrderType
 from switchyard.domain.reports import ReportStatus
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. Exactly one `order` line stands for each order that was taken on."""
 
     event: Literal["order", "fill", "cancel", "expire", "report"]
     client_order_id: str
     venue_order_id: str
-    exec_id: str | None = None
-    qty: Decimal | None = None
-    price: Decimal | None = None
+    exec_id: str | None
+    qty: Decimal
+    price: Decimal | None
     at: datetime
     status: ReportStatus | None = None
     filled_qty: Decimal | None = None

@@ -86,6 +86,7 @@ def order_entry(held: HeldOrder, message: PlaceOrder) -> Entry:
         event="order",
         client_order_id=held.client_order_id,
         venue_order_id=state.venue_order_id,
+        exec_id=None,
         qty=state.qty,
         price=state.limit_price,
         at=held.accepted_at,
@@ -113,8 +114,7 @@ def execution_entry(held: HeldOrder, report: ExecutionReport) -> Entry:
 
 def apply_execution(held: HeldOrder, entry: Entry) -> Report:
     """Note an execution on its order, when it happens and when the log is read again; returns its report."""
-    assert entry.exec_id is not None and entry.status is not None
-    assert entry.qty is not None and entry.filled_qty is not None
+    assert entry.exec_id is not None and entry.status is not None and entry.filled_qty is not None
     if entry.qty:
         assert entry.price is not None
         held.fills += (Fill(exec_id=entry.exec_id, qty=entry.qty, price=entry.price, at=entry.at),)

@@ -1,0 +1,121 @@
+"""What an answer means for an order: pure functions from what came back to what is known."""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+import msgspec
+
+from switchyard.adapters.venues.http.transport import Answer, Exchange, Lost, NotSent
+from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorAnswer, OrderAnswer
+from switchyard.domain.orders import Order
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRefused
+
+BROKER_5XX = "BROKER_5XX"
+# A venue that asks for more than this is down, not busy.
+RETRY_AFTER_MAX = timedelta(hours=1)
+
+_Wire = TypeVar("_Wire")
+
+
+def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
+    """What is known of an order after it was sent."""
+    match exchange:
+        case Answer(200 | 201 | 202, body):
+            return _taken(order, decoded(body, OrderAnswer))
+        case Answer(400 | 422, body) if (problem := decoded(body, ErrorAnswer)) is not None:
+            return VenueRefused(f"BAD_REQUEST: {problem.error}")
+        case Answer(409, body):
+            problem = decoded(body, ErrorAnswer)
+            shown = None if problem is None else problem.order
+            if shown is not None and shows(order, shown):
+                return Accepted(shown.broker_order_id)
+            return Ambiguous(f"CONFLICT: {problem.error if problem else 'no reason given'}")
+        case _:
+            return _otherwise(exchange, now)
+
+
+def cancelled(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
+    """What is known of a cancel after it was sent."""
+    match exchange:
+        case Answer(200 | 201 | 202, body):
+            answer = decoded(body, OrderAnswer)
+            if answer is None or not _is_about(order, answer):
+                return Ambiguous("UNKNOWN: the answer is not about this order")
+            return Accepted(answer.broker_order_id)
+        case Answer(404, body) if (problem := decoded(body, ErrorAnswer)) and problem.error == UNKNOWN_ORDER:
+            return VenueRefused(UNKNOWN_ORDER)
+        case Answer(409, body) if (problem := decoded(body, ErrorAnswer)) and problem.error == ORDER_FINAL:
+            return VenueRefused(ORDER_FINAL)
+        case Answer(400 | 422, body) if (problem := decoded(body, ErrorAnswer)) is not None:
+            return VenueRefused(f"BAD_REQUEST: {problem.error}")
+        case _:
+            return _otherwise(exchange, now)
+
+
+def shows(order: Order, answer: OrderAnswer) -> bool:
+    """Whether the answer proves that the broker has this very order."""
+    shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
+    return _is_about(order, answer) and shown == (order.symbol, order.side, order.qty)
+
+
+def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
+    """The body by its schema, or none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _taken(order: Order, answer: OrderAnswer | None) -> SendOutcome:
+    if answer is None:
+        return Ambiguous("UNKNOWN: the answer cannot be read")
+    if not _is_about(order, answer) or _contradicts(order, answer):
+        return Ambiguous("UNKNOWN: the answer is about another order")
+    if answer.status == "rejected":
+        return VenueRefused("BROKER_REJECTED")
+    return Accepted(answer.broker_order_id)
+
+
+def _is_about(order: Order, answer: OrderAnswer) -> bool:
+    ids = (answer.idempotency_key, answer.client_order_id or answer.idempotency_key)
+    return ids == (order.venue_client_id, order.venue_client_id)
+
+
+def _contradicts(order: Order, answer: OrderAnswer) -> bool:
+    """Whether something that the answer does show differs; a broker may show less than all."""
+    shown = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
+    return any(theirs is not None and theirs != ours for theirs, ours in shown)
+
+
+def _otherwise(exchange: Exchange, now: datetime) -> SendOutcome:
+    """What is common to all that is sent."""
+    match exchange:
+        case NotSent(error):
+            return Unsent(error)
+        case Lost(error):
+            return Ambiguous(error)
+        case Answer(401 | 403):
+            return VenueRefused("UNAUTHORIZED")
+        case Answer(429, _, retry_after):
+            return Unsent("RATE_LIMITED", _pause(retry_after, now))
+        case Answer(status) if status >= 500:
+            return Ambiguous(BROKER_5XX)
+        case Answer(status):
+            # A redirect, a time-out of some proxy's, a page that is not the broker's: none of them is a documented no.
+            return Ambiguous(f"UNKNOWN: HTTP {status}")
+
+
+def _pause(retry_after: str | None, now: datetime) -> timedelta | None:
+    """The header as seconds or as a date, within reason."""
+    if retry_after is None:
+        return None
+    try:
+        if retry_after.isascii() and retry_after.isdigit():
+            wanted = timedelta(seconds=min(int(retry_after), RETRY_AFTER_MAX.total_seconds()))
+        else:
+            wanted = parsedate_to_datetime(retry_after) - now
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(timedelta(), min(wanted, RETRY_AFTER_MAX))

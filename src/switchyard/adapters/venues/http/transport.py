@@ -1,0 +1,169 @@
+"""One HTTP exchange with a broker, and the one fact that matters when it fails: whether any byte may have left."""
+
+import asyncio
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Final
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+# Connecting, a name lookup and the wait for a free connection included. Nothing has left by then, so a short wait
+# costs nothing but another try.
+CONNECT_SECONDS: Final = 1.0
+# The deadlines are our own, see `Transport.ask`.
+_NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
+
+NETWORK_TIMEOUT: Final = "NETWORK_TIMEOUT"
+NETWORK_DISCONNECTED: Final = "NETWORK_DISCONNECTED"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A whole answer, within its bound."""
+
+    status: int
+    body: bytes
+    retry_after: str | None = None
+
+
+class NotSent(msgspec.Struct, frozen=True):
+    """Proven: no byte of the request left."""
+
+    error: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Bytes may have left, and no whole answer came back."""
+
+    error: str
+
+
+Exchange = Answer | NotSent | Lost
+
+
+class _Oversized(Exception):
+    """The answer is over its bound."""
+
+
+class _Departure:
+    """Watches one request: until it leaves, the time to connect runs; from then on, the time to be answered."""
+
+    def __init__(self, limit: asyncio.Timeout, answer_seconds: float) -> None:
+        self._limit = limit
+        self._answer_seconds = answer_seconds
+        self.left = False
+
+    def note(self) -> None:
+        """The next thing that happens is that bytes are written."""
+        self.left = True
+        self._limit.reschedule(asyncio.get_running_loop().time() + self._answer_seconds)
+
+
+class Transport:
+    """A bounded pool of connections to one broker."""
+
+    def __init__(self, url: str, *, connections_max: int, idle_seconds: float, headers: Mapping[str, str]) -> None:
+        self._url = url.rstrip("/")
+        self._connections_max = connections_max
+        self._idle_seconds = idle_seconds
+        self._headers = dict(headers)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Be ready to connect; nobody is connected to yet."""
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_headers_sent.append(_note_departure)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections_max, keepalive_timeout=self._idle_seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept": "application/json", "Accept-Encoding": "identity", **self._headers},
+            # A small answer that grows on decompression would get round its bound.
+            auto_decompress=False,
+            trace_configs=[tracing],
+        )
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        answer_seconds: float,
+        bytes_max: int,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Exchange:
+        """Send one request once and read its answer; never raises for what the network or the broker may do.
+
+        aiohttp repeats a request of its own accord only on a connection that broke, and only for methods that HTTP
+        calls idempotent: never a POST.
+        """
+        if self._session is None:
+            return NotSent("VENUE_DOWN")
+        departure: _Departure | None = None
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS) as limit:
+                departure = _Departure(limit, answer_seconds)
+                async with self._session.request(
+                    method,
+                    URL(self._url + path, encoded=True),
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    timeout=_NO_TIMEOUTS,
+                    trace_request_ctx=departure,
+                ) as response:
+                    read = await _read(response, bytes_max)
+                    return Answer(response.status, read, response.headers.get("Retry-After"))
+        except Exception as error:
+            # Whatever it was: what follows from it depends on nothing but this.
+            if departure is not None and departure.left:
+                return Lost(_loss(error))
+            return NotSent(_obstacle(error))
+
+
+async def _note_departure(
+    session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestHeadersSentParams
+) -> None:
+    """Called by aiohttp right before it writes the first byte of a request."""
+    departure: _Departure = context.trace_request_ctx
+    departure.note()
+
+
+async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > bytes_max:
+            raise _Oversized(f"over {bytes_max} bytes")
+    return bytes(body)
+
+
+def _loss(error: Exception) -> str:
+    match error:
+        case TimeoutError():
+            return NETWORK_TIMEOUT
+        case _Oversized() | aiohttp.ClientResponseError():
+            return f"UNKNOWN: {error}"
+        case aiohttp.ClientError() | OSError():
+            return NETWORK_DISCONNECTED
+        case _:
+            return f"UNKNOWN: {error!r}"
+
+
+def _obstacle(error: Exception) -> str:
+    match error:
+        case TimeoutError():
+            return "BROKER_DOWN: no connection in time"
+        case aiohttp.ClientConnectorDNSError():
+            return "BROKER_DOWN: name lookup failed"
+        case aiohttp.ClientConnectorError():
+            return f"BROKER_DOWN: {error.strerror or 'no connection'}"
+        case _:
+            return f"BROKER_DOWN: {error!r}"

@@ -1,0 +1,255 @@
+"""A broker behind HTTP, as a venue."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Final, TypeGuard
+from urllib.parse import quote as quoted
+
+import structlog
+
+from switchyard.adapters.venues.http.outcomes import cancelled, decoded, shows, submitted
+from switchyard.adapters.venues.http.transport import Answer, Exchange, Lost, NotSent, Transport
+from switchyard.adapters.venues.wire import (
+    IDEMPOTENCY_HEADER,
+    REPORT_STATUS,
+    UNKNOWN_ORDER,
+    ErrorAnswer,
+    OpenOrders,
+    OrderAnswer,
+    PlaceOrder,
+    Report,
+    Reports,
+    encode,
+)
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.money import canonical
+from switchyard.domain.orders import Order, TimeInForce
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import (
+    Accepted,
+    Capabilities,
+    Dedupe,
+    ReportPage,
+    SendOutcome,
+    VenueOrder,
+    VenueUnavailable,
+)
+
+# As many as a worker has slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
+CONNECTIONS_MAX: Final = 128
+# Questions have connections of their own: doubt can be settled while every send hangs.
+QUESTIONS_MAX: Final = 16
+# Shorter than the shortest keep-alive in common use (5 s): a connection that the broker closes just when an order
+# leaves on it costs that order its certainty.
+IDLE_SECONDS: Final = 4.0
+# From the first byte sent to the last byte read, by time in force: IOC is worth nothing later, the others can wait.
+ANSWER_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType({"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0})
+QUESTION_SECONDS: Final = 5.0
+ORDER_BYTES_MAX: Final = 256 * 1024
+PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+# With pages of some hundred, tens of thousands of open orders; a broker that goes on beyond that never ends.
+OPEN_ORDER_PAGES_MAX: Final = 200
+# Between two tries to read reports from a broker that does not answer.
+REST_SECONDS: Final = 1.0
+
+log = structlog.get_logger()
+
+
+class HttpVenue:
+    """Speaks the protocol of `wire` to one broker; what it may rely on there is configured."""
+
+    def __init__(
+        self,
+        name: VenueName,
+        *,
+        url: str,
+        dedupe: Dedupe,
+        clock: Clock,
+        acceptance_window: timedelta = timedelta(seconds=10),
+        headers: Mapping[str, str] = MappingProxyType({}),
+        connections_max: int = CONNECTIONS_MAX,
+        idle_seconds: float = IDLE_SECONDS,
+        answer_seconds: Mapping[TimeInForce, float] = ANSWER_SECONDS,
+    ) -> None:
+        self._name = name
+        self._capabilities = Capabilities(dedupe=dedupe, lookup=dedupe != "none", acceptance_window=acceptance_window)
+        self._clock = clock
+        self._answer_seconds = answer_seconds
+        self._sends = Transport(url, connections_max=connections_max, idle_seconds=idle_seconds, headers=headers)
+        self._questions = Transport(url, connections_max=QUESTIONS_MAX, idle_seconds=idle_seconds, headers=headers)
+        self._reports_fail = False
+
+    @property
+    def name(self) -> VenueName:
+        """What the router and the settings call it."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As configured: what a broker really keeps to is in its documents, not in its answers."""
+        return self._capabilities
+
+    async def start(self) -> None:
+        """Be ready to send."""
+        await self._sends.start()
+        await self._questions.start()
+
+    async def close(self) -> None:
+        """Drop every connection; what was under way on one ends in doubt."""
+        await self._sends.close()
+        await self._questions.close()
+
+    async def submit(self, order: Order) -> SendOutcome:
+        """Send an order under its `venue_client_id`, which is also its idempotency key."""
+        exchange = await self._send("/orders", order, encode(_message(order)))
+        outcome = submitted(order, exchange, self._clock.now())
+        if isinstance(exchange, Answer) and exchange.status == 409 and not isinstance(outcome, Accepted):
+            return await self._processed_before(order) or outcome
+        return outcome
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        """Ask to drop an order, by its `venue_client_id`."""
+        exchange = await self._send(f"{_path(order.venue_client_id)}/cancel", order)
+        return cancelled(order, exchange, self._clock.now())
+
+    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+        """The order as the broker has it, or none where it says so; raises VenueUnavailable."""
+        if not self._capabilities.lookup:
+            raise VenueUnavailable(f"{self._name} cannot be asked for an order")
+        answer = await self._find(client_id)
+        return None if answer is None else _shown(answer)
+
+    async def open_orders(self) -> Sequence[VenueOrder]:
+        """Every order that the broker may still fill; raises VenueUnavailable."""
+        found: list[VenueOrder] = []
+        path = "/orders?open=true"
+        for _ in range(OPEN_ORDER_PAGES_MAX):
+            exchange = await self._ask(path, PAGE_BYTES_MAX)
+            page = decoded(exchange.body, OpenOrders) if _is_ok(exchange) else None
+            if page is None:
+                raise self._unavailable(exchange)
+            found += map(_shown, page.orders)
+            if page.next is None:
+                return found
+            path = f"/orders?open=true&after={quoted(page.next, safe='')}"
+        raise VenueUnavailable(f"{self._name}: the open orders do not end")
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        """The next execution reports; the broker waits a short while when there are none."""
+        exchange = await self._ask(f"/reports?after={after}&limit={limit}", PAGE_BYTES_MAX)
+        page = decoded(exchange.body, Reports) if _is_ok(exchange) else None
+        if page is None:
+            # The place is kept even when a report cannot be read: a fill that is skipped is a fill that is lost.
+            if not self._reports_fail:
+                log.error("a venue's reports cannot be read", venue=self._name, error=_described(exchange))
+            self._reports_fail = True
+            await asyncio.sleep(REST_SECONDS)
+            return ReportPage((), after)
+        self._reports_fail = False
+        if not page.reports:
+            return ReportPage((), after)
+        return ReportPage([self._report(report) for report in page.reports], page.last_number)
+
+    def quote(self, symbol: str) -> Quote | None:
+        """None: the market is not known without asking."""
+        return None
+
+    async def _send(self, path: str, order: Order, body: bytes = b"") -> Exchange:
+        return await self._sends.ask(
+            "POST",
+            path,
+            body=body,
+            headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_id},
+            answer_seconds=self._answer_seconds[order.time_in_force],
+            bytes_max=ORDER_BYTES_MAX,
+        )
+
+    async def _ask(self, path: str, bytes_max: int) -> Exchange:
+        return await self._questions.ask("GET", path, answer_seconds=QUESTION_SECONDS, bytes_max=bytes_max)
+
+    async def _find(self, client_id: VenueClientId) -> OrderAnswer | None:
+        exchange = await self._ask(_path(client_id), ORDER_BYTES_MAX)
+        if _is_ok(exchange):
+            answer = decoded(exchange.body, OrderAnswer)
+            if answer is not None and client_id == (answer.client_order_id or answer.idempotency_key):
+                return answer
+        elif isinstance(exchange, Answer) and exchange.status == 404:
+            problem = decoded(exchange.body, ErrorAnswer)
+            # Any other 404 comes from something that knows of no orders at all.
+            if problem is not None and problem.error == UNKNOWN_ORDER:
+                return None
+        raise self._unavailable(exchange)
+
+    async def _processed_before(self, order: Order) -> Accepted | None:
+        """The order that a 409 speaks of, once the broker shows that it is this one."""
+        if not self._capabilities.lookup:
+            return None
+        try:
+            answer = await self._find(order.venue_client_id)
+        except VenueUnavailable:
+            return None
+        return Accepted(answer.broker_order_id) if answer is not None and shows(order, answer) else None
+
+    def _report(self, report: Report) -> ExecutionReport:
+        return ExecutionReport(
+            exec_id=report.exec_id,
+            venue=self._name,
+            venue_client_id=VenueClientId(report.client_order_id),
+            venue_order_id=report.broker_order_id,
+            status=REPORT_STATUS[report.status],
+            last_qty=canonical(report.last_qty),
+            last_price=None if report.last_price is None else canonical(report.last_price),
+            filled_qty_total=canonical(report.filled_qty),
+            reason=report.reason,
+            at=report.at,
+        )
+
+    def _unavailable(self, exchange: Exchange) -> VenueUnavailable:
+        return VenueUnavailable(f"{self._name}: {_described(exchange)}")
+
+
+def _message(order: Order) -> PlaceOrder:
+    return PlaceOrder(
+        idempotency_key=order.venue_client_id,
+        client_order_id=order.venue_client_id,
+        symbol=order.symbol,
+        intent=order.side,
+        qty=order.qty,
+        type=order.type,
+        time_in_force=order.time_in_force,
+        limit_price=order.price,
+        stop_price=order.stop_price,
+        trace_id=order.order_id,
+        meta={"source": "Switchyard"},
+    )
+
+
+def _shown(answer: OrderAnswer) -> VenueOrder:
+    return VenueOrder(
+        venue_client_id=VenueClientId(answer.client_order_id or answer.idempotency_key),
+        venue_order_id=answer.broker_order_id,
+        status=REPORT_STATUS[answer.status],
+        filled_qty=canonical(answer.filled_qty),
+    )
+
+
+def _path(client_id: VenueClientId) -> str:
+    return f"/orders/{quoted(client_id, safe='')}"
+
+
+def _is_ok(exchange: Exchange) -> TypeGuard[Answer]:
+    return isinstance(exchange, Answer) and exchange.status == 200
+
+
+def _described(exchange: Exchange) -> str:
+    match exchange:
+        case Answer(200):
+            return "the answer cannot be read"
+        case Answer(status):
+            return f"HTTP {status}"
+        case NotSent(error) | Lost(error):
+            return error

@@ -1,0 +1,82 @@
+"""A person ends a doubt from the command line, on both engines."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.bootstrap import open_database, upgrade_database
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change
+from switchyard.settings import Settings, load_settings
+from tests.support.build import WORKER, an_accept, state_after
+from tests.support.process import run_command
+
+
+@pytest.fixture
+def environment(tmp_path: Path, engine_settings: dict[str, str]) -> dict[str, str]:
+    return {"SWITCHYARD_DATA_DIR": str(tmp_path / "var"), **engine_settings}
+
+
+def in_doubt(environment: dict[str, str]) -> str:
+    """An order whose send was never answered, in a database that nobody has open."""
+    accepted = an_accept()
+    attempt = decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], "NETWORK_TIMEOUT", None, START)
+    asyncio.run(write(load_settings(environment), [accepted, attempt, doubt]))
+    return accepted.orders[0].order_id
+
+
+async def write(settings: Settings, changes: list[Change]) -> None:
+    await upgrade_database(settings)
+    database = await open_database(settings)
+    for number, change in enumerate(changes):
+        await database.journal.append(0, f"group-{number}", [change], START)
+    await database.close()
+
+
+def resolve(environment: dict[str, str], order_id: str, verdict: str) -> "tuple[int, str]":
+    ended = run_command(
+        "outbox", "resolve", order_id, "--as", verdict, "--by", "night desk", "--reason", "seen in the venue's console",
+        **environment,
+    )  # fmt: skip
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def test_what_is_in_doubt_is_listed(environment: dict[str, str]) -> None:
+    order_id = in_doubt(environment)
+    [row] = json.loads(run_command("outbox", "list", "--json", **environment).stdout)
+    assert row["id"] == order_id
+    assert row["row"]["last_error"] == "NETWORK_TIMEOUT"
+    assert order_id in run_command("outbox", "list", **environment).stdout
+    assert json.loads(run_command("outbox", "list", "--status", "dead", "--json", **environment).stdout) == []
+
+
+@pytest.mark.parametrize(("verdict", "status"), [("sent", "WORKING"), ("not-sent", "ACCEPTED")])
+def test_a_decision_ends_the_doubt_once_and_is_in_the_journal(
+    environment: dict[str, str], verdict: str, status: str
+) -> None:
+    order_id = in_doubt(environment)
+    assert resolve(environment, order_id, verdict) == (0, f"{order_id} {status}\n")
+    code, said = resolve(environment, order_id, verdict)
+    assert code == 1
+    assert "nothing to decide" in said
+    [decision] = asyncio.run(decisions_of(load_settings(environment), order_id))
+    assert decision == {"verdict": verdict, "by": "night desk", "reason": "seen in the venue's console"}
+
+
+async def decisions_of(settings: Settings, order_id: str) -> list[object]:
+    database = await open_database(settings)
+    events = await database.journal.read(0, 0, 100)
+    await database.close()
+    lines = [json.loads(event.line) for event in events]
+    return [line["data"]["decision"] for line in lines if line["type"] == "OperatorDecision"]
+
+
+def test_an_order_that_nobody_knows_cannot_be_decided(environment: dict[str, str]) -> None:
+    in_doubt(environment)
+    code, said = resolve(environment, "ord_" + "0" * 26, "sent")
+    assert code != 0
+    assert "not found" in said
