@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import yaml
@@ -153,7 +153,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: VenueName
     url: str
-    dedupe: str
+    dedupe: Literal["forever", "open_only", "ttl", "none"]
     window: timedelta
     dedupe_ttl: timedelta
     delay: timedelta

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,24 +10,54 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.adapters.venues._template import TemplateVenue
+from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, Venue, VenueRefused
+from switchyard.ports.venue import Accepted, Unsent, Venue, VenueRefused, VenueUnavailable
+from tests.support.simulator import Simulator
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 
 
-@pytest.fixture(params=["paper", "null"])
+# Far from any market: such an order rests.
+FAR = "1"
+
+
+@pytest.fixture(params=["paper", "null", "http"])
 async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
-    clock = ManualClock()
-    if request.param == "null":
-        yield NullVenue(clock=clock)
-        return
-    exchange = PaperExchange(VenueName("sim"), path=tmp_path / "paper.db", catalogue=Catalogue(), clock=clock)
+    opened = {"paper": paper_exchange, "null": null_venue, "http": http_venue}[request.param]
+    async with opened(tmp_path) as venue:
+        yield venue
+
+
+@asynccontextmanager
+async def null_venue(folder: Path) -> AsyncIterator[Venue]:
+    yield NullVenue(clock=ManualClock())
+
+
+@asynccontextmanager
+async def paper_exchange(folder: Path) -> AsyncIterator[Venue]:
+    exchange = PaperExchange(VenueName("sim"), path=folder / "paper.db", catalogue=Catalogue(), clock=ManualClock())
     await exchange.start()
     yield exchange
     await exchange.close()
+
+
+@asynccontextmanager
+async def http_venue(folder: Path) -> AsyncIterator[Venue]:
+    """The adapter over the wire, against the simulator in a process of its own."""
+    simulator = Simulator(folder)
+    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock())
+    try:
+        await simulator.start()
+        await venue.start()
+        yield venue
+    finally:
+        await venue.close()
+        simulator.close()
 
 
 async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) -> None:
@@ -110,10 +141,50 @@ async def test_a_reader_that_remembers_a_lost_row_of_reports_begins_anew(venue: 
     assert page.last_number == 1
 
 
+async def test_an_order_that_rests_is_open_until_it_is_cancelled(venue: Venue) -> None:
+    if isinstance(venue, NullVenue):
+        pytest.skip("nothing rests at the null venue")
+    await venue.submit(an_order("filled"))
+    resting = an_order("resting", price=FAR)
+    answer = await venue.submit(resting)
+    assert isinstance(answer, Accepted)
+    [found] = await venue.open_orders()
+    assert (found.venue_client_id, found.venue_order_id, found.status) == ("resting", answer.venue_order_id, "WORKING")
+    assert await venue.cancel(resting) == answer
+    assert await venue.cancel(resting) == answer
+    assert await venue.open_orders() == []
+    assert [report.status for report in await read_reports(venue, 2)] == ["FILLED", "CANCELED"]
+
+
+async def test_amounts_come_back_exactly(venue: Venue) -> None:
+    if isinstance(venue, NullVenue):
+        pytest.skip("nothing rests at the null venue")
+    # As doubles, neither the quantity nor the price would survive.
+    order = an_order("one", qty="900719925474099", price="1000000000000.001", side="SELL")
+    assert isinstance(await venue.submit(order), Accepted)
+    assert len(await venue.open_orders()) == 1
+    assert isinstance(await venue.submit(order), Accepted)
+    await venue.submit(an_order("two", qty="900719925474099"))
+    [report] = await read_reports(venue, 1)
+    assert (report.last_qty, report.filled_qty_total) == (Decimal("900719925474099"), Decimal("900719925474099"))
+
+
+async def test_a_refused_order_is_not_at_the_venue(venue: Venue) -> None:
+    if isinstance(venue, NullVenue):
+        pytest.skip("the null venue refuses nothing")
+    answer = await venue.submit(an_order("one", price="150.0001"))
+    assert isinstance(answer, VenueRefused)
+    assert "INVALID_PRICE" in answer.reason
+    assert await venue.find_by_client_id(VenueClientId("one")) is None
+
+
 async def test_a_quote_has_two_sides(venue: Venue) -> None:
     quote = venue.quote("USDJPY")
-    assert quote is not None
-    assert 0 < quote.bid <= quote.ask
+    if isinstance(venue, HttpVenue):
+        assert quote is None  # not without asking
+    else:
+        assert quote is not None
+        assert 0 < quote.bid <= quote.ask
 
 
 async def test_ids_are_recognised_for_good_and_can_be_looked_up(venue: Venue) -> None:
@@ -128,3 +199,17 @@ async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
     page = await venue.reports(0, 100)
     assert [report.venue_client_id for report in page.reports] == ["order-2", "order-3", "order-4"]
     assert page.last_number == 5
+
+
+async def test_the_template_is_a_venue_that_claims_nothing() -> None:
+    venue: Venue = TemplateVenue(VenueName("template"))
+    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("none", False)
+    for answer in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
+        assert isinstance(answer, Unsent)
+    with pytest.raises(VenueUnavailable):
+        await venue.find_by_client_id(VenueClientId("one"))
+    with pytest.raises(VenueUnavailable):
+        await venue.open_orders()
+    page = await venue.reports(7, 100)
+    assert (list(page.reports), page.last_number) == ([], 7)
+    assert venue.quote("USDJPY") is None

@@ -27,6 +27,7 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueRefused,
     VenueUnavailable,
 )
 from tests.support.build import VENUE, an_accept
@@ -259,6 +260,22 @@ async def test_a_venue_that_deduplicates_for_good_is_sent_to_again_at_once_but_n
     await late.accept("IOC")
     late.clock.advance(SECOND)
     assert (await late.send()).row("new", 1).status == "uncertain"
+
+
+@pytest.mark.parametrize("answer", [Unsent("CONNECTION_REFUSED"), VenueRefused("DUPLICATE_ID")])
+async def test_a_resend_that_fails_leaves_the_doubt_about_the_first_send(answer: SendOutcome) -> None:
+    house = House("forever")
+    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")  # and yet the venue took it
+    await house.accept()
+    await house.send()
+    house.clock.advance(5 * SECOND)
+    house.venue.answer, house.venue.takes_orders = answer, False
+    state = await house.send()
+    assert state.row("new", 1).attempt == 2
+    assert state.order.status == "UNKNOWN"
+    cancel = decisions.request_cancel(state, house.clock.now())
+    assert cancel is not None
+    assert cancel.orders[0].status == "UNKNOWN", "an order that may be at the venue is not cancelled on the spot"
 
 
 async def test_an_order_that_could_not_leave_in_time_expires_unsent() -> None:

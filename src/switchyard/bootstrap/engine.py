@@ -14,6 +14,7 @@ import structlog
 
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.databases import Database, open_database
 from switchyard.domain.errors import OutcomeUnknown, SettingError, StartRefused, Unavailable
@@ -151,10 +152,12 @@ class Engine:
             if venue_settings.url == "null:":
                 self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock)
                 continue
-            exchange = self._paper_exchange(venue_settings)
-            await exchange.start()
-            stack.push_async_callback(exchange.close)
-            self.venues[venue_settings.name] = exchange
+            venue = (
+                self._paper_exchange(venue_settings) if venue_settings.url == "paper:" else self._broker(venue_settings)
+            )
+            await venue.start()
+            stack.push_async_callback(venue.close)
+            self.venues[venue_settings.name] = venue
 
     def _paper_exchange(self, venue: VenueSettings) -> PaperExchange:
         return PaperExchange(
@@ -165,6 +168,11 @@ class Engine:
             delay=venue.delay,
             partial_steps=venue.partial_steps,
             reject_all=venue.reject_all,
+        )
+
+    def _broker(self, venue: VenueSettings) -> HttpVenue:
+        return HttpVenue(
+            venue.name, url=venue.url, dedupe=venue.dedupe, clock=self.clock, acceptance_window=venue.window
         )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:

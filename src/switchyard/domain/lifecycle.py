@@ -57,7 +57,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "fill": "FILLED",
     },
     "UNKNOWN": {
-        "attempt": "SENDING",  # a resend with the same id, where the venue deduplicates for good
+        "attempt": "UNKNOWN",  # a resend does not end the doubt about the send before it
         "acknowledge": "WORKING",
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",

@@ -212,16 +212,22 @@ class Dispatcher:
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
         exhausted = row.attempt > self._retry_max
         again_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
+        # An outcome speaks of its own attempt. After an earlier one that ended in doubt, only a yes ends the doubt.
+        in_doubt = row.kind == "new" and state.order.status == "UNKNOWN"
         match outcome:
             case Accepted(venue_order_id):
                 return decisions.record_sent(state, row, venue_order_id, now)
             case VenueRefused(reason):
+                if in_doubt:
+                    return decisions.record_doubt(state, row, reason, None, now)
                 return decisions.record_refused(state, row, reason, now)
             case Unsent(error, retry_after):
-                if exhausted:
-                    return decisions.record_refused(state, row, "RETRY_EXHAUSTED", now)
                 if retry_after is not None:
                     again_at = max(again_at, now + retry_after)
+                if in_doubt:
+                    return decisions.record_doubt(state, row, error, None if exhausted else again_at, now)
+                if exhausted:
+                    return decisions.record_refused(state, row, "RETRY_EXHAUSTED", now)
                 return decisions.record_unsent(state, row, error, again_at, now)
             case Ambiguous(error):
                 if self._venues[row.venue].capabilities.dedupe != "forever" or exhausted:

@@ -1,0 +1,85 @@
+"""An adapter to copy: a venue that is never reached, and that says so truthfully in every method.
+
+| method | required | to get right |
+|---|---|---|
+| `name`, `capabilities` | yes | declare no more than the venue's documents promise: how doubt is settled rests on it |
+| `start`, `close` | where there is something to open | not in the port; `bootstrap` calls them |
+| `submit` | yes | under `order.venue_client_id`, once: no retry of the library's own, no redirect |
+| `cancel` | yes | by `order.venue_client_id`; a repeated cancel is harmless |
+| `reports` | yes | numbered by the venue; never a number behind a report that could not be read |
+| `find_by_client_id` | with `lookup=True` | none only where the venue itself says that there is no such order |
+| `open_orders` | with `lookup=True` | all of them, or VenueUnavailable |
+| `quote` | optional | none unless it is known without asking |
+
+What a send came to, and nothing else decides it but whether a byte may have left and what came back:
+
+| what happened | outcome |
+|---|---|
+| refused connection, failed name lookup, no free connection | `Unsent` |
+| throttled before it was looked at (429) | `Unsent`, with `retry_after` |
+| a refusal that the venue's documents call final | `VenueRefused` |
+| an answer that shows this very order | `Accepted` |
+| everything else: time-out, disconnect, 5xx, an answer that cannot be read or is about something else | `Ambiguous` |
+
+Then add the adapter to the fixture of `tests/contract/test_venues.py`.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.orders import Order
+from switchyard.ports.venue import Capabilities, ReportPage, SendOutcome, Unsent, VenueOrder, VenueUnavailable
+
+# How long `reports` waits when there are none: without a wait its reader would ask in a circle.
+WAIT_SECONDS = 0.5
+
+
+class TemplateVenue:
+    """Replace this with one sentence on what stands behind it."""
+
+    def __init__(self, name: VenueName) -> None:
+        self._name = name
+
+    @property
+    def name(self) -> VenueName:
+        """What the router and the settings call it."""
+        return self._name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The weakest there are: at most once, and a person decides what is in doubt."""
+        return Capabilities(dedupe="none", lookup=False, acceptance_window=timedelta(seconds=10))
+
+    async def start(self) -> None:
+        """Open what is needed to send."""
+
+    async def close(self) -> None:
+        """Give it back; what is under way ends in doubt, never in silence."""
+
+    async def submit(self, order: Order) -> SendOutcome:
+        """Send an order under its `venue_client_id`."""
+        return Unsent("NOT_IMPLEMENTED")
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        """Ask to drop an order, by its `venue_client_id`."""
+        return Unsent("NOT_IMPLEMENTED")
+
+    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+        """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
+        raise VenueUnavailable(f"{self._name} cannot be asked for an order")
+
+    async def open_orders(self) -> Sequence[VenueOrder]:
+        """Every order that the venue may still fill; raises VenueUnavailable where the venue cannot tell."""
+        raise VenueUnavailable(f"{self._name} cannot be asked for its open orders")
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        """The next execution reports; waits a short while when there are none."""
+        await asyncio.sleep(WAIT_SECONDS)
+        return ReportPage((), after)
+
+    def quote(self, symbol: str) -> Quote | None:
+        """The market right now, where it is known without asking."""
+        return None
