@@ -48,6 +48,7 @@ class Process:
             "JWT_HS256_SECRET": SECRET,
             **settings,
         }
+        self.arguments: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -73,7 +74,7 @@ class Process:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = (self.folder / f"{self.role}-{self.port}.log").open("ab")
         self._process = subprocess.Popen(
-            [str(COMMAND), self.role],
+            [str(COMMAND), self.role, *self.arguments],
             env=clean_environment(**self.settings),
             cwd=self.folder,
             stdout=self._log,
