@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from tests.support.load import FINAL, Client, pages
 from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command, until
+from tests.support.process import DEADLINE_SECONDS, ROOT, Process, run_command, until
 
 ROUNDS = 3
+# Long enough for all that a sound process does here (some seconds), so that what has not moved by then never will.
+PLANTED_SECONDS = 20.0
 FAULTS = ("drop_answer=0.08", "accepted_5xx=0.08", "refused_5xx=0.05", "rate_limit=0.05", "garbage=0.04")
 
 
@@ -82,7 +85,33 @@ async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
         worker.close()
 
 
-async def killed_under_load(gateway: Process, *, victim: Process) -> list[dict[str, Any]]:
+@pytest.mark.parametrize(
+    ("bug", "dedupe", "shows_as"),
+    [
+        ("blind_requeue", "open_only", "the venue took an order twice"),
+        ("sent_before_sending", "forever", "waited in vain"),
+        ("doubt_is_rejection", "forever", "was executed after all"),
+        ("keys_are_forgotten", "forever", "stands for two orders"),
+    ],
+)
+async def test_the_harness_fails_when_a_bug_is_planted(bug: str, dedupe: str, shows_as: str, tmp_path: Path) -> None:
+    simulator = Simulator(tmp_path / "venue", dedupe)
+    process = Process(tmp_path, **venue_settings(dedupe, simulator), PYTHONPATH=str(ROOT))
+    process.command = [sys.executable, "-m", "tests.support.planted", bug]
+    try:
+        await simulator.start()
+        await process.start()
+        with pytest.raises(AssertionError, match=shows_as):
+            orders = await killed_under_load(process, victim=process, seconds_max=PLANTED_SECONDS)
+            check(dedupe, simulator, orders)
+    finally:
+        process.close()
+        simulator.close()
+
+
+async def killed_under_load(
+    gateway: Process, *, victim: Process, seconds_max: float = DEADLINE_SECONDS
+) -> list[dict[str, Any]]:
     """Orders as they stand after some deaths, once nothing moves any more."""
     chance = random.Random(7)
     client = Client(gateway)
@@ -100,13 +129,15 @@ async def killed_under_load(gateway: Process, *, victim: Process) -> list[dict[s
         while client.unknown:
             for key in list(client.unknown):
                 await client.post(session, key)
+        for key in list(client.acknowledged)[:100]:
+            await client.post(session, key)  # the same order again, or the client says so
         settled: list[dict[str, Any]] = []
 
         async def nothing_moves() -> bool:
             settled[:] = await pages(session, gateway)
             return all(order["status"] in FINAL or is_in_doubt(order, victim) for order in settled)
 
-        await until(nothing_moves)
+        await until(nothing_moves, seconds_max)
     assert {order["orderId"] for order in settled} == set(client.acknowledged.values())
     return settled
 
@@ -126,6 +157,7 @@ def check(dedupe: str, simulator: Simulator, orders: list[dict[str, Any]]) -> No
         match order["status"]:
             case "FILLED":
                 assert (taken, order["filledQty"]) == (1, 1000)
+                assert order["reason"] is None, f"{order} was said to have failed, and was executed after all"
             case "EXPIRED" | "REJECTED":
                 assert (taken, order["filledQty"]) == (0, 0), f"{order} was executed after all"
             case "UNKNOWN":

@@ -20,6 +20,7 @@ from switchyard.entrypoints.http.auth import issue_token
 # Generous: a start is waited for as an event, and only a hung one comes near this.
 DEADLINE_SECONDS = 60.0
 SECRET = "0123456789abcdef0123456789abcdef-for-tests"
+ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("switchyard")
 
 
@@ -49,6 +50,7 @@ class Process:
             **settings,
         }
         self.arguments: list[str] = []
+        self.command = [str(COMMAND)]
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -74,7 +76,7 @@ class Process:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._log = (self.folder / f"{self.role}-{self.port}.log").open("ab")
         self._process = subprocess.Popen(
-            [str(COMMAND), self.role, *self.arguments],
+            [*self.command, self.role, *self.arguments],
             env=clean_environment(**self.settings),
             cwd=self.folder,
             stdout=self._log,
@@ -130,9 +132,9 @@ class Process:
         return code
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds_max: float = DEADLINE_SECONDS) -> None:
     """Wait for something that will happen, with a deadline that only a defect reaches."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + seconds_max
     while True:
         found = condition()
         if found if isinstance(found, bool) else await found:
