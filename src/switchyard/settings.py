@@ -142,7 +142,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", _whole(1, 1000), "Sends of one batch; times the parallelism, the sends that may be under way."),
     Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", _whole(1, 64), "Batches that may be under way at once."),
     Setting("OUTBOX_RETRY_MAX", "outbox_retry_max", "8", _whole(0, 1000), "Attempts after the first before a row is dead."),
-    Setting("OUTBOX_STUCK_THRESHOLD_MIN", "outbox_stuck_after", "10", lambda value: timedelta(minutes=_whole(1, 1440)(value)),
+    Setting("OUTBOX_STUCK_THRESHOLD_MIN", "outbox_stuck_after", "10", lambda value: _seconds(0.01, 1440)(value) * 60,
             "Minutes after which a send without an outcome is in doubt."),
     Setting("OUTBOX_IDLE_SLEEP_MS", "outbox_idle_sleep_ms", "200", _whole(1, 60_000), "How often an idle worker looks for work, at the least."),
 )  # fmt: skip

@@ -1,7 +1,6 @@
 """Processes die and answers get lost: the venue's own log shows each order at most once, in every class of venue."""
 
 import asyncio
-import json
 import random
 import sys
 from collections import Counter
@@ -15,43 +14,20 @@ import pytest
 from tests.support.load import FINAL, Client, pages
 from tests.support.postgres import PostgresServer
 from tests.support.process import DEADLINE_SECONDS, ROOT, Process, run_command, until
+from tests.support.simulator import Simulator, venue_settings
 
 ROUNDS = 3
 # Long enough for all that a sound process does here (some seconds), so that what has not moved by then never will.
 PLANTED_SECONDS = 20.0
-FAULTS = ("drop_answer=0.08", "accepted_5xx=0.08", "refused_5xx=0.05", "rate_limit=0.05", "garbage=0.04")
-
-
-class Simulator(Process):
-    """The venue simulator as a process of its own."""
-
-    def __init__(self, folder: Path, dedupe: str) -> None:
-        super().__init__(folder, "venue-sim")
-        self.book = folder / "venue.log"
-        faults = [word for fault in FAULTS for word in ("--fault", fault)]
-        self.arguments = ["--port", str(self.port), "--log", str(self.book), "--dedupe", dedupe, *faults]
-
-    def executions(self) -> Counter[str]:
-        """How often the venue took on each of our orders, by order id."""
-        lines = [json.loads(line) for line in self.book.read_text("utf-8").splitlines()]
-        return Counter(line["trace_id"] for line in lines if line["event"] == "order")
+FAULTS = {"drop_answer": 0.08, "accepted_5xx": 0.08, "refused_5xx": 0.05, "rate_limit": 0.05, "garbage": 0.04}
 
 
 @pytest.fixture(params=["forever", "open_only", "none"])
 async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, Simulator]]:
-    simulator = Simulator(tmp_path / "venue", request.param)
+    simulator = Simulator(tmp_path / "venue", request.param, FAULTS)
     await simulator.start()
     yield request.param, simulator
     simulator.close()
-
-
-def venue_settings(dedupe: str, simulator: Simulator) -> dict[str, str]:
-    return {
-        "VENUE_URL_SIM": simulator.url,
-        "VENUE_DEDUPE_SIM": dedupe,
-        "VENUE_WINDOW_SEC_SIM": "2",
-        "SWITCHYARD_LOG_LEVEL": "warning",
-    }
 
 
 async def test_the_whole_process_on_sqlite_killed_under_load_executes_nothing_twice(
@@ -95,7 +71,7 @@ async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
     ],
 )
 async def test_the_harness_fails_when_a_bug_is_planted(bug: str, dedupe: str, shows_as: str, tmp_path: Path) -> None:
-    simulator = Simulator(tmp_path / "venue", dedupe)
+    simulator = Simulator(tmp_path / "venue", dedupe, FAULTS)
     process = Process(tmp_path, **venue_settings(dedupe, simulator), PYTHONPATH=str(ROOT))
     process.command = [sys.executable, "-m", "tests.support.planted", bug]
     try:

@@ -107,6 +107,11 @@ class Process:
         """SIGKILL: no chance to tidy up."""
         self._end(signal.SIGKILL)
 
+    def send(self, number: signal.Signals) -> None:
+        """Pause it, or let it go on."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         return self._end(signal.SIGTERM)

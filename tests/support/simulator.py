@@ -1,55 +1,39 @@
-"""The venue simulator in a process of its own, and what its log says."""
+"""The venue simulator as tests run it, and a worker's settings for it."""
 
-import subprocess
+import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import msgspec
 
-from tests.support.process import COMMAND, Process, clean_environment
+from tests.support.process import Process
 
 
 class Simulator(Process):
-    """`switchyard venue-sim` on a free port; `start` returns once it answers."""
+    """The venue simulator as a process of its own."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, dedupe: str, faults: Mapping[str, float] | None = None) -> None:
         super().__init__(folder, "venue-sim")
-        self.options = options
-        self.events_path = folder / "venue.jsonl"
+        self.book = folder / "venue.log"
+        words = [word for name, value in (faults or {}).items() for word in ("--fault", f"{name}={value}")]
+        self.arguments = ["--port", str(self.port), "--log", str(self.book), "--dedupe", dedupe, *words]
 
-    def spawn(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._log = (self.folder / f"{self.role}-{self.port}.log").open("ab")
-        arguments = ["--port", str(self.port), "--log", str(self.events_path), *self.options]
-        self._process = subprocess.Popen(
-            [str(COMMAND), self.role, *arguments],
-            env=clean_environment(),
-            cwd=self.folder,
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+    def executions(self) -> Counter[str]:
+        """How often the venue took on each of our orders, by order id."""
+        lines = [json.loads(line) for line in self.book.read_text("utf-8").splitlines()]
+        return Counter(line["trace_id"] for line in lines if line["event"] == "order")
 
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The complete lines of its log, all or of one kind."""
-        text = self.events_path.read_bytes()
-        lines = [msgspec.json.decode(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
-        return [line for line in lines if kind is None or line["event"] == kind]
-
-    def orders(self) -> Counter[str]:
-        """How often each client order id was taken on."""
-        return Counter(line["client_order_id"] for line in self.events("order"))
-
-    async def set_faults(self, **faults: float) -> None:
-        """Let it go wrong in these ways, besides the ones already set."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/admin/faults", json=faults) as response,
-        ):
+    async def set_faults(self, session: aiohttp.ClientSession, faults: Mapping[str, float]) -> None:
+        """Change how it misbehaves from now on."""
+        async with session.post(f"{self.url}/admin/faults", json=dict(faults)) as response:
             assert response.status == 200, await response.text()
 
-    async def clear_faults(self) -> None:
-        """Let it go right."""
-        async with aiohttp.ClientSession() as session, session.delete(f"{self.url}/admin/faults") as response:
-            assert response.status == 200
+
+def venue_settings(dedupe: str, simulator: Simulator) -> dict[str, str]:
+    return {
+        "VENUE_URL_SIM": simulator.url,
+        "VENUE_DEDUPE_SIM": dedupe,
+        "VENUE_WINDOW_SEC_SIM": "2",
+        "SWITCHYARD_LOG_LEVEL": "warning",
+    }
