@@ -126,7 +126,10 @@ class Process:
     def wait(self) -> int:
         """The exit code, once it has ended by itself."""
         assert self._process is not None
-        return self._process.wait(DEADLINE_SECONDS)
+        assert self._log is not None
+        code = self._process.wait(DEADLINE_SECONDS)
+        self._log.close()
+        return code
 
     def _end(self, how: signal.Signals) -> int:
         assert self._process is not None

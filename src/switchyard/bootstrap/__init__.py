@@ -2,6 +2,7 @@
 
 from switchyard.bootstrap.databases import (
     Database,
+    accept_restored,
     decide_doubt,
     open_database,
     order_dump,
@@ -17,6 +18,7 @@ __all__ = [
     "Database",
     "Engine",
     "Role",
+    "accept_restored",
     "decide_doubt",
     "open_database",
     "order_dump",

@@ -15,18 +15,25 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
 from switchyard.domain.ids import ULID_RANDOM_BITS, ulid
 from switchyard.domain.outbox import OrderState
+from switchyard.flow.decide import Commit
 from switchyard.flow.operate import end_doubt
+from switchyard.flow.restore import declare_restored
+from switchyard.flow.verify import head_path_of
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Liveness, OutboxListing, Queries
-from switchyard.ports.rebuild import OrderDump
+from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings
+
+
+class EpochJournal(Journal, Epochs, Protocol):
+    """A journal whose past can be replaced."""
 
 
 class Database(Protocol):
     """What an engine offers, whichever it is."""
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> EpochJournal:
         """The write port."""
         ...
 
@@ -100,14 +107,34 @@ def outbox_listing(settings: Settings) -> OutboxListing:
 
 async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> OrderState:
     """Record a person's decision, straight into the journal."""
-    clock, randomness = SystemClock(), SystemRandomness()
     database = await open_database(settings)
+    try:
+        commit = committing(database)
+        clock = SystemClock()
+        return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
+    finally:
+        await database.close()
+
+
+async def accept_restored(settings: Settings) -> tuple[int, int]:
+    """Take an older database for the true one: a new epoch, doubt about all that is unfinished, audit files aside."""
+    database = await open_database(settings)
+    try:
+        epoch, rows = await declare_restored(database.journal, database.queries, committing(database), SystemClock())
+    finally:
+        await database.close()
+    for path in (settings.audit_path, head_path_of(settings.audit_path)):
+        if path.exists():
+            path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
+    return epoch, rows
+
+
+def committing(database: Database) -> Commit:
+    """Commits of a tool that is the only one of its process to write: each change in a group of its own."""
+    clock, randomness = SystemClock(), SystemRandomness()
 
     async def commit(change: Change) -> Outcome:
         group_id = ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))
         return (await database.journal.append(0, group_id, [change], clock.now()))[0]
 
-    try:
-        return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
-    finally:
-        await database.close()
+    return commit

@@ -162,7 +162,7 @@ def record_doubt(
         moved = _moved(row, now, status="uncertain", worker=suspect, last_error=error)
     if row.kind == "cancel":
         return _change("OrderUncertain", _touched(state.order, now), (moved,))
-    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
+    if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # reports have settled it meanwhile
     return _change("OrderUncertain", _stepped(state.order, "doubt", now), (moved,))
 

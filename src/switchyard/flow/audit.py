@@ -322,8 +322,8 @@ class AuditWriter:
         if place.seq > head.seq:
             raise HistoryMismatch(
                 f"{name} is at seq {place.seq}, the journal at {head.seq}: an older database seems to have been "
-                "restored. Nothing was sent. Bring the newer database back, or, if the older one is meant, move the "
-                "audit file and its .head aside to have them begun anew"
+                "restored. Nothing was sent. Bring the newer database back, or, if the older one is meant, run "
+                "`switchyard db restored`"
             )
         if place.seq == 0:
             return

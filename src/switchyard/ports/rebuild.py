@@ -54,3 +54,11 @@ class OrderDump(Protocol):
     def all_orders(self) -> AsyncIterator[Order]:
         """Every order, sorted by the bytes of its id."""
         ...
+
+
+class Epochs(Protocol):
+    """The journal's identity, which changes when its past was replaced."""
+
+    async def open_epoch(self) -> int:
+        """Begin the next epoch; events from now on carry its number."""
+        ...

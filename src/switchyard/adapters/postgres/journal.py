@@ -112,6 +112,16 @@ class PostgresJournal:
         found = await self._reader.rows("SELECT name, epoch, seq, hash FROM reader_cursors WHERE name = $1", name)
         return Cursor(**found[0]) if found else None
 
+    async def open_epoch(self) -> int:
+        """Begin the next epoch; events from now on carry its number."""
+        sql = "UPDATE journal_heads SET epoch = epoch + 1 WHERE shard = 0 RETURNING epoch"
+        async with self._turn:
+            connection = await self._connected()
+            found: int | None = await connection.fetchval(sql)
+        if found is None:
+            raise JournalUnavailable("the journal is empty: there is nothing that could have been restored")
+        return found
+
     async def close(self) -> None:
         """Wait for the group under way, then disconnect."""
         async with self._turn:

@@ -110,6 +110,15 @@ class SqliteJournal:
         row = await self._connections.read(lambda connection: connection.execute(sql, (name,)).fetchone())
         return None if row is None else Cursor(name=row[0], epoch=row[1], seq=row[2], hash=row[3])
 
+    async def open_epoch(self) -> int:
+        """Begin the next epoch; events from now on carry its number."""
+        return await self._connections.write(self._open_epoch)
+
+    def _open_epoch(self, connection: apsw.Connection) -> int:
+        connection.execute("UPDATE journal_heads SET epoch = epoch + 1 WHERE shard = 0")
+        self._head, self._at = self._read_head(connection)
+        return self._head.epoch
+
     @staticmethod
     def _read_head(connection: apsw.Connection) -> tuple[Head, datetime]:
         row = connection.execute("SELECT epoch, seq, hash, at FROM journal_heads WHERE shard = 0").fetchone()

@@ -36,6 +36,21 @@ def upgrade(json: JsonOption = False) -> None:
 
 
 @database.command()
+def restored(json: JsonOption = False) -> None:
+    """Say that an older backup was restored: a new epoch, and doubt about everything unfinished.
+
+    Run it once, with nothing else running, before the first start. Nothing is sent before the venue was asked.
+    """
+    from switchyard.bootstrap import accept_restored
+
+    epoch, rows = asyncio.run(accept_restored(load_settings()))
+    if json:
+        print_json({"epoch": epoch, "rows": rows})
+    else:
+        typer.echo(f"epoch {epoch}: {rows} unfinished rows are in doubt until their venues were asked")
+
+
+@database.command()
 def digest(json: JsonOption = False) -> None:
     """Print a digest over all orders, to compare with a replay's."""
     from switchyard.bootstrap import order_dump
