@@ -18,8 +18,8 @@ from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Unsent, Venue, VenueRefused, VenueUnavailable
-from tests.support.simulator import Simulator
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
+from tests.support.venue_process import VenueProcess
 
 # Far from any market: such an order rests.
 FAR = "1"
@@ -54,7 +54,7 @@ async def paper_exchange(folder: Path) -> AsyncIterator[Venue]:
 @asynccontextmanager
 async def http_venue(folder: Path) -> AsyncIterator[Venue]:
     """The adapter over the wire, against the simulator in a process of its own."""
-    simulator = Simulator(folder)
+    simulator = VenueProcess(folder)
     venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock())
     try:
         await simulator.start()

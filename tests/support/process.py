@@ -67,6 +67,10 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def headers(self, account: str = "demo", key: str | None = None) -> dict[str, str]:
         token = issue_token(SECRET, account, clock=SystemClock(), ttl=timedelta(hours=1))
         headers = {"Authorization": f"Bearer {token}"}
@@ -74,6 +78,8 @@ class Process:
 
     def spawn(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._log is not None:
+            self._log.close()
         self._log = (self.folder / f"{self.role}-{self.port}.log").open("ab")
         self._process = subprocess.Popen(
             [*self.command, self.role, *self.arguments],

@@ -1,6 +1,6 @@
 """Doubt ends by evidence: what the venue has is adopted, and only what it certainly has not is sent again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -46,6 +46,7 @@ class ScriptedVenue:
         self.orders: dict[VenueClientId, int] = {}
         self.takes_orders = True
         self.can_be_asked = True
+        self.while_asked: Callable[[], None] | None = None
 
     async def submit(self, order: Order) -> SendOutcome:
         if self.takes_orders:
@@ -58,7 +59,10 @@ class ScriptedVenue:
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
         if not self.can_be_asked:
             raise VenueUnavailable("no answer")
-        if client_id not in self.orders:
+        found = client_id in self.orders
+        if self.while_asked is not None:
+            self.while_asked()
+        if not found:
             return None
         return VenueOrder(venue_client_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
 
@@ -195,6 +199,18 @@ async def test_what_is_absent_is_sent_again_only_after_the_acceptance_window() -
     state = await house.send()
     assert (state.order.status, house.sent_count()) == ("WORKING", 1)
     assert state.row("new", 1).attempt == 2
+
+
+async def test_absent_counts_from_when_the_venue_was_asked_not_from_when_it_answered() -> None:
+    house = House("open_only")
+    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await house.accept()
+    await house.send()
+    house.clock.advance(WINDOW - SECOND)
+    house.venue.while_asked = lambda: house.clock.advance(5 * SECOND)
+    assert await house.resolver.run_once() == 0
+    house.venue.while_asked = None
+    assert await house.resolver.run_once() == 1
 
 
 async def test_without_lookup_only_a_person_can_tell() -> None:

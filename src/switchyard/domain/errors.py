@@ -21,6 +21,7 @@ SwitchyardError
 ├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
 ├── ChainBroken               a line of an audit file was changed (flow/verify.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/replay.py)
+├── VenueUnavailable          a venue cannot be asked right now (ports/venue.py)
 ├── ClientError               what the SDK raises (client/errors.py)
 └── StartRefused              the process must not run like this
     ├── SettingError          a setting is wrong; names it

@@ -67,11 +67,11 @@ class Resolver:
             return False  # nobody can be asked: a person decides
         try:
             async with self._questions:
+                # Absent means absent when we asked: an order may have turned up while the answer was under way.
+                asked_at = self._clock.now()
                 found = await venue.find_by_client_id(due.row.venue_client_id)
         except VenueUnavailable:
             return False
-        # What was true when the venue was asked is what counts, so the time is taken from before the writing.
-        asked_at = self._clock.now()
         sender_gone = due.row.worker is None or due.row.worker in await self._liveness.dead([due.row.worker])
 
         def decision(newest: OrderState) -> Change | None:

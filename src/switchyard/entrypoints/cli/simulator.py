@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from switchyard.domain.errors import SettingError
 from switchyard.ports.venue import Dedupe
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    door = _Door(host, port)
+    door = _Door(host, port, stop)
     simulator = VenueSimulator(
         log,
         clock=SystemClock(),
@@ -86,8 +87,9 @@ async def _serve(
 class _Door:
     """The listening server, which a fault may close for a while."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, stop: asyncio.Event) -> None:
         self._host = host
+        self._stop_all = stop
         self._server: HttpServer | None = None
         self._shut: asyncio.Task[None] | None = None
         self.port = port
@@ -116,7 +118,13 @@ class _Door:
     async def _shut_and_open(self, seconds: float) -> None:
         await self._stop()
         await asyncio.sleep(seconds)
-        await self.open(self._app)
+        try:
+            await self.open(self._app)
+        except SettingError as error:  # somebody else took the port
+            typer.echo(f"switchyard: {error}", err=True)
+            self._stop_all.set()
+        else:
+            typer.echo("switchyard venue-sim is open again", err=True)
 
     async def _stop(self) -> None:
         if self._server is not None:

@@ -1,6 +1,7 @@
 """Answers of the simulator, and the ways in which one can fail to arrive."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 import msgspec
@@ -71,11 +72,14 @@ class Sender:
         await self._close()
 
     async def send_slowly(self, answer: Answer, pause_seconds: float) -> None:
-        """The body byte by byte."""
+        """The body byte by byte, as long as somebody reads it."""
         body = await self._begin(answer)
         for place in range(len(body)):
             await self._send({"type": "http.response.body", "body": body[place : place + 1], "more_body": True})
-            await asyncio.sleep(pause_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self._receive()  # nothing but the end of the connection is left to come
+                    return
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _begin(self, answer: Answer) -> bytes:

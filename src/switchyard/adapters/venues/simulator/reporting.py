@@ -23,7 +23,7 @@ class Reporting:
         self._plan = plan
         self._clock = clock
         self._row: list[Report] = []
-        self._overtaken: list[Report] = []
+        self._overtaken: Report | None = None
         self._news = asyncio.Event()
 
     def restore(self, told: Sequence[Report], untold: Sequence[Report]) -> None:
@@ -37,8 +37,8 @@ class Reporting:
         loop = asyncio.get_running_loop()
         if seconds := self._plan.seconds("late_reports"):
             loop.call_later(seconds, self._tell, report)
-        elif self._plan.hits("reordered_reports"):
-            self._overtaken.append(report)
+        elif self._overtaken is None and self._plan.hits("reordered_reports"):
+            self._overtaken = report
             loop.call_later(HELD_SECONDS, self._tell_overtaken)
         else:
             self._tell(report)
@@ -63,9 +63,9 @@ class Reporting:
         return Reports(reports=reports, last_number=place + len(reports))
 
     def _tell_overtaken(self) -> None:
-        overtaken, self._overtaken = self._overtaken, []
-        for report in overtaken:
-            self._tell(report)
+        overtaken, self._overtaken = self._overtaken, None
+        if overtaken is not None:
+            self._tell(overtaken)
 
     def _tell(self, report: Report) -> None:
         self._row.append(report)

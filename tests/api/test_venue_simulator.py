@@ -1,0 +1,263 @@
+"""What a test of exactly-once may rely on: the simulator's log, its memory of ids, and its restarts."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import Accepted
+from tests.support.process import run_command
+from tests.support.venue_orders import an_order, read_reports
+from tests.support.venue_process import VenueProcess
+
+FAR = "1"
+
+
+@asynccontextmanager
+async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
+    simulator = VenueProcess(folder, *options)
+    try:
+        yield await _started(simulator)
+    finally:
+        simulator.close()
+
+
+async def _started(simulator: VenueProcess) -> VenueProcess:
+    await simulator.start()
+    return simulator
+
+
+@asynccontextmanager
+async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
+    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="open_only", clock=SystemClock())
+    await venue.start()
+    try:
+        yield venue
+    finally:
+        await venue.close()
+
+
+def a_body(client_id: str = "one", **changes: Any) -> dict[str, Any]:
+    return {
+        "idempotency_key": client_id,
+        "client_order_id": client_id,
+        "symbol": "USDJPY",
+        "intent": "BUY",
+        "qty": 1000,
+        "type": "MARKET",
+        "time_in_force": "IOC",
+        **changes,
+    }
+
+
+async def posted(simulator: VenueProcess, body: object, key: str | None = "one") -> tuple[int, Any]:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{simulator.url}/orders", data=msgspec.json.encode(body), headers=headers) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def got(simulator: VenueProcess, path: str) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.get(simulator.url + path) as response:
+        return response.status, await response.json()
+
+
+async def test_an_order_leaves_one_line_however_often_it_is_posted(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator, adapter(simulator) as venue:
+        answers = await asyncio.gather(*(venue.submit(an_order(f"order-{n % 10}")) for n in range(200)))
+        assert len(set(answers)) == 10
+        assert simulator.orders() == Counter({f"order-{n}": 1 for n in range(10)})
+        [line] = [line for line in simulator.events("order") if line["client_order_id"] == "order-3"]
+        assert answers[3] == Accepted(line["venue_order_id"])
+        assert (line["exec_id"], line["qty"], line["price"], line["trace_id"]) == (None, 1000, None, "ord_order-3")
+        assert len(simulator.events("fill")) == 10
+
+
+async def test_what_was_answered_is_in_the_log_when_the_process_is_killed_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator, adapter(simulator) as venue:
+        answered: dict[str, str] = {}
+
+        async def submit(number: int) -> None:
+            outcome = await venue.submit(an_order(f"order-{number}"))
+            if isinstance(outcome, Accepted):
+                answered[f"order-{number}"] = outcome.venue_order_id
+
+        sends = [asyncio.create_task(submit(number)) for number in range(500)]
+        await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
+        simulator.kill()
+        logged = {line["client_order_id"]: line["venue_order_id"] for line in simulator.events("order")}
+        # Answers that were on their way when the process died count as well.
+        await asyncio.gather(*sends)
+        assert answered
+        assert answered.items() <= logged.items()
+
+
+@pytest.mark.parametrize(
+    ("options", "filled_again", "open_again"),
+    [
+        (["--dedupe", "forever"], 1, 1),
+        (["--dedupe", "open_only"], 2, 1),
+        (["--dedupe", "ttl", "--dedupe-ttl", "3600"], 1, 1),
+        (["--dedupe", "ttl", "--dedupe-ttl", "0"], 2, 2),
+        (["--dedupe", "none"], 2, 2),
+    ],
+    ids=["forever", "open_only", "ttl", "ttl 0", "none"],
+)
+async def test_a_repeated_id_is_recognised_as_long_as_configured_even_over_a_restart(
+    tmp_path: Path, options: list[str], filled_again: int, open_again: int
+) -> None:
+    async with running(tmp_path, *options) as simulator:
+        orders = [an_order("filled"), an_order("open", price=FAR)]
+        async with adapter(simulator) as venue:
+            first = [await venue.submit(order) for order in orders]
+            again = [await venue.submit(order) for order in orders]
+        assert simulator.orders() == {"filled": filled_again, "open": open_again}
+        assert [one == other for one, other in zip(first, again, strict=True)] == [filled_again == 1, open_again == 1]
+        simulator.kill()
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            for order in orders:
+                await venue.submit(order)
+        assert simulator.orders() == {"filled": 2 * filled_again - 1, "open": 2 * open_again - 1}
+
+
+async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        resting = an_order("open", price=FAR)
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("filled"))
+            accepted = await venue.submit(resting)
+            before = await read_reports(venue, 1)
+        simulator.kill()
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            [found] = await venue.open_orders()
+            assert accepted == Accepted(found.venue_order_id)
+            assert await venue.cancel(resting) == accepted
+            await venue.submit(an_order("later"))
+            after = await read_reports(venue, 3)
+        assert after[0] == before[0]
+        assert [(report.venue_client_id, report.status) for report in after] == [
+            ("filled", "FILLED"),
+            ("open", "CANCELED"),
+            ("later", "FILLED"),
+        ]
+        assert len({report.exec_id for report in after}) == 3
+        assert [line["number"] for line in simulator.events("report")] == [1, 2, 3]
+
+
+async def test_a_crash_in_the_middle_of_a_group_neither_loses_nor_doubles_a_fill(tmp_path: Path) -> None:
+    """Whatever part of the last group reached the file: a restart makes the rest of it happen, once."""
+    async with running(tmp_path, "--fault", "partial_fills=3") as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one"))
+        simulator.kill()
+        whole = simulator.events_path.read_bytes()
+        lines = whole.splitlines(keepends=True)
+        assert [line["event"] for line in simulator.events()] == ["order"] + ["fill", "report"] * 3
+        for kept in range(1, len(lines)):
+            simulator.events_path.write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+            await simulator.start()
+            async with adapter(simulator) as venue:
+                reports: list[ExecutionReport] = await read_reports(venue, 3)
+                found = await venue.find_by_client_id(VenueClientId("one"))
+            simulator.kill()
+            assert found is not None and (found.status, int(found.filled_qty)) == ("FILLED", 1000)
+            assert sorted(report.exec_id[-2:] for report in reports) == ["-1", "-2", "-3"]
+            assert sum(report.last_qty for report in reports) == 1000
+            assert (simulator.orders()["one"], len(simulator.events("fill"))) == (1, 3)
+
+
+async def test_two_simulators_never_write_one_log(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        second = run_command("venue-sim", "--port", "0", "--log", str(simulator.events_path))
+        assert second.returncode == 4
+        assert "another process writes" in second.stderr
+
+
+def test_a_log_that_is_not_the_simulators_is_refused(tmp_path: Path) -> None:
+    log = tmp_path / "other.jsonl"
+    log.write_text('{"event":"party"}\n')
+    refused = run_command("venue-sim", "--port", "0", "--log", str(log))
+    assert refused.returncode == 4
+    assert "line 1" in refused.stderr
+    assert log.read_text() == '{"event":"party"}\n'
+
+
+async def test_it_ends_in_order_when_told_to(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        assert simulator.stop() == 0
+        assert "Traceback" not in simulator.log
+
+
+@pytest.mark.parametrize(
+    ("body", "key", "status", "error"),
+    [
+        (a_body(), None, 422, "IDEMPOTENCY_MISMATCH"),
+        (a_body(), "two", 422, "IDEMPOTENCY_MISMATCH"),
+        (a_body(limt_price=1), "one", 422, "VALIDATION_ERROR"),
+        (a_body(qty="many"), "one", 422, "VALIDATION_ERROR"),
+        (a_body(qty=0.5), "one", 400, "INVALID_QTY"),
+        (a_body(type="STOP", stop_price=1), "one", 400, "UNSUPPORTED_TYPE"),
+        (a_body(meta={"note": "x" * 70_000}), "one", 413, "BODY_TOO_LARGE"),
+    ],
+)
+async def test_a_body_that_breaks_the_protocol_is_refused_by_name(
+    tmp_path: Path, body: dict[str, Any], key: str | None, status: int, error: str
+) -> None:
+    async with running(tmp_path) as simulator:
+        answer = await posted(simulator, body, key)
+        assert (answer[0], answer[1]["error"]) == (status, error)
+        assert simulator.orders() == {}
+
+
+async def test_an_id_that_stands_for_another_order_is_a_conflict(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        assert (await posted(simulator, a_body()))[0] == 200
+        status, answer = await posted(simulator, a_body(qty=2000))
+        assert (status, answer["error"]) == (409, "ID_REUSED")
+        assert simulator.orders() == {"one": 1}
+
+
+async def test_the_statement_has_every_fill_once_whatever_the_reports_repeat(tmp_path: Path) -> None:
+    async with running(tmp_path, "--fault", "duplicate_reports=1", "--fault", "partial_fills=2") as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one", side="SELL", qty="3001"))
+            reports = await read_reports(venue, 4)
+        assert len(reports) == 4
+        _, statement = await got(simulator, "/statement")
+        assert [(line["qty"], line["intent"], line["symbol"]) for line in statement["fills"]] == [
+            (1501, "SELL", "USDJPY"),
+            (1500, "SELL", "USDJPY"),
+        ]
+        _, rest = await got(simulator, "/statement?after=1")
+        assert (len(rest["fills"]), rest["last_number"]) == (1, 2)
+
+
+async def test_it_quotes_its_market(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        status, quote = await got(simulator, "/quotes/USDJPY")
+        assert status == 200
+        assert 0 < quote["bid"] < quote["ask"]
+
+
+async def test_open_orders_come_in_pages(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator, adapter(simulator) as venue:
+        await asyncio.gather(*(venue.submit(an_order(f"order-{n}", price=FAR)) for n in range(1001)))
+        await venue.cancel(an_order("order-7"))
+        _, page = await got(simulator, "/orders?open=true")
+        assert (len(page["orders"]), page["next"] is None) == (500, False)
+        found = await venue.open_orders()
+        assert sorted(order.venue_client_id for order in found) == sorted(f"order-{n}" for n in range(1001) if n != 7)

@@ -1,0 +1,121 @@
+"""A socket that reads HTTP requests and answers each with the next bytes of a script."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+Reply = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What arrived."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+def reply(status: int, body: object = b"", **headers: str) -> bytes:
+    """A whole answer; what is not bytes is sent as JSON."""
+    content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(content)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close without a word."""
+    writer.close()
+
+
+async def reset(writer: asyncio.StreamWriter) -> None:
+    """Drop the connection as a crashed host does."""
+    writer.transport.abort()
+
+
+async def say_nothing(writer: asyncio.StreamWriter) -> None:
+    """Leave the other side waiting."""
+    await asyncio.Event().wait()
+
+
+def then_hang_up(beginning: bytes) -> Reply:
+    """Begin an answer and close in the middle of it."""
+
+    async def run(writer: asyncio.StreamWriter) -> None:
+        writer.write(beginning)
+        await writer.drain()
+        writer.close()
+
+    return run
+
+
+class ScriptedServer:
+    """Hands out its replies in order, over all connections; the last one is repeated."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = deque(replies)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.requests: list[Request] = []
+        self.arrived = asyncio.Event()
+        """Set by the first request."""
+        self.connections = 0
+        self.url = ""
+
+    @property
+    def posted(self) -> list[Any]:
+        """The JSON bodies of the POSTs, in order."""
+        return [msgspec.json.decode(request.body) for request in self.requests if request.method == "POST"]
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while not writer.is_closing():
+                self.requests.append(await _read_request(reader))
+                self.arrived.set()
+                following = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
+                if isinstance(following, bytes):
+                    writer.write(following)
+                    await writer.drain()
+                else:
+                    await following(writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    def on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self.serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Request:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.rstrip().split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return Request(method, path, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+
+
+@asynccontextmanager
+async def scripted_server(*replies: Reply) -> AsyncIterator[ScriptedServer]:
+    """Listens on loopback until the block ends."""
+    script = ScriptedServer(*replies)
+    server = await asyncio.start_server(script.on_connection, "127.0.0.1", 0)
+    try:
+        script.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield script
+    finally:
+        server.close()
+        await script.stop()

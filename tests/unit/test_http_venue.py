@@ -1,0 +1,533 @@
+"""What the HTTP adapter makes of everything that a network and a broker can do, by whether bytes left."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.venues.http import transport
+from switchyard.adapters.venues.http import venue as venue_module
+from switchyard.adapters.venues.http.outcomes import decoded
+from switchyard.adapters.venues.http.venue import ANSWER_SECONDS, HttpVenue
+from switchyard.adapters.venues.wire import OrderAnswer, Report, encode
+from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.orders import Order
+from switchyard.ports.venue import (
+    Accepted,
+    Ambiguous,
+    Dedupe,
+    SendOutcome,
+    Unsent,
+    Venue,
+    VenueRefused,
+    VenueUnavailable,
+)
+from tests.support.process import free_port
+from tests.support.scripted_server import (
+    Reply,
+    ScriptedServer,
+    hang_up,
+    reply,
+    reset,
+    say_nothing,
+    scripted_server,
+    then_hang_up,
+)
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order
+
+SOON = dict.fromkeys(ANSWER_SECONDS, 0.2)
+ORDER = an_order("one", qty="1000", price="145.001")
+ID = VenueClientId("one")
+
+
+def shown(**changes: Any) -> dict[str, Any]:
+    """The broker's answer about ORDER."""
+    return {
+        "broker_order_id": "brk-1",
+        "accepted_at": "2026-01-05T09:00:00Z",
+        "status": "accepted",
+        "fills": [],
+        "idempotency_key": "one",
+        "client_order_id": "one",
+        "symbol": "USDJPY",
+        "intent": "BUY",
+        "qty": 1000,
+        **changes,
+    }
+
+
+@asynccontextmanager
+async def talking_to(url: str, dedupe: Dedupe = "open_only", **options: Any) -> AsyncIterator[HttpVenue]:
+    venue = HttpVenue(VenueName("broker"), url=url, dedupe=dedupe, clock=ManualClock(), **options)
+    await venue.start()
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            yield venue
+    finally:
+        await venue.close()
+
+
+async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
+    async with scripted_server(*replies) as server, talking_to(server.url, **options) as venue:
+        return await venue.submit(order), server
+
+
+# Nothing left.
+
+
+async def test_a_refused_connection_is_proven_unsent() -> None:
+    async with talking_to(f"http://127.0.0.1:{free_port()}") as venue:
+        for outcome in (await venue.submit(ORDER), await venue.cancel(ORDER)):
+            assert isinstance(outcome, Unsent)
+            assert outcome.error.startswith("BROKER_DOWN")
+
+
+async def test_a_failed_name_lookup_is_proven_unsent() -> None:
+    async with talking_to("http://broker.invalid") as venue:
+        assert isinstance(await venue.submit(ORDER), Unsent)
+
+
+async def test_a_handshake_that_does_not_end_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
+    async with scripted_server(say_nothing) as server, talking_to(server.url.replace("http", "https")) as venue:
+        assert await venue.submit(ORDER) == Unsent("BROKER_DOWN: no connection in time")
+        assert (server.connections, server.requests) == (1, [])
+
+
+async def test_an_exhausted_pool_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scripted_server(say_nothing) as server, talking_to(server.url, connections_max=1) as venue:
+        hanging = asyncio.create_task(venue.submit(ORDER))
+        await server.arrived.wait()
+        monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
+        assert await venue.submit(an_order("two")) == Unsent("BROKER_DOWN: no connection in time")
+        assert [body["client_order_id"] for body in server.posted] == ["one"]
+        hanging.cancel()
+
+
+async def test_questions_get_through_while_every_send_hangs() -> None:
+    answers = say_nothing, reply(200, shown())
+    async with scripted_server(*answers) as server, talking_to(server.url, connections_max=1) as venue:
+        hanging = asyncio.create_task(venue.submit(ORDER))
+        await server.arrived.wait()
+        assert await venue.find_by_client_id(ID) is not None
+        hanging.cancel()
+
+
+async def test_a_venue_that_is_not_started_or_closed_sends_nothing() -> None:
+    venue = HttpVenue(VenueName("broker"), url="http://127.0.0.1:1", dedupe="forever", clock=ManualClock())
+    assert await venue.submit(ORDER) == Unsent("VENUE_DOWN")
+    await venue.start()
+    await venue.close()
+    assert await venue.submit(ORDER) == Unsent("VENUE_DOWN")
+
+
+@pytest.mark.parametrize(
+    ("header", "pause"),
+    [
+        ({"Retry_After": "7"}, timedelta(seconds=7)),
+        ({"Retry_After": "Mon, 05 Jan 2026 09:00:30 GMT"}, timedelta(seconds=30)),
+        ({"Retry_After": "Mon, 05 Jan 2026 08:00:00 GMT"}, timedelta()),
+        ({"Retry_After": "99999999999999999999"}, timedelta(hours=1)),
+        ({"Retry_After": "soon"}, None),
+        ({}, None),
+    ],
+)
+async def test_a_throttled_order_is_unsent_and_waits_as_long_as_asked(
+    header: dict[str, str], pause: timedelta | None
+) -> None:
+    assert datetime.fromisoformat("2026-01-05T09:00:00Z") == START
+    outcome, _ = await submitted(reply(429, **header))
+    assert outcome == Unsent("RATE_LIMITED", pause)
+
+
+# Bytes left, and nothing readable came back.
+
+
+@pytest.mark.parametrize("answer", [hang_up, reset, then_hang_up(reply(200, shown())[:-9])])
+async def test_a_connection_lost_after_the_bytes_left_is_doubt(answer: Reply) -> None:
+    outcome, server = await submitted(answer)
+    assert outcome == Ambiguous("NETWORK_DISCONNECTED")
+    assert len(server.requests) == 1
+
+
+async def test_an_answer_that_does_not_come_is_doubt() -> None:
+    outcome, server = await submitted(say_nothing, answer_seconds=SOON)
+    assert outcome == Ambiguous("NETWORK_TIMEOUT")
+    assert len(server.requests) == 1
+
+
+async def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_for_ever() -> None:
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            writer.write(b" ")
+            await asyncio.sleep(0.01)
+
+    outcome, _ = await submitted(drip, answer_seconds=SOON)
+    assert outcome == Ambiguous("NETWORK_TIMEOUT")
+
+
+def test_an_order_that_wants_to_be_filled_at_once_waits_half_as_long() -> None:
+    assert dict(ANSWER_SECONDS) == {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+
+
+async def test_each_time_in_force_has_a_patience_of_its_own() -> None:
+    patience = {**SOON, "GTC": DEADLINE_SECONDS * 10.0}
+    async with scripted_server(say_nothing) as server, talking_to(server.url, answer_seconds=patience) as venue:
+        patient = asyncio.create_task(venue.submit(ORDER))
+        assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_TIMEOUT")
+        assert not patient.done()
+        patient.cancel()
+
+
+@pytest.mark.parametrize("lost", [hang_up, reset])
+async def test_a_kept_connection_that_breaks_under_an_order_is_doubt_and_the_order_is_not_repeated(lost: Reply) -> None:
+    async with scripted_server(reply(200, shown()), lost) as server, talking_to(server.url) as venue:
+        assert await venue.submit(ORDER) == Accepted("brk-1")
+        assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_DISCONNECTED")
+        assert server.connections == 1
+        assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
+
+
+async def test_a_connection_idle_for_too_long_is_not_used_again() -> None:
+    async with scripted_server(reply(200, shown())) as server, talking_to(server.url, idle_seconds=0.0) as venue:
+        await venue.submit(ORDER)
+        await venue.submit(ORDER)
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("status", [500, 501, 502, 503, 504])
+async def test_a_server_error_is_doubt(status: int) -> None:
+    outcome, _ = await submitted(reply(status, {"error": "UNAVAILABLE"}, Retry_After="1"))
+    assert outcome == Ambiguous("BROKER_5XX")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, b"{"),
+        reply(200, b"<html>all is well</html>"),
+        reply(200, b"\xff\xfe"),
+        reply(200, b'{"a":' * 100_000),
+        reply(200, []),
+        reply(200, {"status": "accepted"}),
+        reply(200, shown(status="excellent")),
+        reply(200, shown(broker_order_id="")),
+        reply(200, shown(broker_order_id="x" * 1000)),
+        reply(200, shown(qty="NaN")),
+        reply(200, shown(filled_qty=-1)),
+        reply(200, encode(shown()).replace(b"1000", b"1e999999")),
+        reply(200, b" " * (venue_module.ORDER_BYTES_MAX + 1)),
+        reply(200, gzip.compress(encode(shown())), Content_Encoding="gzip"),
+        reply(204),
+        b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}",
+        b"220 smtp.example.com ready\r\n\r\n",
+        reply(404, {"error": "NO_SUCH_ROUTE"}),
+        reply(408),
+        reply(413),
+        reply(400, b"<html>bad request, says the proxy</html>"),
+    ],
+)
+async def test_an_answer_that_is_not_the_brokers_word_on_this_order_is_doubt(answer: bytes) -> None:
+    outcome, _ = await submitted(answer)
+    assert isinstance(outcome, Ambiguous)
+    assert outcome.error.startswith("UNKNOWN")
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed(status: int) -> None:
+    outcome, server = await submitted(reply(status, Location="/elsewhere"))
+    assert outcome == Ambiguous(f"UNKNOWN: HTTP {status}")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"idempotency_key": "two"},
+        {"client_order_id": "two"},
+        {"symbol": "EURUSD"},
+        {"intent": "SELL"},
+        {"qty": 999},
+    ],
+)
+async def test_an_answer_about_another_order_proves_nothing(changes: dict[str, Any]) -> None:
+    outcome, _ = await submitted(reply(200, shown(**changes)))
+    assert outcome == Ambiguous("UNKNOWN: the answer is about another order")
+
+
+# A word from the broker.
+
+
+@pytest.mark.parametrize("status", [200, 201, 202])
+async def test_an_order_that_the_broker_shows_is_accepted(status: int) -> None:
+    outcome, _ = await submitted(reply(status, shown(status="filled", something="new")))
+    assert outcome == Accepted("brk-1")
+
+
+async def test_the_least_that_a_broker_may_answer_is_enough() -> None:
+    left_out = {"client_order_id", "symbol", "intent", "qty"}
+    outcome, _ = await submitted(reply(200, {name: value for name, value in shown().items() if name not in left_out}))
+    assert outcome == Accepted("brk-1")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_documented_refusal_is_final_and_says_why(status: int) -> None:
+    outcome, _ = await submitted(reply(status, {"error": "INVALID_QTY", "message": "no"}))
+    assert outcome == VenueRefused("BAD_REQUEST: INVALID_QTY")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_refused_credential_is_final(status: int) -> None:
+    outcome, _ = await submitted(reply(status))
+    assert outcome == VenueRefused("UNAUTHORIZED")
+
+
+async def test_an_answer_that_says_rejected_is_a_refusal() -> None:
+    outcome, _ = await submitted(reply(200, shown(status="rejected")))
+    assert outcome == VenueRefused("BROKER_REJECTED")
+
+
+async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:
+    # As doubles, neither number would survive.
+    order = an_order("one", qty="123456789012345.12345678", price="999999999999999.12345678", side="SELL")
+    _, server = await submitted(reply(200, b""), order=order, headers={"Authorization": "Bearer secret"})
+    [request] = server.requests
+    assert (request.method, request.path) == ("POST", "/orders")
+    assert request.headers["idempotency-key"] == "one"
+    assert request.headers["authorization"] == "Bearer secret"
+    assert b'"qty":123456789012345.12345678,' in request.body
+    assert b'"limit_price":999999999999999.12345678,' in request.body
+    [body] = server.posted
+    assert (body["idempotency_key"], body["client_order_id"]) == ("one", "one")
+    assert (body["intent"], body["type"], body["time_in_force"]) == ("SELL", "LIMIT", "GTC")
+    assert (body["trace_id"], body["stop_price"]) == ("ord_one", None)
+
+
+# 409: processed before.
+
+PROCESSED = {"error": "ALREADY_PROCESSED", "message": "again?"}
+
+
+async def test_a_conflict_that_shows_the_same_order_is_accepted() -> None:
+    outcome, server = await submitted(reply(409, {**PROCESSED, "order": shown()}))
+    assert outcome == Accepted("brk-1")
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("conflict", [PROCESSED, b"already processed", {**PROCESSED, "order": shown(qty=1)}])
+async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflict: object) -> None:
+    outcome, server = await submitted(reply(409, conflict), reply(200, shown()))
+    assert outcome == Accepted("brk-1")
+    assert [(request.method, request.path) for request in server.requests] == [
+        ("POST", "/orders"),
+        ("GET", "/orders/one"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        reply(200, shown(qty=999)),
+        reply(200, shown(intent="SELL")),
+        reply(200, shown(symbol=None)),
+        reply(200, shown(client_order_id="two")),
+        reply(404, {"error": "UNKNOWN_ORDER"}),
+        reply(500),
+        hang_up,
+    ],
+)
+async def test_a_conflict_is_doubt_while_nothing_shows_the_same_order(found: Reply) -> None:
+    outcome, _ = await submitted(reply(409, PROCESSED), found)
+    assert outcome == Ambiguous("CONFLICT: ALREADY_PROCESSED")
+
+
+async def test_a_conflict_without_a_lookup_is_doubt() -> None:
+    outcome, server = await submitted(reply(409, PROCESSED), dedupe="none")
+    assert outcome == Ambiguous("CONFLICT: ALREADY_PROCESSED")
+    assert len(server.requests) == 1
+
+
+# Cancels.
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        (reply(200, shown(status="canceled")), Accepted("brk-1")),
+        (reply(404, {"error": "UNKNOWN_ORDER"}), VenueRefused("UNKNOWN_ORDER")),
+        (reply(409, {"error": "ORDER_FINAL"}), VenueRefused("ORDER_FINAL")),
+        (reply(400, {"error": "NOT_NOW"}), VenueRefused("BAD_REQUEST: NOT_NOW")),
+        (reply(429), Unsent("RATE_LIMITED")),
+        (reply(503), Ambiguous("BROKER_5XX")),
+        (hang_up, Ambiguous("NETWORK_DISCONNECTED")),
+        (reply(404), Ambiguous("UNKNOWN: HTTP 404")),
+        (reply(409), Ambiguous("UNKNOWN: HTTP 409")),
+        (reply(200, shown(idempotency_key="two")), Ambiguous("UNKNOWN: the answer is not about this order")),
+        (reply(200, b"ok"), Ambiguous("UNKNOWN: the answer is not about this order")),
+    ],
+)
+async def test_a_cancel_is_judged_like_an_order(answer: Reply, outcome: SendOutcome) -> None:
+    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+        assert await venue.cancel(ORDER) == outcome
+        [request] = server.requests
+        assert (request.method, request.path) == ("POST", "/orders/one/cancel")
+
+
+# Questions.
+
+
+async def test_an_order_is_absent_only_where_the_broker_says_so() -> None:
+    async with scripted_server(reply(404, {"error": "UNKNOWN_ORDER"})) as server, talking_to(server.url) as venue:
+        assert await venue.find_by_client_id(ID) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(404),
+        reply(404, b"<html>not found</html>"),
+        reply(404, {"error": "NO_SUCH_ROUTE"}),
+        reply(200, b"{}"),
+        reply(200, shown(client_order_id="two")),
+        reply(401),
+        reply(429),
+        reply(503, {"error": "UNKNOWN_ORDER"}),
+        hang_up,
+    ],
+)
+async def test_any_other_answer_leaves_it_open_whether_there_is_an_order(answer: Reply) -> None:
+    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+        with pytest.raises(VenueUnavailable, match="broker"):
+            await venue.find_by_client_id(ID)
+
+
+async def test_a_broker_that_is_down_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(venue_module, "REST_SECONDS", 0.0)
+    async with talking_to(f"http://127.0.0.1:{free_port()}") as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_id(ID)
+        with pytest.raises(VenueUnavailable):
+            await venue.open_orders()
+        assert (await venue.reports(7, 100)).last_number == 7
+
+
+async def test_without_a_lookup_nobody_is_asked() -> None:
+    absent = reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(absent) as server, talking_to(server.url, dedupe="none") as venue:
+        assert not venue.capabilities.lookup
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_id(ID)
+        assert server.requests == []
+
+
+async def test_open_orders_are_read_page_by_page() -> None:
+    pages = [
+        reply(200, {"orders": [shown()], "next": "a b"}),
+        reply(200, {"orders": [shown(idempotency_key="two", client_order_id="two")], "next": None}),
+    ]
+    async with scripted_server(*pages) as server, talking_to(server.url) as venue:
+        assert [order.venue_client_id for order in await venue.open_orders()] == ["one", "two"]
+        assert [request.path for request in server.requests] == ["/orders?open=true", "/orders?open=true&after=a%20b"]
+
+
+@pytest.mark.parametrize("second", [reply(500), reply(200, {"orders": [{}]}), hang_up])
+async def test_a_part_of_the_open_orders_is_no_answer(second: Reply) -> None:
+    first = reply(200, {"orders": [shown()], "next": "2"})
+    async with scripted_server(first, second) as server, talking_to(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.open_orders()
+
+
+async def test_open_orders_without_an_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(venue_module, "OPEN_ORDER_PAGES_MAX", 3)
+    async with scripted_server(reply(200, {"orders": [], "next": "1"})) as server, talking_to(server.url) as venue:
+        with pytest.raises(VenueUnavailable, match="do not end"):
+            await venue.open_orders()
+        assert len(server.requests) == 3
+
+
+# Reports.
+
+
+def a_report(**changes: Any) -> dict[str, Any]:
+    return {
+        "exec_id": "brk-1-1",
+        "client_order_id": "one",
+        "broker_order_id": "brk-1",
+        "status": "partially_filled",
+        "last_qty": 10.50,
+        "last_price": 145.001,
+        "filled_qty": 20,
+        "at": "2026-01-05T09:00:00Z",
+        **changes,
+    }
+
+
+async def test_reports_are_read_in_the_words_of_the_domain() -> None:
+    page_sent = {"reports": [a_report()], "last_number": 8}
+    async with scripted_server(reply(200, page_sent)) as server, talking_to(server.url) as venue:
+        page = await venue.reports(7, 100)
+        [report] = page.reports
+        assert page.last_number == 8
+        assert server.requests[0].path == "/reports?after=7&limit=100"
+    assert (report.venue, report.venue_client_id, report.venue_order_id) == ("broker", "one", "brk-1")
+    assert (report.status, report.at) == ("PARTIALLY_FILLED", START)
+    amounts = (report.last_qty, report.last_price, report.filled_qty_total)
+    assert [str(amount) for amount in amounts] == ["10.5", "145.001", "20"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(200, {"reports": [a_report(), a_report(last_qty="NaN")], "last_number": 9}),
+        reply(200, {"reports": [a_report(status="odd")], "last_number": 9}),
+        reply(200, {"reports": [], "last_number": 12}),
+        reply(200, b"{"),
+        reply(503),
+        hang_up,
+    ],
+)
+async def test_what_cannot_be_read_is_never_passed_over(answer: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(venue_module, "REST_SECONDS", 0.0)
+    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+        page = await venue.reports(7, 100)
+        assert (list(page.reports), page.last_number) == ([], 7)
+
+
+# The wire and the port.
+
+
+def test_amounts_on_the_wire_are_exact_numbers() -> None:
+    amount = Decimal("123456789012345.12345678")
+    report = Report(
+        exec_id="1",
+        client_order_id="1",
+        broker_order_id="1",
+        status="filled",
+        at=START,
+        last_qty=amount,
+        last_price=Decimal("0.00000001"),
+    )
+    text = encode(report)
+    assert b'"last_qty":123456789012345.12345678' in text
+    assert decoded(text, Report) == report
+    assert decoded(text, OrderAnswer) is None
+
+
+@pytest.mark.parametrize("dedupe", ["forever", "open_only", "ttl", "none"])
+def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
+    window = timedelta(seconds=3)
+    venue: Venue = HttpVenue(
+        VenueName("broker"), url="http://127.0.0.1:1", dedupe=dedupe, clock=ManualClock(), acceptance_window=window
+    )
+    capabilities = venue.capabilities
+    assert (capabilities.dedupe, capabilities.lookup) == (dedupe, dedupe != "none")
+    assert capabilities.acceptance_window == window
+    assert venue.quote("USDJPY") is None
