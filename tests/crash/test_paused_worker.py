@@ -1,6 +1,7 @@
 """A worker that is paused in mid-send: nobody sends in its place, and what it says afterwards changes nothing."""
 
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.load import pages
 from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command, until
+from tests.support.process import ROOT, Process, run_command, until
 from tests.support.simulator import Simulator, venue_settings
 
 ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "price": 1000, "timeInForce": "GTC", "qty": 1000}
@@ -28,7 +29,31 @@ async def test_a_worker_paused_in_mid_send_leads_to_one_execution_and_no_second_
     venue: tuple[str, Simulator], tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     dedupe, simulator = venue
+    await paused_in_mid_send(dedupe, simulator, tmp_path, postgres_server)
+
+
+async def test_without_its_fence_the_paused_worker_would_be_heard(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    simulator = Simulator(tmp_path / "venue", "forever")
+    try:
+        await simulator.start()
+        planted = [sys.executable, "-m", "tests.support.planted", "fence_removed"]
+        with pytest.raises(AssertionError, match="a stale worker has changed"):
+            await paused_in_mid_send("forever", simulator, tmp_path, postgres_server, planted)
+    finally:
+        simulator.close()
+
+
+async def paused_in_mid_send(
+    dedupe: str,
+    simulator: Simulator,
+    tmp_path: Path,
+    postgres_server: PostgresServer,
+    command: list[str] | None = None,
+) -> None:
     settings = {
+        "PYTHONPATH": str(ROOT),
         "SWITCHYARD_DATABASE_URL": postgres_server.create_database(),
         "OUTBOX_STUCK_THRESHOLD_MIN": "0.05",
         **venue_settings(dedupe, simulator),
@@ -37,6 +62,7 @@ async def test_a_worker_paused_in_mid_send_leads_to_one_execution_and_no_second_
     gateway = Process(tmp_path / "gateway", "gateway", **settings)
     first, second = (Process(tmp_path / name, "worker", **settings) for name in ("first", "second"))
     try:
+        first.command = command or first.command
         async with aiohttp.ClientSession() as session:
             await gateway.start()
             await first.start()
@@ -60,7 +86,8 @@ async def test_a_worker_paused_in_mid_send_leads_to_one_execution_and_no_second_
             await until(lambda: len(simulator.executions()) == 6)
             assert first.stop() == 0  # drained: whatever it had to say of the old sends, it has said by now
             orders = await pages(session, gateway)
-            assert {order["orderId"]: order["version"] for order in orders if order["orderId"] in versions} == versions
+            after = {order["orderId"]: order["version"] for order in orders if order["orderId"] in versions}
+            assert after == versions, "a stale worker has changed an order"
             assert set(simulator.executions().values()) == {1}
     finally:
         for process in (gateway, first, second):
