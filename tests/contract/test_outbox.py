@@ -5,7 +5,7 @@ from datetime import timedelta
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, record_unsent, request_cancel
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import OrderId, VenueName
 from switchyard.ports.queries import Due, Queries
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database
@@ -89,3 +89,12 @@ async def test_a_cancel_is_held_back_until_its_order_is_sent(database: Database,
 
     state = state_after(accepted, attempt, cancel, sent)
     assert await queries.due(START, 10) == [Due(state.row("cancel", 1), state)]
+
+
+async def test_only_rows_of_the_wanted_venues_are_due(database: Database, queries: Queries) -> None:
+    accepted = an_accept(now=START)
+    await commit(database.journal, accepted)
+
+    assert order_ids(await queries.due(START, 10, [accepted.outbox[0].venue])) == [id_of(accepted)]
+    assert await queries.due(START, 10, [VenueName("elsewhere")]) == []
+    assert await queries.due(START, 10, []) == []

@@ -83,7 +83,7 @@ class MemoryQueries:
         self._journal = journal
         self._clock = clock
 
-    async def due(self, now: object, limit: int) -> list[Due]:
+    async def due(self, now: object, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
         rows = [row for row in self._journal.outbox.values() if row.status in ("queued", "failed")]
         return [await self._with_state(row) for row in rows if row.next_attempt_at <= self._clock.now()]
 
@@ -137,6 +137,7 @@ class House:
             stuck_after=timedelta(minutes=10),
             **common,  # type: ignore[arg-type]
         )
+        self.dispatcher.open_venue(VENUE)
         self._groups = 0
 
     async def commit(self, change: Change) -> Outcome:

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 
 import structlog
@@ -27,6 +28,7 @@ from switchyard.flow.audit import AuditWriter
 from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
+from switchyard.flow.reconcile import Reconciler
 from switchyard.flow.record import Recorder
 from switchyard.flow.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
@@ -176,17 +178,6 @@ class Engine:
         )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:
-        for venue in self.venues.values():
-            recorder = Recorder(
-                venue,
-                journal=self._database.journal,
-                queries=self._database.queries,
-                commit=self.sequencer.commit,
-                clock=self.clock,
-                metrics=self.metrics,
-            )
-            self._spawn(f"record {venue.name}", recorder.run)
-            stack.push_async_callback(self._cancel, f"record {venue.name}")
         resolver = Resolver(
             journal=self._database.journal,
             queries=self._database.queries,
@@ -218,6 +209,24 @@ class Engine:
         stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
         self._spawn("dispatch", lambda: dispatcher.run(self._wakes["dispatch"]))
         stack.push_async_callback(self._cancel, "dispatch")
+        for venue in self.venues.values():
+            self._spawn(f"venue {venue.name}", partial(self._follow, venue, dispatcher))
+            stack.push_async_callback(self._cancel, f"venue {venue.name}")
+
+    async def _follow(self, venue: Venue, dispatcher: Dispatcher) -> None:
+        """Hear what the venue has, let it be sent to, then record what it reports."""
+        recorder = Recorder(
+            venue,
+            journal=self._database.journal,
+            queries=self._database.queries,
+            commit=self.sequencer.commit,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        await Reconciler(venue, recorder, journal=self._database.journal, metrics=self.metrics).run()
+        dispatcher.open_venue(venue.name)
+        self._wakes["dispatch"].notify()
+        await recorder.run()
 
     def _notify(self) -> None:
         for wake in self._wakes.values():

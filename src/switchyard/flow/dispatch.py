@@ -1,6 +1,7 @@
 """Send what the outbox holds: commit the attempt, send, record what came of it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
@@ -13,11 +14,12 @@ from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.decide import Commit, Decision, after, decide
 from switchyard.flow.metrics import Metrics
+from switchyard.flow.throttle import Throttle
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Due, Liveness, Queries
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRefused
+from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRefused
 
 log = structlog.get_logger()
 
@@ -69,6 +71,9 @@ class Dispatcher:
         self._stuck_after = stuck_after
         self._sends: dict[_Key, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
+        self._open: set[VenueName] = set()
+        self._throttles = {name: Throttle(self._slots) for name in venues}
+        self._under_way: Counter[VenueName] = Counter()
 
     async def run(self, wake: Wake) -> None:
         """Send for as long as the process lives."""
@@ -89,13 +94,30 @@ class Dispatcher:
 
     async def run_once(self) -> int:
         """Claim rows for the free slots and begin to send them; returns how many."""
-        free = self._slots - len(self._sends)
-        if free <= 0:
+        free = self._free_by_venue()
+        if not free:
             return 0
-        due = await self._queries.due(self._clock.now(), free)
+        slots = self._slots - len(self._sends)
+        due = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free))
         self._metrics.dequeued.labels("success" if due else "empty").inc()
-        claimed = await asyncio.gather(*(self._claim(one) for one in due))
-        return sum(claimed)
+        taken: Counter[VenueName] = Counter()
+        claims = []
+        for one in due:
+            taken[one.row.venue] += 1
+            if taken[one.row.venue] <= free[one.row.venue]:
+                claims.append(self._claim(one))
+        return sum(await asyncio.gather(*claims))
+
+    def open_venue(self, venue: VenueName) -> None:
+        """Send to this venue from now on: what it has is known."""
+        self._open.add(venue)
+
+    def _free_by_venue(self) -> dict[VenueName, int]:
+        if len(self._sends) >= self._slots:
+            return {}
+        now = self._clock.now()
+        free = {name: self._throttles[name].free(self._under_way[name], now) for name in self._open}
+        return {name: count for name, count in free.items() if count}
 
     async def recover_once(self) -> int:
         """Bring attempts whose sender is proven gone into doubt; returns how many there were.
@@ -133,9 +155,10 @@ class Dispatcher:
         if not isinstance(await self._commit(change), Committed):
             return False  # somebody else has it, or the order moved on: the next look tells
         key = _key(row)
+        self._under_way[row.venue] += 1
         task = self._sends[key] = asyncio.create_task(self._send(change.outbox[0], after(state, change)))
         self._metrics.inflight.set(len(self._sends))
-        task.add_done_callback(lambda done: self._sent(key, done))
+        task.add_done_callback(lambda done: self._sent(key, row.venue, done))
         return True
 
     def _unsendable(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
@@ -151,8 +174,9 @@ class Dispatcher:
             return decisions.record_doubt(state, row, row.last_error or "TOO_LATE_TO_RESEND", None, now)
         return decisions.record_expired(state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now)
 
-    def _sent(self, key: _Key, task: "asyncio.Task[None]") -> None:
+    def _sent(self, key: _Key, venue: VenueName, task: "asyncio.Task[None]") -> None:
         del self._sends[key]
+        self._under_way[venue] -= 1
         self._metrics.inflight.set(len(self._sends))
         self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -169,6 +193,10 @@ class Dispatcher:
             # An adapter that raises has a defect, and what the venue saw is anyone's guess: that is doubt.
             log.exception("a venue adapter failed", venue=row.venue)
             outcome = Ambiguous(f"ADAPTER_FAILED: {error!r}")
+        if isinstance(outcome, Unsent) and outcome.error == RATE_LIMITED:
+            self._throttles[row.venue].slow_down(self._clock.now(), outcome.retry_after)
+        elif isinstance(outcome, Accepted):
+            self._throttles[row.venue].speed_up()
         await self._settle(row, outcome, state)
 
     async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:

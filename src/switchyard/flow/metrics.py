@@ -69,6 +69,7 @@ class Metrics:
         self.reports = Counter(
             "venue_reports_total", "Execution reports, by what became of them", ["result"], registry=registry
         )
+        self.strays = Counter("venue_orders_unknown_total", "Open orders at venues, known to nobody", registry=registry)
         self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
         self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
         self.audit_cuts = Counter("audit_file_cuts_total", "Times the audit file had lost lines", registry=registry)

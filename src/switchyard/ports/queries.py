@@ -64,8 +64,11 @@ class Queries(Protocol):
         """The next events of either an order or an account after a journal number."""
         ...
 
-    async def due(self, now: datetime, limit: int) -> list[Due]:
-        """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
+    async def due(self, now: datetime, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
+        """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent.
+
+        With `venues`, only what goes to one of these.
+        """
         ...
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:

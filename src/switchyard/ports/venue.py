@@ -39,6 +39,10 @@ class VenueRefused(msgspec.Struct, frozen=True):
     reason: str
 
 
+# The error of an `Unsent` that asks for a slower pace.
+RATE_LIMITED = "RATE_LIMITED"
+
+
 class Unsent(msgspec.Struct, frozen=True):
     """Proven: the venue has not got it (connection refused, throttled before processing)."""
 

@@ -21,11 +21,12 @@ from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
 _DUE = """
 SELECT order_id, kind, number FROM outbox_orders AS due
-WHERE status IN ('queued', 'failed') AND next_attempt_at <= ?
+WHERE status IN ('queued', 'failed') AND next_attempt_at <= ?1
+AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
-ORDER BY created_at, order_id LIMIT ?
+ORDER BY created_at, order_id LIMIT ?3
 """
 # The index holds these two statuses only, and says so to the planner by their names.
 _UNSETTLED = """
@@ -84,9 +85,10 @@ class SqliteQueries:
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
         return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
 
-    async def due(self, now: datetime, limit: int) -> list[Due]:
+    async def due(self, now: datetime, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
-        return await self._with_states(_DUE, (stamp(now), min(limit, PAGE_MAX)))
+        wanted = None if venues is None else rows.text_array(venues)
+        return await self._with_states(_DUE, (stamp(now), wanted, min(limit, PAGE_MAX)))
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""

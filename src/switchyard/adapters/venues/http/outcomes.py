@@ -10,7 +10,7 @@ import msgspec
 from switchyard.adapters.venues.http.transport import Answer, Exchange, Lost, NotSent
 from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorAnswer, OrderAnswer
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRefused
+from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, VenueRefused
 
 BROKER_5XX = "BROKER_5XX"
 # A venue that asks for more than this is down, not busy.
@@ -99,7 +99,7 @@ def _otherwise(exchange: Exchange, now: datetime) -> SendOutcome:
         case Answer(401 | 403):
             return VenueRefused("UNAUTHORIZED")
         case Answer(429, _, retry_after):
-            return Unsent("RATE_LIMITED", _pause(retry_after, now))
+            return Unsent(RATE_LIMITED, _pause(retry_after, now))
         case Answer(status) if status >= 500:
             return Ambiguous(BROKER_5XX)
         case Answer(status):
