@@ -276,7 +276,7 @@ def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int
     event = decoded(_line(_story()[change].events[0]))
     for name in event:
         assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []
-    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote"}:
+    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote", "position"}:
         assert problems(EVENT, event | {"data": {key: value for key, value in event["data"].items() if key != name}})
     assert problems(EVENT, event | {"extra": 1}) != []
     assert problems(EVENT, event | {"data": event["data"] | {"extra": 1}}) != []
@@ -453,7 +453,7 @@ def _story() -> list[Change]:
     )
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
-    filled = decisions.apply_report(_after(sent), report, NOW)
+    filled = decisions.apply_report(_after(sent), None, report, NOW)
     cancel = decisions.request_cancel(_after(filled, sent), NOW)
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
