@@ -104,11 +104,13 @@ class Recorder:
             refusals += 1
             if refusals == DECISIONS_MAX:
                 raise Contention(f"report {batch[0].exec_id} could not be written in {DECISIONS_MAX} tries")
-            # Any one of the rows may have moved on, and the fewer there are, the less likely it is to happen again.
-            at_once_max = max(len(batch) // 2, 1)
-            waiting = await self._not_yet_applied(waiting)
-            states = await self._states(waiting)
-            position = (await self._journal.load_positions([key])).get(key)
+            if refusals > 1:
+                # Any one of the rows may have moved on; the fewer there are, the less likely it is to happen again.
+                at_once_max = max(len(batch) // 2, 1)
+            waiting, states, positions = await asyncio.gather(
+                self._not_yet_applied(waiting), self._states(waiting), self._journal.load_positions([key])
+            )
+            position = positions.get(key)
 
     def _decide(
         self,
