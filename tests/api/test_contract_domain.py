@@ -154,7 +154,7 @@ def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int
     event = decoded(line_of(story()[change].events[0]))
     for name in event:
         assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []
-    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote"}:
+    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote", "position"}:
         assert problems(EVENT, event | {"data": {key: value for key, value in event["data"].items() if key != name}})
     assert problems(EVENT, event | {"extra": 1}) != []
     assert problems(EVENT, event | {"data": event["data"] | {"extra": 1}}) != []

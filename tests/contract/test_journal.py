@@ -22,7 +22,7 @@ async def test_an_empty_journal_begins_at_genesis(journal: Journal) -> None:
 
 async def test_numbers_have_no_gap_and_the_chain_verifies(journal: Journal) -> None:
     accepted = [an_accept(key=f"key-{number}") for number in range(3)]
-    filled = apply_report(state_after(accepted[1]), a_report(state_after(accepted[1])), START)
+    filled = apply_report(state_after(accepted[1]), None, a_report(state_after(accepted[1])), START)
 
     assert await commit(journal, *accepted) == [1, 2, 3]
     assert await commit(journal, filled, an_accept()) == [4, 6]
@@ -168,10 +168,12 @@ async def test_an_execution_counts_once(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     report = a_report(state_after(accepted))
-    filled = apply_report(state_after(accepted), report, START)
+    filled = apply_report(state_after(accepted), None, report, START)
     await commit(journal, filled)
 
-    assert await journal.append(0, "again", [apply_report(state_after(filled), report, START)], START) == [Refused()]
+    assert await journal.append(
+        0, "again", [apply_report(state_after(filled), filled.positions[0], report, START)], START
+    ) == [Refused()]
     assert len(await verified(journal)) == 3
 
 

@@ -67,7 +67,7 @@ async def test_orders_are_filtered_by_all_that_is_asked(
         an_accept(client_order_id="market", strategy="trend"),
         last,
     )
-    await commit(database.journal, apply_report(state_after(last), a_report(state_after(last)), START))
+    await commit(database.journal, apply_report(state_after(last), None, a_report(state_after(last)), START))
 
     orders = await queries.orders(OrderFilter(account_id=ACCOUNT, **wanted))
 
@@ -107,11 +107,10 @@ async def test_no_page_is_longer_than_the_bound(database: Database, queries: Que
 async def test_a_seen_execution_is_known(database: Database, queries: Queries) -> None:
     accepted = an_accept()
     await commit(database.journal, accepted)
-    await commit(database.journal, apply_report(state_after(accepted), a_report(state_after(accepted)), START))
+    await commit(database.journal, apply_report(state_after(accepted), None, a_report(state_after(accepted)), START))
 
-    assert await queries.has_execution(VENUE, "exec-1")
-    assert not await queries.has_execution(VENUE, "exec-2")
-    assert not await queries.has_execution(VenueName("elsewhere"), "exec-1")
+    assert await queries.executions(VENUE, ["exec-1", "exec-2"]) == {"exec-1"}
+    assert await queries.executions(VenueName("elsewhere"), ["exec-1"]) == frozenset()
 
 
 async def test_unfinished_outbox_rows_are_counted_with_the_oldest(database: Database, queries: Queries) -> None:

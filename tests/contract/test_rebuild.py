@@ -34,6 +34,7 @@ from tests.support.postgres import PostgresServer
 
 VENUE = VenueName("sim")
 ACCOUNT = AccountId("acct-1")
+KEY = (ACCOUNT, "USDJPY")
 ORDERS = 12
 
 
@@ -132,7 +133,8 @@ class Life:
         for part, qty in enumerate(("0.00000001", "2.5", "7.49999999")[: number % 6 - 2]):
             state = await self._state(state.order.order_id)
             report = self._report(f"e-{number}-{part}", state.order.venue_client_id, qty)
-            await self.commit(decisions.apply_report(state, report, self._now))
+            held = await self._journal.load_positions([KEY])
+            await self.commit(decisions.apply_report(state, held.get(KEY), report, self._now))
         state = await self._state(state.order.order_id)
         cancel = decisions.request_cancel(state, self._now) if number % 6 != 5 else None
         if cancel is not None:
@@ -205,7 +207,8 @@ async def everything(journal: Journal, queries: Queries) -> list[object]:
         await queries.unsettled("sending", 100),
         await queries.due(START + timedelta(days=1), 100),
         sorted(await queries.outbox_counts(), key=lambda counted: counted.status),
-        [await queries.has_execution(VENUE, exec_id) for exec_id in ("e-3-0", "e-5-2", "stray", "never")],
+        await queries.executions(VENUE, ["e-3-0", "e-5-2", "stray", "never"]),
+        await queries.positions(ACCOUNT, limit=100),
     ]
 
 

@@ -46,7 +46,7 @@ async def test_amounts_keep_every_digit_and_one_form(journal: Journal, amount: s
 async def test_a_filled_notional_is_exact(journal: Journal) -> None:
     accepted = an_accept(qty=Decimal("999999999999999"), price=Decimal("123456789.12345678"))
     state = state_after(accepted)
-    part = apply_report(state, a_report(state, "PARTIALLY_FILLED", qty=Decimal("123456789012345")), START)
+    part = apply_report(state, None, a_report(state, "PARTIALLY_FILLED", qty=Decimal("123456789012345")), START)
 
     order = (await stored(journal, accepted, part)).order
 
@@ -89,7 +89,7 @@ async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> Non
     take(request_cancel(state, later))
     take(begin_attempt(state, state.row("cancel", 1), WORKER, later))
     take(record_doubt(state, state.row("cancel", 1), "time-out", None, later))
-    take(apply_report(state, a_report(state, "CANCELED", qty=Decimal(0)), later))
+    take(apply_report(state, None, a_report(state, "CANCELED", qty=Decimal(0)), later))
 
     assert await stored(journal, *changes) == state
     assert [row.kind for row in state.outbox] == ["new", "cancel"]

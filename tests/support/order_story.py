@@ -82,7 +82,7 @@ def story() -> list[Change]:
     )
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
-    filled = decisions.apply_report(_after(sent), report, NOW)
+    filled = decisions.apply_report(_after(sent), None, report, NOW)
     cancel = decisions.request_cancel(_after(filled, sent), NOW)
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)

@@ -92,7 +92,9 @@ class Exchange:
             reason="two\nlines",
             at=AT,
         )
-        return await self._commit(decisions.apply_report(state, report, AT))
+        key = (state.order.account_id, state.order.symbol)
+        position = (await self._database.journal.load_positions([key])).get(key)
+        return await self._commit(decisions.apply_report(state, position, report, AT))
 
     async def _commit(self, change: Change) -> int:
         [outcome] = await self._database.journal.append(0, f"group {next(GROUPS)}", [change], AT)

@@ -18,12 +18,14 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, 
 from switchyard.domain.lifecycle import ImpossibleStep
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position
 from switchyard.domain.replay import AuditLine, Replay, ReplayMismatch, state_digest
 from switchyard.domain.reports import ExecutionReport
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")
 WORKER = WorkerId("worker-1")
+POSITION = (ACCOUNT, "USDJPY")
 ORDER_ID = OrderId("ord_01JGTESTORDER0000000000001")
 
 quantities = st.decimals("0.00000001", "3", places=8) | st.decimals("1", "12", places=0)
@@ -62,7 +64,8 @@ class History:
         self._now += timedelta(seconds=seconds)
         order_id = OrderId(f"{ORDER_ID[:-1]}{number}")
         state = (await self.journal.load([order_id])).get(order_id)
-        change = self._accept(order_id, number) if state is None else self._decide(state, happening, report)
+        held = (await self.journal.load_positions([POSITION])).get(POSITION)
+        change = self._accept(order_id, number) if state is None else self._decide(state, held, happening, report)
         if change is not None:
             self._groups += 1
             await self.journal.append(0, str(self._groups), [change], self._now)
@@ -70,7 +73,7 @@ class History:
     def _accept(self, order_id: OrderId, number: int) -> Change:
         request = OrderRequest(
             symbol="USDJPY",
-            side="BUY",
+            side="SELL" if number == 2 else "BUY",
             type="LIMIT",
             qty=Decimal(10 + number),
             price=Decimal("151.235"),
@@ -99,10 +102,12 @@ class History:
             now=self._now,
         )
 
-    def _decide(self, state: OrderState, happening: str, report: ExecutionReport) -> Change | None:
+    def _decide(
+        self, state: OrderState, held: Position | None, happening: str, report: ExecutionReport
+    ) -> Change | None:
         try:
             if happening == "report":
-                return decisions.apply_report(state, report, self._now)
+                return decisions.apply_report(state, held, report, self._now)
             if happening == "cancel":
                 return decisions.request_cancel(state, self._now)
             if happening == "attempt":
@@ -159,6 +164,7 @@ def test_folding_the_lines_again_makes_the_same_rows(path: list[tuple[int, str, 
     assert replay.orders == journal.orders
     assert replay.outbox == journal.outbox
     assert replay.ledger == journal.ledger
+    assert replay.positions == journal.positions
     assert replay.executions == journal.executions
     assert not replay.within_change
     assert state_digest(replay.sorted_orders()) == state_digest(sorted_orders(journal))
@@ -212,6 +218,9 @@ def altered(line: AuditLine, before: str, after: str) -> AuditLine:
         (5, '"status":"PARTIALLY_FILLED"', '"status":"ACCEPTED"', "no step leads from WORKING to ACCEPTED"),
         (5, '"filledQty":4', '"filledQty":5', "filledQty is 5, the fills add up to 4"),
         (5, '"avgPrice":151.2', '"avgPrice":151.3', "does not follow from the fills"),
+        (5, '"openNotional":604.8', '"openNotional":604.7', "the position does not follow from the fills"),
+        (5, '"position":', '"elsewhere":', "the position is missing after fill e-1"),
+        (7, '"realised":0', '"realised":1', "the position does not follow from the fills"),
         (6, '"execId":"e-2"', '"execId":"e-1"', "was applied before"),
     ],
 )

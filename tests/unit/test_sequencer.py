@@ -17,6 +17,7 @@ from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_i
 from switchyard.domain.orders import OrderRequest
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.sequencer import Sequencer
+from tests.support.build import a_report, an_accept, state_after
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 ACCOUNT = AccountId("acct")
@@ -167,6 +168,21 @@ async def test_changes_of_one_order_go_one_after_the_other() -> None:
         outcomes = await asyncio.gather(*(bench.sequencer.commit(one) for one in twice if one is not None))
         assert [type(outcome) for outcome in outcomes] == [Committed, Refused]
         assert bench.journal.groups == [1, 1, 1]
+
+
+async def test_fills_of_one_position_go_one_after_the_other() -> None:
+    async with Bench() as bench:
+        accepted = [an_accept(), an_accept(), an_accept(account="another")]
+        await asyncio.gather(*(bench.sequencer.commit(change) for change in accepted))
+        bench.journal.groups.clear()
+        states = [state_after(change) for change in accepted]
+        fills = [
+            decisions.apply_report(state, None, a_report(state, exec_id=str(number)), NOW)
+            for number, state in enumerate(states)
+        ]
+        outcomes = await asyncio.gather(*(bench.sequencer.commit(fill) for fill in fills))
+        assert [type(outcome) for outcome in outcomes] == [Committed, Refused, Committed]
+        assert bench.journal.groups == [2, 1]
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown("lost"), JournalBroken("disk"), RuntimeError("defect")])

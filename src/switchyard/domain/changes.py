@@ -1,5 +1,8 @@
 """A change: events and the rows they make, committed together or not at all."""
 
+from collections.abc import Sequence
+from itertools import chain
+
 import msgspec
 
 from switchyard.domain.events import Event
@@ -7,6 +10,7 @@ from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position, PositionKey
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -31,15 +35,32 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     The rows carry what they expect: an order or outbox row of version n and a ledger entry of generation n
     need n-1 (or nothing, for the first) in the database, and an execution must be new. Otherwise the whole
-    change is refused and its caller decides again.
+    change is refused and its caller decides again. A position may come several times, each one the successor of the
+    one before: the first says what is expected, the last is what is written.
     """
 
     events: tuple[Event, ...] = ()
     orders: tuple[Order, ...] = ()
     ledger: tuple[LedgerEntry, ...] = ()
     outbox: tuple[OutboxRow, ...] = ()
+    positions: tuple[Position, ...] = ()
     executions: tuple[Execution, ...] = ()
     cursors: tuple[Cursor, ...] = ()
+
+    def position_moves(self) -> list[tuple[int, Position]]:
+        """For each position the version that it must have in the database, and the row to write."""
+        first: dict[PositionKey, int] = {}
+        last: dict[PositionKey, Position] = {}
+        for position in self.positions:
+            first.setdefault(position.key, position.version - 1)
+            last[position.key] = position
+        return [(first[key], position) for key, position in last.items()]
+
+
+def merged(changes: Sequence[Change]) -> Change:
+    """Several decisions as one change; an order may be in one of them only."""
+    parts = Change.__struct_fields__
+    return Change(**{part: tuple(chain.from_iterable(getattr(one, part) for one in changes)) for part in parts})
 
 
 class Committed(msgspec.Struct, frozen=True):

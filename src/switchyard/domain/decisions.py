@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import msgspec
 
+from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.errors import NotInDoubt, OrderFinal
 from switchyard.domain.events import (
@@ -18,6 +19,7 @@ from switchyard.domain.events import (
     event,
     key_fact,
     outbox_fact,
+    position_fact,
     report_fact,
 )
 from switchyard.domain.idempotency import LedgerEntry
@@ -26,6 +28,7 @@ from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order, OrderRequest, TimeInForce, snapshot
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport
 
 # How long after acceptance an order that wants to be filled at once may still be sent.
@@ -201,8 +204,11 @@ def request_cancel(state: OrderState, now: datetime) -> Change | None:
     return _change("CancelRequested", asked, (_new_row(asked, "cancel", len(cancels) + 1, now),))
 
 
-def apply_report(state: OrderState, report: ExecutionReport, now: datetime) -> Change:
-    """Take the venue's word: quantities add up by execution, whatever order the reports come in."""
+def apply_report(state: OrderState, position: Position | None, report: ExecutionReport, now: datetime) -> Change:
+    """Take the venue's word: quantities add up by execution, whatever order the reports come in.
+
+    `position` is what the account holds of the symbol; a fill moves it, also one that comes late or is too much.
+    """
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
     notional = before.filled_notional
@@ -220,13 +226,21 @@ def apply_report(state: OrderState, report: ExecutionReport, now: datetime) -> C
         reason=report.reason if ends else before.reason,
     )
     closed = _closed_cancels(state, now) if is_final(order.status) else ()
+    held = positions.apply_report(position, before, report.last_qty, report.last_price, now)
+    moved = () if held is None or held is position else (held,)
+    fact = OrderFact(
+        order=snapshot(order),
+        outbox=tuple(outbox_fact(row) for row in closed),
+        position=position_fact(moved[0]) if moved else None,
+    )
     return Change(
         events=(
             event("ExecutionReport", order.account_id, order.order_id, report_fact(report, order)),
-            _order_event("OrderUpdated", order, closed),
+            event("OrderUpdated", order.account_id, order.order_id, fact),
         ),
         orders=(order,),
         outbox=closed,
+        positions=moved,
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
     )
 

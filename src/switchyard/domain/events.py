@@ -1,7 +1,8 @@
 """Facts: what happened, in the past tense, as the journal keeps it for good.
 
 A fact that changed an order carries the order as it stood afterwards (`data.order`) and the outbox rows it
-changed (`data.outbox`), so that streams, the bus and a rebuild need nothing but the line itself.
+changed (`data.outbox`), and a fill what the account then holds (`data.position`), so that streams, the bus and a
+rebuild need nothing but the line itself.
 """
 
 from datetime import datetime
@@ -14,6 +15,7 @@ from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, WorkerId
 from switchyard.domain.orders import Order, OrderSnapshot, Side
 from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport
 
 EventType = Literal[
@@ -74,6 +76,20 @@ class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str
 
 
+class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the order's account holds of its symbol after a fill."""
+
+    qty: Decimal
+    open_notional: Decimal
+    avg_price: Decimal | None
+    realised: Decimal
+    trade_result: Decimal
+    losses_in_a_row: int
+    peak: Decimal
+    updated_at: datetime
+    version: int
+
+
 class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of every event that changed an order."""
 
@@ -83,6 +99,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     idempotency: KeyFact | None = None
     quote: Quote | None = None
     decision: DecisionFact | None = None
+    position: PositionFact | None = None
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -177,6 +194,21 @@ def key_fact(entry: LedgerEntry) -> KeyFact:
         generation=entry.generation,
         digest=entry.request_digest,
         expires_at=entry.expires_at,
+    )
+
+
+def position_fact(position: Position) -> PositionFact:
+    """What an event says of a position."""
+    return PositionFact(
+        qty=position.qty,
+        open_notional=position.open_notional,
+        avg_price=position.average_price,
+        realised=position.realised,
+        trade_result=position.trade_result,
+        losses_in_a_row=position.losses_in_a_row,
+        peak=position.peak,
+        updated_at=position.updated_at,
+        version=position.version,
     )
 
 

@@ -50,6 +50,13 @@ def is_multiple(value: Decimal, step: Decimal) -> bool:
     return not EXACT.remainder(value, step)
 
 
+def share(total: Decimal, part: Decimal, whole: Decimal) -> Decimal:
+    """The part's share of a total, rounded like an average; all of it, exactly, for the whole."""
+    if part == whole:
+        return total
+    return canonical(ROUNDED.quantize(ROUNDED.divide(ROUNDED.multiply(total, part), whole), _SMALLEST))
+
+
 def average(notional: Decimal, qty: Decimal) -> Decimal:
     """Notional per unit, rounded to the most decimals an amount can have."""
     return canonical(ROUNDED.quantize(ROUNDED.divide(notional, qty), _SMALLEST))

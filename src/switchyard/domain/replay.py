@@ -11,13 +11,14 @@ import msgspec
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, ReportFact
+from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, position_fact
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKind, OutboxRow
+from switchyard.domain.positions import Position, PositionKey, apply_report
 
 OutboxKey = tuple[OrderId, OutboxKind, int]
 LedgerKey = tuple[AccountId, str, str]
@@ -77,6 +78,7 @@ class Replay:
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[OutboxKey, OutboxRow] = {}
         self.ledger: dict[LedgerKey, LedgerEntry] = {}
+        self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
         self._report: tuple[OrderId, ReportFact] | None = None
 
@@ -143,14 +145,33 @@ class Replay:
         order = _order(shown, client_id, filled, notional)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
+        position = self._position(line, order, report, fact.position)
         if report is not None:
             self._add_execution(line, report, order.order_id)
             self._report = None
+        if position is not None:
+            self.positions[position.key] = position
         self.orders[order.order_id] = order
         for row in fact.outbox:
             self._take_row(order, row)
         if fact.idempotency is not None:
             self._take_key(order, fact.idempotency)
+
+    def _position(
+        self, line: AuditLine, order: Order, report: ReportFact | None, shown: PositionFact | None
+    ) -> Position | None:
+        """What the line makes of the account's position; none where it was no fill."""
+        if report is None or not report.last_qty:
+            if shown is not None:
+                raise ReplayMismatch(line.seq, "a position without a fill")
+            return None
+        if shown is None:
+            raise ReplayMismatch(line.seq, f"the position is missing after fill {report.exec_id}")
+        before = self.positions.get((order.account_id, order.symbol))
+        position = apply_report(before, order, report.last_qty, report.last_price, shown.updated_at)
+        if position is None or position_fact(position) != shown:
+            raise ReplayMismatch(line.seq, "the position does not follow from the fills")
+        return position
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
         venue = VenueName(report.venue)

@@ -1,13 +1,15 @@
 """Take in what venues report: each execution counts once, whatever order it comes in."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Cursor
+from switchyard.domain.changes import Change, Committed, Cursor, merged
+from switchyard.domain.ids import VenueClientId
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position, PositionKey
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
@@ -52,12 +54,17 @@ class Recorder:
         page = await self._venue.reports(self._position, PAGE)
         if not page.reports:
             return 0
-        by_order: dict[str, list[ExecutionReport]] = {}
+        states = await self._states(page.reports)
+        by_position: dict[PositionKey, list[ExecutionReport]] = {}
+        strays = [report for report in page.reports if report.venue_client_id not in states]
         for report in page.reports:
-            by_order.setdefault(report.venue_client_id, []).append(report)
-        states = await self._journal.load_by_client_id([reports[0].venue_client_id for reports in by_order.values()])
+            if report.venue_client_id in states:
+                order = states[report.venue_client_id].order
+                by_position.setdefault((order.account_id, order.symbol), []).append(report)
+        positions = await self._journal.load_positions(list(by_position))
         await asyncio.gather(
-            *(self._apply(states.get(reports[0].venue_client_id), reports) for reports in by_order.values())
+            *(self._apply(reports, states, key, positions.get(key)) for key, reports in by_position.items()),
+            *(self._note_unmatched(report) for report in strays),
         )
         await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
         self._position = page.last_number
@@ -67,24 +74,62 @@ class Recorder:
     def _cursor_name(self) -> str:
         return f"venue:{self._venue.name}"
 
-    async def _apply(self, state: OrderState | None, reports: Sequence[ExecutionReport]) -> None:
-        for report in reports:
-            if state is None:
-                await self._note_unmatched(report)
-            else:
-                state = await self._apply_one(state, report)
+    async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientId, OrderState]:
+        return dict(await self._journal.load_by_client_id(list({report.venue_client_id for report in reports})))
 
-    async def _apply_one(self, state: OrderState, report: ExecutionReport) -> OrderState:
-        for _ in range(DECISIONS_MAX):
-            change = decisions.apply_report(state, report, self._clock.now())
+    async def _apply(
+        self,
+        reports: Sequence[ExecutionReport],
+        states: dict[VenueClientId, OrderState],
+        key: PositionKey,
+        position: Position | None,
+    ) -> None:
+        """Apply the reports that may move one position, as many as possible in one change.
+
+        The position is a row that all of them write: a change for each would wait for the commit of the one before.
+        """
+        waiting = list(reports)
+        at_once_max, refusals = len(waiting), 0
+        while waiting:
+            batch = _together(waiting[:at_once_max])
+            changes = self._decide(batch, states, position)
+            change = merged(changes)
             if isinstance(await self._commit(change), Committed):
-                self._note_applied(change, report)
-                return after(state, change)
-            if await self._queries.has_execution(report.venue, report.exec_id):
-                self._metrics.reports.labels("duplicate").inc()
-                return state
-            state = (await self._journal.load([state.order.order_id]))[state.order.order_id]
-        raise Contention(f"report {report.exec_id} could not be written in {DECISIONS_MAX} tries")
+                for report, applied in zip(batch, changes, strict=True):
+                    states[report.venue_client_id] = after(states[report.venue_client_id], applied)
+                    self._note_applied(applied, report)
+                position = change.positions[-1] if change.positions else position
+                waiting, refusals = waiting[len(batch) :], 0
+                continue
+            refusals += 1
+            if refusals == DECISIONS_MAX:
+                raise Contention(f"report {batch[0].exec_id} could not be written in {DECISIONS_MAX} tries")
+            if refusals > 1:
+                # Any one of the rows may have moved on; the fewer there are, the less likely it is to happen again.
+                at_once_max = max(len(batch) // 2, 1)
+            waiting, states, positions = await asyncio.gather(
+                self._not_yet_applied(waiting), self._states(waiting), self._journal.load_positions([key])
+            )
+            position = positions.get(key)
+
+    def _decide(
+        self,
+        reports: Sequence[ExecutionReport],
+        states: Mapping[VenueClientId, OrderState],
+        position: Position | None,
+    ) -> list[Change]:
+        changes = []
+        for report in reports:
+            change = decisions.apply_report(states[report.venue_client_id], position, report, self._clock.now())
+            position = change.positions[0] if change.positions else position
+            changes.append(change)
+        return changes
+
+    async def _not_yet_applied(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
+        applied = await self._queries.executions(self._venue.name, [report.exec_id for report in reports])
+        new = [report for report in reports if report.exec_id not in applied]
+        self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
+        return new
 
     async def _note_unmatched(self, report: ExecutionReport) -> None:
         if isinstance(await self._commit(decisions.unmatched_report(report)), Committed):
@@ -99,3 +144,13 @@ class Recorder:
         if order.filled_qty > order.qty:
             self._metrics.overfills.inc()
             log.error("order overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))
+
+
+def _together(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
+    """The first of the reports, as many as fit in one change: it writes an order and an execution once."""
+    seen: set[str] = set()
+    for number, report in enumerate(reports):
+        if seen & {report.venue_client_id, report.exec_id}:
+            return reports[:number]
+        seen |= {report.venue_client_id, report.exec_id}
+    return reports

@@ -62,7 +62,11 @@ async def replay(path: Path, target: RebuildTarget | None = None) -> ReplayResul
         )
     if target is not None and last is not None:
         await target.load_state(
-            fold.orders.values(), fold.outbox.values(), fold.ledger.values(), fold.executions.values()
+            fold.orders.values(),
+            fold.outbox.values(),
+            fold.ledger.values(),
+            fold.positions.values(),
+            fold.executions.values(),
         )
         await target.set_head(last.shard, Head(last.epoch, last.seq, last.hash), last.at)
     return ReplayResult(

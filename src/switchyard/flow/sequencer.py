@@ -223,5 +223,6 @@ def _keys(change: Change) -> list[Hashable]:
     keys: list[Hashable] = [order.order_id for order in change.orders]
     keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.ledger]
     keys += [(execution.venue, execution.exec_id) for execution in change.executions]
+    keys += {("position", *position.key) for position in change.positions}
     keys += [("cursor", cursor.name) for cursor in change.cursors]
     return keys

@@ -10,6 +10,7 @@ from switchyard.domain.changes import Change, Cursor, Outcome
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId, VenueClientId
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position, PositionKey
 
 # A page is what one read may hold in memory; readers loop.
 PAGE_MAX = 1_000
@@ -40,6 +41,10 @@ class Journal(Protocol):
 
     async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
         """The same, found by the ids that a venue knows."""
+        ...
+
+    async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
+        """Of the named positions those that ever had a fill."""
         ...
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:

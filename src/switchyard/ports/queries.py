@@ -11,6 +11,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.positions import Position
 
 
 class OrderFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +76,12 @@ class Queries(Protocol):
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         ...
 
-    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
-        """Whether a report with this id was applied."""
+    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+        """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""
+        ...
+
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
+        """Of the named reports those that were applied."""
         ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:

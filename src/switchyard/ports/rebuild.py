@@ -11,6 +11,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
 from switchyard.ports.journal import Head
 
 
@@ -38,6 +39,7 @@ class RebuildTarget(Protocol):
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
         ledger: Collection[LedgerEntry],
+        positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
         """Take the rows that the events have made."""

@@ -10,6 +10,7 @@ from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
+from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 
@@ -23,6 +24,7 @@ class MemoryJournal:
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[tuple[OrderId, OutboxKind, int], OutboxRow] = {}
         self.ledger: dict[tuple[AccountId, str, str], LedgerEntry] = {}
+        self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
         self.cursors: dict[str, Cursor] = {}
         self._by_client_id: dict[VenueClientId, OrderId] = {}
@@ -36,6 +38,10 @@ class MemoryJournal:
         """The same, found by the ids that a venue knows."""
         known = [client_id for client_id in ids if client_id in self._by_client_id]
         return {client_id: self._state(self.orders[self._by_client_id[client_id]]) for client_id in known}
+
+    async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
+        """Of the named positions those that ever had a fill."""
+        return {key: self.positions[key] for key in keys if key in self.positions}
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Take a group and answer for each change; the same group again is answered the same."""
@@ -80,6 +86,8 @@ class MemoryJournal:
             self.outbox[row.order_id, row.kind, row.number] = row
         for entry in change.ledger:
             self.ledger[entry.account_id, entry.operation, entry.idempotency_key] = entry
+        for position in change.positions:
+            self.positions[position.key] = position
         for execution in change.executions:
             self.executions[execution.venue, execution.exec_id] = execution
         for cursor in change.cursors:
@@ -98,6 +106,7 @@ class MemoryJournal:
                 _version(self.outbox.get((row.order_id, row.kind, row.number))) != row.version - 1
                 for row in change.outbox
             )
+            or any(_version(self.positions.get(row.key)) != base for base, row in change.position_moves())
             or any((execution.venue, execution.exec_id) in self.executions for execution in change.executions)
         )
         return Refused() if is_stale else None
@@ -116,5 +125,5 @@ class MemoryJournal:
         return first_seq
 
 
-def _version(row: Order | OutboxRow | None) -> int:
+def _version(row: Order | OutboxRow | Position | None) -> int:
     return 0 if row is None else row.version

@@ -18,6 +18,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueClientId
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 log = structlog.get_logger()
@@ -35,13 +36,20 @@ _BAD_DATA = (
     asyncpg.ProgramLimitExceededError,
 )
 
-_APPEND = f"SELECT * FROM append_group({', '.join(f'${place}' for place in range(1, 20))})"
+_APPEND = f"SELECT * FROM append_group({', '.join(f'${place}' for place in range(1, 23))})"
 _STATES = f"""
 SELECT {rows.STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING (order_id)
 WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, outbox.number
 """
 _BY_ORDER_ID = _STATES.format(column="order_id")
 _BY_CLIENT_ID = _STATES.format(column="venue_client_id")
+
+_POSITIONS = f"""
+SELECT held.* FROM unnest($1::text[], $2::text[]) AS wanted (account_id, symbol) CROSS JOIN LATERAL (
+    SELECT {rows.POSITION_COLUMNS} FROM positions AS present
+    WHERE (present.account_id, present.symbol) = (wanted.account_id, wanted.symbol) LIMIT 1
+) AS held
+"""
 
 _LINES = """
 WITH page AS (
@@ -75,6 +83,12 @@ class PostgresJournal:
         """The same, found by the ids that a venue knows."""
         found = rows.states(await self._reader.rows(_BY_CLIENT_ID, ids))
         return {state.order.venue_client_id: state for state in found}
+
+    async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
+        """Of the named positions those that ever had a fill."""
+        accounts, symbols = [account for account, _ in keys], [symbol for _, symbol in keys]
+        found = map(rows.position, await self._reader.rows(_POSITIONS, accounts, symbols))
+        return {position.key: position for position in found}
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group at once and answer for each change; durable when this returns."""
@@ -193,6 +207,9 @@ def _rows(changes: Sequence[Change]) -> list[Any]:
     for table in ("orders", "ledger", "outbox", "executions", "cursors"):
         numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, table)]
         arguments += [[number for number, _ in numbered], rows.as_json([row for _, row in numbered])]
+    moves = [(number, *move) for number, change in enumerate(changes) for move in change.position_moves()]
+    arguments += [[number for number, _, _ in moves], rows.as_json([row for _, _, row in moves])]
+    arguments.append([base for _, base, _ in moves])
     return arguments
 
 

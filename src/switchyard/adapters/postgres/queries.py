@@ -11,6 +11,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
@@ -96,9 +97,18 @@ class PostgresQueries:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
 
-    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
-        """Whether a report with this id was applied."""
-        return bool(await self._reader.rows("SELECT FROM executions WHERE venue = $1 AND exec_id = $2", venue, exec_id))
+    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+        """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""
+        where = "account_id = $1 AND symbol > $2"
+        sql = f"SELECT {rows.POSITION_COLUMNS} FROM positions WHERE {where} ORDER BY symbol LIMIT $3"
+        return [
+            rows.position(record) for record in await self._reader.rows(sql, account_id, after, min(limit, PAGE_MAX))
+        ]
+
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
+        """Of the named reports those that were applied."""
+        sql = "SELECT exec_id FROM executions WHERE venue = $1 AND exec_id = ANY($2)"
+        return frozenset(record[0] for record in await self._reader.rows(sql, venue, exec_ids))
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -12,11 +12,12 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
 from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent
 
 PAGE = 1_000
-_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "executions", "reader_cursors")
+_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "positions", "executions", "reader_cursors")
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT FROM {table})" for table in _TABLES)
 _EVENT_COLUMNS = ("shard", "seq", "epoch", "at", "type", "account_id", "order_id", "text", "hash")
 _SET_HEAD = """
@@ -62,12 +63,14 @@ class PostgresRebuild:
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
         ledger: Collection[LedgerEntry],
+        positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
         """Take the rows that the events have made."""
         await self._copy("orders", Order, orders)
         await self._copy("outbox_orders", OutboxRow, outbox)
         await self._copy("idempo_ledger", LedgerEntry, ledger)
+        await self._copy("positions", Position, positions)
         await self._copy("executions", Execution, executions)
 
     async def set_head(self, shard: int, head: Head, at: datetime) -> None:

@@ -9,12 +9,14 @@ from switchyard.adapters.postgres.connection import Record
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.positions import Position
 
 _ORDER_FIELDS = Order.__struct_fields__
 _OUTBOX_FIELDS = OutboxRow.__struct_fields__
 
 ORDER_COLUMNS = ", ".join(_ORDER_FIELDS)
 OUTBOX_COLUMNS = ", ".join(_OUTBOX_FIELDS)
+POSITION_COLUMNS = ", ".join(Position.__struct_fields__)
 EVENT_COLUMNS = ", ".join(JournalEvent.__struct_fields__)
 STATE_COLUMNS = ", ".join([f"orders.{name}" for name in _ORDER_FIELDS] + [f"outbox.{name}" for name in _OUTBOX_FIELDS])
 """An order beside one of its outbox rows: joined in one statement, so that both are of one moment."""
@@ -37,6 +39,11 @@ def order(values: Iterable[Any]) -> Order:
 def outbox_row(values: Iterable[Any]) -> OutboxRow:
     """An outbox row from its columns."""
     return OutboxRow(**dict(zip(_OUTBOX_FIELDS, values, strict=True)))
+
+
+def position(values: Iterable[Any]) -> Position:
+    """A position from its columns."""
+    return Position(**dict(zip(Position.__struct_fields__, values, strict=True)))
 
 
 def journal_event(record: Record) -> JournalEvent:

@@ -5,20 +5,28 @@ from collections.abc import Sequence
 import apsw
 
 from switchyard.adapters.sqlite import rows
-from switchyard.adapters.sqlite.statements import LEDGER_BY_KEY, ORDER_VERSIONS, OUTBOX_VERSIONS, SEEN_EXECUTIONS
+from switchyard.adapters.sqlite.statements import (
+    LEDGER_BY_KEY,
+    ORDER_VERSIONS,
+    OUTBOX_VERSIONS,
+    POSITION_VERSIONS,
+    SEEN_EXECUTIONS,
+)
 from switchyard.domain.changes import Change, Refused
 
 
 def refusals(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Refused]:
     """Changes that expect what is not there, by number.
 
-    New rows are looked up only when `thorough`: their ids are fresh, so that looking would be wasted work, and
-    a unique index catches the one that is not.
+    New orders and messages are looked up only when `thorough`: their ids are fresh, so that looking would be wasted
+    work, and a unique index catches the one that is not.
     """
     refused: dict[int, Refused] = {}
     for number in _stale_orders(connection, changes, thorough):
         refused[number] = Refused()
     for number in _stale_outbox(connection, changes, thorough):
+        refused[number] = Refused()
+    for number in _stale_positions(connection, changes):
         refused[number] = Refused()
     for number in _seen_executions(connection, changes):
         refused[number] = Refused()
@@ -42,6 +50,15 @@ def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorou
     keys = [(row.order_id, row.kind, row.number) for _, row in checked]
     found = {tuple(key): version for *key, version in connection.execute(OUTBOX_VERSIONS, (rows.text_array(keys),))}
     return [number for (number, row), key in zip(checked, keys, strict=True) if found.get(key, 0) != row.version - 1]
+
+
+def _stale_positions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
+    checked = [(n, base, row) for n, change in enumerate(changes) for base, row in change.position_moves()]
+    if not checked:
+        return []
+    keys = [row.key for _, _, row in checked]
+    found = {tuple(key): version for *key, version in connection.execute(POSITION_VERSIONS, (rows.text_array(keys),))}
+    return [number for number, base, row in checked if found.get(row.key, 0) != base]
 
 
 def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:

@@ -16,6 +16,7 @@ from switchyard.adapters.sqlite.statements import (
     LINES,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
+    SELECT_POSITIONS,
     SELECT_STATES,
 )
 from switchyard.domain.chain import head_text, link, stamp
@@ -25,6 +26,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import OrderId, VenueClientId
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 log = structlog.get_logger()
@@ -69,6 +71,14 @@ class SqliteJournal:
 
         found = await self._connections.read(look)
         return {state.order.venue_client_id: state for state in found.values()}
+
+    async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
+        """Of the named positions those that ever had a fill."""
+        wanted = rows.text_array(keys)
+        found = await self._connections.read(
+            lambda connection: list(map(rows.position, connection.execute(SELECT_POSITIONS, (wanted,))))
+        )
+        return {position.key: position for position in found}
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group at once and answer for each change; durable when this returns."""
@@ -210,6 +220,7 @@ def _by_table(changes: Sequence[Change]) -> list[list[Any]]:
         [row for row in outbox if row.version == 1],
         [row for row in outbox if row.version > 1],
         [row for change in changes for row in change.ledger],
+        [row for change in changes for _, row in change.position_moves()],
         [row for change in changes for row in change.executions],
         [row for change in changes for row in change.cursors],
     ]

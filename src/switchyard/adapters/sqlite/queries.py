@@ -16,6 +16,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
@@ -94,11 +95,21 @@ class SqliteQueries:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX)))
 
-    async def has_execution(self, venue: VenueName, exec_id: str) -> bool:
-        """Whether a report with this id was applied."""
-        sql = "SELECT 1 FROM executions WHERE venue = ? AND exec_id = ?"
-        row = await self._connections.read(lambda connection: connection.execute(sql, (venue, exec_id)).fetchone())
-        return row is not None
+    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+        """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""
+        where = "account_id = ? AND symbol > ?"
+        sql = f"SELECT {rows.POSITION_COLUMNS} FROM positions WHERE {where} ORDER BY symbol LIMIT ?"
+        values = (account_id, after, min(limit, PAGE_MAX))
+        return await self._connections.read(
+            lambda connection: list(map(rows.position, connection.execute(sql, values)))
+        )
+
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
+        """Of the named reports those that were applied."""
+        sql = "SELECT exec_id FROM executions WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?))"
+        values = (venue, rows.text_array(exec_ids))
+        found: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
+        return frozenset(exec_id for (exec_id,) in found)
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

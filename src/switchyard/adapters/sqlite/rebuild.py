@@ -17,12 +17,13 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
 from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent
 
 # What one statement takes in as JSON: some megabytes at most.
 BATCH = 5_000
-_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "executions", "reader_cursors")
+_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "positions", "executions", "reader_cursors")
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for table in _TABLES)
 
 
@@ -53,6 +54,7 @@ class SqliteRebuild:
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
         ledger: Collection[LedgerEntry],
+        positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
         """Take the rows that the events have made."""
@@ -60,6 +62,7 @@ class SqliteRebuild:
             ("new_orders", orders),
             ("new_outbox", outbox),
             ("ledger", ledger),
+            ("positions", positions),
             ("executions", executions),
         ):
             await asyncio.to_thread(self._load, part, iter(made))

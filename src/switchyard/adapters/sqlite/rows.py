@@ -11,11 +11,13 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.positions import Position
 
 # The columns stand in the order of the structs' fields: rows travel as arrays in that order.
 ORDER_COLUMNS = ", ".join(Order.__struct_fields__)
 OUTBOX_COLUMNS = ", ".join(OutboxRow.__struct_fields__)
 LEDGER_COLUMNS = ", ".join(LedgerEntry.__struct_fields__)
+POSITION_COLUMNS = ", ".join(Position.__struct_fields__)
 EVENT_COLUMNS = "seq, at, type, account_id, order_id, text, hash"
 
 _strings = msgspec.json.Encoder()  # decimals as strings: SQLite reads a JSON number as a double
@@ -57,6 +59,15 @@ def ledger_entry(row: Sequence[Any]) -> LedgerEntry:
     for name in ("created_at", "expires_at"):
         values[name] = datetime.fromisoformat(values[name])
     return LedgerEntry(**values)
+
+
+def position(row: Sequence[Any]) -> Position:
+    """A position from its columns."""
+    values = dict(zip(Position.__struct_fields__, row, strict=True))
+    for name in ("qty", "open_notional", "realised", "trade_result", "peak"):
+        values[name] = Decimal(values[name])
+    values["updated_at"] = datetime.fromisoformat(values["updated_at"])
+    return Position(**values)
 
 
 def journal_event(row: Sequence[Any]) -> JournalEvent:

@@ -1,12 +1,12 @@
 """The journal's SQL, but for the append itself, which is a trigger of the schema."""
 
-from switchyard.adapters.sqlite.rows import LEDGER_COLUMNS, ORDER_COLUMNS, OUTBOX_COLUMNS
+from switchyard.adapters.sqlite.rows import LEDGER_COLUMNS, ORDER_COLUMNS, OUTBOX_COLUMNS, POSITION_COLUMNS
 
 APPEND = """
 INSERT INTO append_group (
-    events, new_orders, changed_orders, new_outbox, changed_outbox, ledger, executions, cursors,
-    group_id, outcomes, seq, hash, at, forget_before
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    events, new_orders, changed_orders, new_outbox, changed_outbox, ledger, positions, executions,
+    cursors, group_id, outcomes, seq, hash, at, forget_before
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 LINES = """
@@ -24,6 +24,10 @@ SELECT outbox.order_id, outbox.kind, outbox.number, outbox.version FROM jsonb_ea
 CROSS JOIN outbox_orders AS outbox ON (outbox.order_id, outbox.kind, outbox.number)
     = (wanted.value->>0, wanted.value->>1, wanted.value->>2)
 """
+POSITION_VERSIONS = """
+SELECT held.account_id, held.symbol, held.version FROM jsonb_each(?) AS wanted
+CROSS JOIN positions AS held ON (held.account_id, held.symbol) = (wanted.value->>0, wanted.value->>1)
+"""
 SEEN_EXECUTIONS = """
 SELECT seen.venue, seen.exec_id FROM jsonb_each(?) AS wanted
 CROSS JOIN executions AS seen ON (seen.venue, seen.exec_id) = (wanted.value->>0, wanted.value->>1)
@@ -39,4 +43,8 @@ SELECT_BY_CLIENT_ID = f"SELECT {ORDER_COLUMNS} FROM orders WHERE venue_client_id
 SELECT_OUTBOX_OF = f"""
 SELECT {OUTBOX_COLUMNS} FROM outbox_orders WHERE order_id IN (SELECT value FROM json_each(?))
 ORDER BY order_id, kind DESC, number
+"""
+SELECT_POSITIONS = f"""
+SELECT {", ".join(f"held.{column}" for column in POSITION_COLUMNS.split(", "))} FROM jsonb_each(?) AS wanted
+CROSS JOIN positions AS held ON (held.account_id, held.symbol) = (wanted.value->>0, wanted.value->>1)
 """

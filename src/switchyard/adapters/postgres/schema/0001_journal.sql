@@ -89,6 +89,24 @@ CREATE INDEX outbox_queued ON outbox_orders (created_at, order_id) WHERE status 
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
 CREATE INDEX outbox_open ON outbox_orders (status, created_at, order_id) WHERE status IN ('sending', 'uncertain');
 
+CREATE TABLE positions (
+    account_id text COLLATE "C" NOT NULL,
+    symbol text COLLATE "C" NOT NULL,
+    qty numeric NOT NULL,
+    open_notional numeric NOT NULL,
+    realised numeric NOT NULL,
+    trade_result numeric NOT NULL,
+    losses_in_a_row integer NOT NULL,
+    peak numeric NOT NULL,
+    updated_at timestamptz NOT NULL,
+    version integer NOT NULL,
+    PRIMARY KEY (account_id, symbol)
+) WITH (
+    -- The same few rows are written over and over: room on the page keeps the new versions out of the index.
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.02
+);
+
 CREATE TABLE executions (
     venue text COLLATE "C" NOT NULL,
     exec_id text COLLATE "C" NOT NULL,

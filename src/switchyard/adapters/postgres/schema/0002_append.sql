@@ -54,6 +54,9 @@ CREATE FUNCTION append_group(
     execution_rows json,
     cursor_changes integer[],
     cursor_rows json,
+    position_changes integer[],
+    position_rows json,
+    position_bases integer[], -- the version that each position must have: one change may hold several fills of it
     OUT seq_before bigint, -- the events of the changes that were not refused are numbered from here on
     OUT refused integer[],
     OUT taken json -- for each change whose idempotency key was taken, the entry that has it
@@ -63,6 +66,7 @@ DECLARE
     wanted_orders orders[];
     wanted_ledger idempo_ledger[];
     wanted_outbox outbox_orders[];
+    wanted_positions positions[];
     wanted_executions executions[];
     line_start text;
     line_middle text;
@@ -84,6 +88,7 @@ BEGIN
     wanted_orders := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::orders, order_rows) AS wanted);
     wanted_ledger := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::idempo_ledger, ledger_rows) AS wanted);
     wanted_outbox := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS wanted);
+    wanted_positions := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::positions, position_rows) AS wanted);
     wanted_executions := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::executions, execution_rows) AS wanted);
 
     seq_before := head.seq;
@@ -108,6 +113,12 @@ BEGIN
         WHERE wanted.version - 1 <> coalesce((
             SELECT present.version FROM outbox_orders AS present
             WHERE (present.order_id, present.kind, present.number) = (wanted.order_id, wanted.kind, wanted.number)
+        ), 0)
+        UNION
+        SELECT position_changes[wanted.ordinality] FROM unnest(wanted_positions) WITH ORDINALITY AS wanted
+        WHERE position_bases[wanted.ordinality] <> coalesce((
+            SELECT present.version FROM positions AS present
+            WHERE (present.account_id, present.symbol) = (wanted.account_id, wanted.symbol)
         ), 0)
         UNION
         SELECT execution_changes[wanted.ordinality] FROM unnest(wanted_executions) WITH ORDINALITY AS wanted
@@ -182,6 +193,16 @@ BEGIN
         status = excluded.status, attempt = excluded.attempt, next_attempt_at = excluded.next_attempt_at,
         last_error = excluded.last_error, worker = excluded.worker, updated_at = excluded.updated_at,
         version = excluded.version;
+
+    INSERT INTO positions
+    SELECT
+        account_id, symbol, qty, open_notional, realised, trade_result, losses_in_a_row, peak, updated_at, version
+    FROM unnest(wanted_positions) WITH ORDINALITY AS wanted
+    WHERE position_changes[wanted.ordinality] <> ALL (refused)
+    ON CONFLICT (account_id, symbol) DO UPDATE SET
+        qty = excluded.qty, open_notional = excluded.open_notional, realised = excluded.realised,
+        trade_result = excluded.trade_result, losses_in_a_row = excluded.losses_in_a_row, peak = excluded.peak,
+        updated_at = excluded.updated_at, version = excluded.version;
 
     INSERT INTO executions
     SELECT venue, exec_id, order_id

@@ -88,6 +88,20 @@ CREATE INDEX outbox_due ON outbox_orders (created_at, order_id, next_attempt_at,
     WHERE status IN ('queued', 'failed');
 CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
 
+CREATE TABLE positions (
+    account_id      TEXT NOT NULL,
+    symbol          TEXT NOT NULL,
+    qty             TEXT NOT NULL,
+    open_notional   TEXT NOT NULL,
+    realised        TEXT NOT NULL,
+    trade_result    TEXT NOT NULL,
+    losses_in_a_row INTEGER NOT NULL,
+    peak            TEXT NOT NULL,
+    updated_at      TEXT NOT NULL,
+    version         INTEGER NOT NULL,
+    PRIMARY KEY (account_id, symbol)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE executions (
     venue    TEXT NOT NULL,
     exec_id  TEXT NOT NULL,

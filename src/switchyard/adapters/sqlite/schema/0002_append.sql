@@ -10,7 +10,7 @@
 CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
-    NULL AS ledger, NULL AS executions, NULL AS cursors,
+    NULL AS ledger, NULL AS positions, NULL AS executions, NULL AS cursors,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS forget_before;
 
 CREATE TRIGGER append_group_is_taken INSTEAD OF INSERT ON append_group
@@ -69,6 +69,15 @@ BEGIN
     ON CONFLICT (account_id, operation, idempotency_key) DO UPDATE SET
         generation = excluded.generation, order_id = excluded.order_id, request_digest = excluded.request_digest,
         created_at = excluded.created_at, expires_at = excluded.expires_at;
+
+    INSERT INTO positions
+    SELECT
+        value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, value->>9
+    FROM jsonb_each(NEW.positions) WHERE true
+    ON CONFLICT (account_id, symbol) DO UPDATE SET
+        qty = excluded.qty, open_notional = excluded.open_notional, realised = excluded.realised,
+        trade_result = excluded.trade_result, losses_in_a_row = excluded.losses_in_a_row, peak = excluded.peak,
+        updated_at = excluded.updated_at, version = excluded.version;
 
     INSERT INTO executions SELECT value->>0, value->>1, value->>2 FROM jsonb_each(NEW.executions);
 
