@@ -109,8 +109,8 @@ async def test_tables_for_people_keep_ids_and_amounts_whole(gateway_url: str, em
 
 
 async def test_a_printed_token_opens_its_account_and_no_other(gateway_url: str, embedded: RunningGateway) -> None:
-    order_id = (await embedded.place(account="alice")).json["orderId"]
-    for account, code in (("alice", 0), ("bob", 1)):
+    order_id = (await embedded.place(account="first")).json["orderId"]
+    for account, code in (("first", 0), ("second", 1)):
         printed = await asyncio.to_thread(run_command, "token", "--account", account, JWT_HS256_SECRET=SECRET)
         assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+\n", printed.stdout)
         # Neither a secret nor settings are needed where a token and an address are given.
