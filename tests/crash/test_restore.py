@@ -57,23 +57,29 @@ async def test_a_database_from_before_the_last_hundred_orders_executes_nothing_t
             orders = await all_final(session, process)
         assert simulator.executions() == before, "something was executed because of the restore"
         assert set(before.values()) == {1}
-        check_books(process, orders, client, before)
+        await check_books(process, orders, client, before)
         verified = run_command("audit", "verify", **settings)
         assert verified.returncode == 0, verified.stderr
     finally:
         process.close()
 
 
-def check_books(process: Process, orders: list[dict[str, Any]], client: Client, executions: Counter[str]) -> None:
+async def check_books(process: Process, orders: list[dict[str, Any]], client: Client, executions: Counter[str]) -> None:
     """What came back agrees with the venue; what did not is reported as an execution that nobody here knows."""
     for order in orders:
         assert (order["status"] == "FILLED") == (executions[order["orderId"]] == 1)
     lost = set(client.acknowledged.values()) - {order["orderId"] for order in orders}
-    lost_fills = sum(executions[order_id] for order_id in lost)
-    text = (process.folder / "var/gateway/audit.log").read_text("utf-8")
-    types = Counter(json.loads(line)["type"] for line in text.splitlines(keepends=True) if line.endswith("\n"))
     assert len(lost) >= 50
-    assert types["ReportUnmatched"] == lost_fills
+    lost_fills = sum(executions[order_id] for order_id in lost)
+    # Nobody waits for the audit file: it follows the journal.
+    await until(lambda: unmatched_reports(process) >= lost_fills)
+    assert unmatched_reports(process) == lost_fills
+
+
+def unmatched_reports(process: Process) -> int:
+    text = (process.folder / "var/gateway/audit.log").read_text("utf-8")
+    lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return sum(line["type"] == "ReportUnmatched" for line in lines)
 
 
 async def post_until(client: Client, count: int) -> None:
