@@ -169,7 +169,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Broker: for how long it recognises a repeated client order id; `none`: neither that nor lookup."),
     Setting("VENUE_WINDOW_SEC_", "window", "10", _seconds(0, 86_400),
             "Broker: how long after a send an order may still turn up."),
-    Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", _seconds(0, 31_536_000), "Broker: how long, with `ttl`."),
+    Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", _seconds(0, 31_536_000), "Broker: how long, with `ttl`. Kept for the record: doubt is settled by asking, never by this time."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=_whole(0, 3_600_000)(value)),
             "Paper exchange: how long each report is held back."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", _whole(1, 1000), "Paper exchange: fills per order."),

@@ -13,12 +13,12 @@ from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
-from switchyard.domain.ids import ULID_RANDOM_BITS, ulid
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit
 from switchyard.flow.operate import end_doubt
 from switchyard.flow.restore import declare_restored
 from switchyard.flow.verify import head_path_of
+from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Liveness, OutboxListing, Queries
 from switchyard.ports.rebuild import Epochs, OrderDump
@@ -134,7 +134,7 @@ def committing(database: Database) -> Commit:
     clock, randomness = SystemClock(), SystemRandomness()
 
     async def commit(change: Change) -> Outcome:
-        group_id = ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))
+        group_id = fresh_ulid(clock, randomness)
         return (await database.journal.append(0, group_id, [change], clock.now()))[0]
 
     return commit

@@ -20,7 +20,7 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.databases import Database, open_database
 from switchyard.domain.errors import OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import ULID_RANDOM_BITS, VenueName, WorkerId, ulid
+from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
 from switchyard.flow.accept import OrderDesk
@@ -34,6 +34,7 @@ from switchyard.flow.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.wake import Wake
+from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings, VenueSettings, journal_key
 
@@ -189,9 +190,8 @@ class Engine:
         )
         self._spawn("resolve", resolver.run)
         stack.push_async_callback(self._cancel, "resolve")
-        milliseconds = int(self.clock.now().timestamp() * 1000)
         dispatcher = Dispatcher(
-            worker=WorkerId("wrk_" + ulid(milliseconds, self._randomness.bits(ULID_RANDOM_BITS))),
+            worker=WorkerId("wrk_" + fresh_ulid(self.clock, self._randomness)),
             journal=self._database.journal,
             queries=self._database.queries,
             liveness=self._database.liveness,

@@ -13,10 +13,9 @@ import structlog
 
 from switchyard.domain.changes import Change, Committed, Outcome, Refused
 from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
-from switchyard.domain.ids import ulid
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import Journal
 
 log = structlog.get_logger()
@@ -89,8 +88,7 @@ class Sequencer:
         """Have a stage's change committed; stages bound themselves by their slots and pages."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._pending.append(_Waiting(change, future))
-        if not self._arrived.is_set():
-            self._arrived.set()
+        self._arrived.set()
         return await future
 
     @property
@@ -162,7 +160,7 @@ class Sequencer:
 
     async def _commit_group(self, group: list[_Waiting]) -> None:
         self._metrics.group_size.observe(len(group))
-        group_id = ulid(int(self._clock.now().timestamp() * 1000), self._randomness.bits(80))
+        group_id = fresh_ulid(self._clock, self._randomness)
         try:
             outcomes = await self._journal.append(
                 self._shard, group_id, [waiting.change for waiting in group], self._clock.now()

@@ -3,6 +3,8 @@
 from datetime import datetime
 from typing import Protocol
 
+from switchyard.domain.ids import ULID_RANDOM_BITS, ulid
+
 
 class Clock(Protocol):
     """What time it is."""
@@ -26,3 +28,8 @@ class Randomness(Protocol):
     def jitter(self) -> float:
         """A number between -1 and 1."""
         ...
+
+
+def fresh_ulid(clock: Clock, randomness: Randomness) -> str:
+    """A ULID of this moment."""
+    return ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))
