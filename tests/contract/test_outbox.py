@@ -6,6 +6,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, record_unsent, request_cancel
 from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.outbox import LANES
 from switchyard.ports.queries import Due, Queries
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database
@@ -98,3 +99,12 @@ async def test_only_rows_of_the_wanted_venues_are_due(database: Database, querie
     assert order_ids(await queries.due(START, 10, [accepted.outbox[0].venue])) == [id_of(accepted)]
     assert await queries.due(START, 10, [VenueName("elsewhere")]) == []
     assert await queries.due(START, 10, []) == []
+
+
+async def test_a_worker_may_ask_for_its_own_lanes_only(database: Database) -> None:
+    accepted = an_accept()
+    await commit(database.journal, accepted)
+    lane = accepted.outbox[0].lane
+    assert order_ids(await database.queries.due(START, 10, lanes=[lane])) == [id_of(accepted)]
+    assert await database.queries.due(START, 10, lanes=[(lane + 1) % LANES]) == []
+    assert await database.queries.due(START, 10, lanes=[]) == []

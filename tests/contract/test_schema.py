@@ -27,7 +27,9 @@ class Place:
         upgrade: Callable[[], Awaitable[int]],
         pretend: Callable[[int], Awaitable[None]],
         newest: int,
+        url: str = "",
     ) -> None:
+        self.url = url
         self.open = open_database
         self.upgrade = upgrade
         self.pretend = pretend
@@ -54,7 +56,7 @@ def postgres_place(url: str) -> Place:
         await connection.close()
 
     newest = len(schema_files("switchyard.adapters.postgres"))
-    return Place(lambda: PostgresDatabase.open(url), lambda: PostgresDatabase.upgrade(url), pretend, newest)
+    return Place(lambda: PostgresDatabase.open(url), lambda: PostgresDatabase.upgrade(url), pretend, newest, url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -97,6 +99,38 @@ async def test_a_second_upgrade_changes_nothing(place: Place) -> None:
     assert await place.upgrade() == place.newest
 
     database = await place.open()
+    assert len(await verified(database.journal)) == 1
+    await database.close()
+
+
+OLD_ROW = """
+INSERT INTO outbox_orders (order_id, kind, number, venue, venue_client_id, status, attempt, next_attempt_at, created_at,
+    updated_at, version)
+VALUES ('ord_1', 'new', 1, 'sim', 'c1', 'sent', 1, '2026-01-01T00:00:00.000000Z', '2026-01-01T00:00:00.000000Z',
+    '2026-01-01T00:00:00.000000Z', 3)
+"""
+
+
+async def test_a_database_of_the_second_version_is_brought_up_with_its_rows(
+    request: pytest.FixtureRequest, tmp_path: Path, place: Place
+) -> None:
+    if "sqlite" in request.node.name:
+        with apsw.Connection(str(tmp_path / "switchyard.db")) as connection:
+            connection.execute(schema_files("switchyard.adapters.sqlite")[0].sql)
+            connection.execute(OLD_ROW)
+            connection.execute("PRAGMA user_version = 2")
+    else:
+        old = await asyncpg.connect(place.url)
+        await old.execute(schema_files("switchyard.adapters.postgres")[0].sql)
+        await old.execute(OLD_ROW)
+        await old.execute("CREATE TABLE schema_version (number integer PRIMARY KEY, name text NOT NULL)")
+        await old.execute("INSERT INTO schema_version VALUES (1, 'journal'), (2, 'append')")
+        await old.close()
+
+    assert await place.upgrade() == place.newest
+
+    database = await place.open()
+    await commit(database.journal, an_accept())
     assert len(await verified(database.journal)) == 1
     await database.close()
 

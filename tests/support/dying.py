@@ -19,7 +19,8 @@ from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.dispatch import Dispatcher
-from switchyard.ports.venue import SendOutcome
+from switchyard.flow.lanes import Turn
+from switchyard.ports.venue import Left, SendOutcome, unheard
 
 # Some orders get through, others are at every stage when death comes.
 PASSES = count(1)
@@ -41,9 +42,9 @@ def after_the_attempt_is_committed() -> None:
     """Before the first byte leaves."""
     send = Dispatcher._send
 
-    async def dying(self: Dispatcher, row: OutboxRow, state: OrderState) -> None:
+    async def dying(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
         perhaps_die()
-        await send(self, row, state)
+        await send(self, row, state, turn)
 
     Dispatcher._send = dying  # type: ignore[method-assign]
 
@@ -67,8 +68,8 @@ def after_the_answer() -> None:
     """The venue's answer is in hand and not yet written down."""
     submit = HttpVenue.submit
 
-    async def dying(self: HttpVenue, order: Order) -> SendOutcome:
-        outcome = await submit(self, order)
+    async def dying(self: HttpVenue, order: Order, left: Left = unheard) -> SendOutcome:
+        outcome = await submit(self, order, left)
         perhaps_die()
         return outcome
 

@@ -15,6 +15,7 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.accept import OrderDesk
 from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.lanes import Turn
 from switchyard.ports.venue import Capabilities, SendOutcome
 
 
@@ -31,9 +32,9 @@ def sent_before_sending() -> None:
     """The row is marked as sent first, and the bytes leave afterwards."""
     send = Dispatcher._send
 
-    async def marked_first(self: Dispatcher, row: OutboxRow, state: OrderState) -> None:
+    async def marked_first(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
         await self._commit(decisions.record_sent(state, row, "venue", self._clock.now()))
-        await send(self, row, state)
+        await send(self, row, state, turn)
 
     Dispatcher._send = marked_first  # type: ignore[method-assign]
 

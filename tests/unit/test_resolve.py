@@ -7,6 +7,7 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.sqlite.queries import SqliteLanes
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
@@ -15,6 +16,7 @@ from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.resolve import Resolver
 from switchyard.ports.queries import Due
@@ -23,12 +25,14 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     Dedupe,
+    Left,
     ReportPage,
     SendOutcome,
     Unsent,
     VenueOrder,
     VenueRefused,
     VenueUnavailable,
+    unheard,
 )
 from tests.support.build import VENUE, an_accept
 
@@ -48,7 +52,7 @@ class ScriptedVenue:
         self.can_be_asked = True
         self.while_asked: Callable[[], None] | None = None
 
-    async def submit(self, order: Order) -> SendOutcome:
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         if self.takes_orders:
             self.orders[order.venue_client_id] = self.orders.get(order.venue_client_id, 0) + 1
         return self.answer
@@ -83,7 +87,9 @@ class MemoryQueries:
         self._journal = journal
         self._clock = clock
 
-    async def due(self, now: object, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
+    async def due(
+        self, now: object, limit: int, venues: Sequence[VenueName] | None = None, lanes: Sequence[int] | None = None
+    ) -> list[Due]:
         rows = [row for row in self._journal.outbox.values() if row.status in ("queued", "failed")]
         return [await self._with_state(row) for row in rows if row.next_attempt_at <= self._clock.now()]
 
@@ -127,8 +133,10 @@ class House:
             "metrics": self.metrics,
         }
         self.resolver = Resolver(**common)  # type: ignore[arg-type]
+        self.lanes = HeldLanes(SqliteLanes(), WorkerId(worker), self.clock)
         self.dispatcher = Dispatcher(
             worker=WorkerId(worker),
+            lanes=self.lanes,
             randomness=SeededRandomness(),
             batch_size=8,
             parallelism=1,
@@ -154,6 +162,7 @@ class House:
         return (await self.journal.load([self._order_id]))[self._order_id]
 
     async def send(self) -> OrderState:
+        await self.lanes.renew()
         await self.dispatcher.run_once()
         await self.dispatcher.drain(10)
         return await self.state()

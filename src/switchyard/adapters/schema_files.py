@@ -1,4 +1,4 @@
-"""Numbered schema files: what a database must have run, in which order."""
+"""Schema files: steps that a database runs once and in order, and programs that every upgrade puts in place anew."""
 
 from importlib import resources
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from switchyard.domain.errors import SchemaMismatch
 
 
 class SchemaFile(NamedTuple):
-    """One step of the schema's history; a file that has landed is never edited again."""
+    """One step of the schema's history; a step that has landed is never edited again."""
 
     number: int
     name: str
@@ -16,11 +16,22 @@ class SchemaFile(NamedTuple):
 
 def schema_files(package: str) -> list[SchemaFile]:
     """The package's `schema/NNNN_*.sql` in order."""
-    folder = resources.files(package) / "schema"
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda entry: entry.name)
-    files = [SchemaFile(int(entry.name[:4]), entry.name, entry.read_text("utf-8")) for entry in found]
+    files = [SchemaFile(int(name[:4]), name, sql) for name, sql in _sql_files(package, "schema")]
     assert [file.number for file in files] == list(range(1, len(files) + 1)), f"schema files of {package} have a gap"
     return files
+
+
+def programs(package: str) -> list[str]:
+    """The package's `schema/programs/*.sql`: functions, triggers and views, which replace what was there before.
+
+    They are run with the steps of an upgrade, so that a program that changes needs a new step, if only an empty one.
+    """
+    return [sql for _, sql in _sql_files(package, "schema/programs")]
+
+
+def _sql_files(package: str, folder: str) -> list[tuple[str, str]]:
+    entries = (resources.files(package) / folder).iterdir()
+    return sorted((entry.name, entry.read_text("utf-8")) for entry in entries if entry.name.endswith(".sql"))
 
 
 def check_version(found: int, needed: int) -> None:

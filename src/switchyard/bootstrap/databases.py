@@ -20,7 +20,7 @@ from switchyard.flow.restore import declare_restored
 from switchyard.flow.verify import head_path_of
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Liveness, OutboxListing, Queries
+from switchyard.ports.queries import Lanes, Liveness, OutboxListing, Queries
 from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings
 
@@ -45,6 +45,11 @@ class Database(Protocol):
     @property
     def liveness(self) -> Liveness:
         """Who is alive."""
+        ...
+
+    @property
+    def lanes(self) -> Lanes:
+        """Who sends what."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:

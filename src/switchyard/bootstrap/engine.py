@@ -26,6 +26,7 @@ from switchyard.domain.routing import Router
 from switchyard.flow.accept import OrderDesk
 from switchyard.flow.audit import AuditWriter
 from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
 from switchyard.flow.reconcile import Reconciler
@@ -190,11 +191,14 @@ class Engine:
         )
         self._spawn("resolve", resolver.run)
         stack.push_async_callback(self._cancel, "resolve")
+        worker = WorkerId("wrk_" + fresh_ulid(self.clock, self._randomness))
+        lanes = HeldLanes(self._database.lanes, worker, self.clock)
         dispatcher = Dispatcher(
-            worker=WorkerId("wrk_" + fresh_ulid(self.clock, self._randomness)),
+            worker=worker,
             journal=self._database.journal,
             queries=self._database.queries,
             liveness=self._database.liveness,
+            lanes=lanes,
             commit=self.sequencer.commit,
             venues=self.venues,
             clock=self.clock,
@@ -207,6 +211,8 @@ class Engine:
             stuck_after=self.settings.outbox_stuck_after,
         )
         stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
+        self._spawn("lanes", lanes.run)
+        stack.push_async_callback(self._cancel, "lanes")
         self._spawn("dispatch", lambda: dispatcher.run(self._wakes["dispatch"]))
         stack.push_async_callback(self._cancel, "dispatch")
         for venue in self.venues.values():

@@ -27,7 +27,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, 
 from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order, OrderRequest, TimeInForce, snapshot
-from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus, lane_of
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport
 
@@ -282,6 +282,7 @@ def _new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> Outb
         created_at=now,
         updated_at=now,
         version=1,
+        lane=lane_of(order.account_id, order.symbol),
     )
 
 

@@ -1,11 +1,12 @@
 """What has to be sent to a venue, and how far that has come."""
 
+import zlib
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from switchyard.domain.ids import OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 
 OutboxKind = Literal["new", "cancel"]
@@ -17,6 +18,14 @@ OutboxStatus = Literal[
     "uncertain",  # only evidence or a person ends this
     "dead",
 ]
+
+# Enough that a handful of workers share the load evenly; the table of their owners has a row for each.
+LANES: Final = 64
+
+
+def lane_of(account: AccountId, symbol: str) -> int:
+    """The lane of an account's orders in a symbol: their first attempts leave in the order of acceptance."""
+    return zlib.crc32(f"{account}\n{symbol}".encode()) % LANES
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +47,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     version: int
+    lane: int
 
 
 class OrderState(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
-from switchyard.domain.outbox import OutboxKind, OutboxRow
+from switchyard.domain.outbox import OutboxKind, OutboxRow, lane_of
 from switchyard.domain.positions import Position, PositionKey, apply_report
 
 OutboxKey = tuple[OrderId, OutboxKind, int]
@@ -196,6 +196,7 @@ class Replay:
             created_at=fact.updated_at if before is None else before.created_at,
             updated_at=fact.updated_at,
             version=1 if before is None else before.version + 1,
+            lane=lane_of(order.account_id, order.symbol),
         )
 
     def _take_key(self, order: Order, fact: KeyFact) -> None:

@@ -13,13 +13,23 @@ from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.decide import Commit, Decision, after, decide
+from switchyard.flow.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.throttle import Throttle
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Due, Liveness, Queries
-from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRefused
+from switchyard.ports.venue import (
+    RATE_LIMITED,
+    Accepted,
+    Ambiguous,
+    SendOutcome,
+    Unsent,
+    Venue,
+    VenueRefused,
+    unheard,
+)
 
 log = structlog.get_logger()
 
@@ -45,6 +55,7 @@ class Dispatcher:
         journal: Journal,
         queries: Queries,
         liveness: Liveness,
+        lanes: HeldLanes,
         commit: Commit,
         venues: Mapping[VenueName, Venue],
         clock: Clock,
@@ -72,6 +83,8 @@ class Dispatcher:
         self._sends: dict[_Key, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
         self._open: set[VenueName] = set()
+        self._lanes = lanes
+        self._departures = Departures()
         self._throttles = {name: Throttle(self._slots) for name in venues}
         self._under_way: Counter[VenueName] = Counter()
 
@@ -94,11 +107,11 @@ class Dispatcher:
 
     async def run_once(self) -> int:
         """Claim rows for the free slots and begin to send them; returns how many."""
-        free = self._free_by_venue()
-        if not free:
+        free, lanes = self._free_by_venue(), self._lanes.filter()
+        if not free or lanes == []:
             return 0
         slots = self._slots - len(self._sends)
-        due = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free))
+        due = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free), lanes)
         self._metrics.dequeued.labels("success" if due else "empty").inc()
         taken: Counter[VenueName] = Counter()
         claims = []
@@ -145,21 +158,39 @@ class Dispatcher:
             await asyncio.wait(set(self._sends.values()), timeout=seconds_max)
 
     async def _claim(self, due: Due) -> bool:
+        # The line forms in the order of acceptance, here and now: what is committed first may come back later.
+        turn = (
+            self._departures.join((due.state.order.account_id, due.state.order.symbol)) if _is_first(due.row) else None
+        )
+        try:
+            return await self._take(due, turn)
+        except BaseException:
+            _leave(turn)
+            raise
+
+    async def _take(self, due: Due, turn: Turn | None) -> bool:
         row, state = due.row, due.state
         now = self._clock.now()
         unsendable = self._unsendable(state, row, now) if row.kind == "new" else None
         if unsendable is not None:
+            _leave(turn)
             await self._commit(unsendable)
             return True
         change = decisions.begin_attempt(state, row, self._worker, now)
         if not isinstance(await self._commit(change), Committed):
+            _leave(turn)
             return False  # somebody else has it, or the order moved on: the next look tells
-        key = _key(row)
-        self._under_way[row.venue] += 1
-        task = self._sends[key] = asyncio.create_task(self._send(change.outbox[0], after(state, change)))
-        self._metrics.inflight.set(len(self._sends))
-        task.add_done_callback(lambda done: self._sent(key, row.venue, done))
+        if not row.attempt:
+            self._metrics.outbox_lag.observe((now - row.created_at).total_seconds())
+        self._begin(change.outbox[0], after(state, change), turn)
         return True
+
+    def _begin(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+        self._under_way[row.venue] += 1
+        self._lanes.begin(row.lane)
+        task = self._sends[_key(row)] = asyncio.create_task(self._send(row, state, turn))
+        self._metrics.inflight.set(len(self._sends))
+        task.add_done_callback(lambda done: self._sent(row, turn, done))
 
     def _unsendable(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
         """What to write instead of sending, where sending would be wrong."""
@@ -174,9 +205,11 @@ class Dispatcher:
             return decisions.record_doubt(state, row, row.last_error or "TOO_LATE_TO_RESEND", None, now)
         return decisions.record_expired(state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now)
 
-    def _sent(self, key: _Key, venue: VenueName, task: "asyncio.Task[None]") -> None:
-        del self._sends[key]
-        self._under_way[venue] -= 1
+    def _sent(self, row: OutboxRow, turn: Turn | None, task: "asyncio.Task[None]") -> None:
+        _leave(turn)
+        del self._sends[_key(row)]
+        self._under_way[row.venue] -= 1
+        self._lanes.end(row.lane)
         self._metrics.inflight.set(len(self._sends))
         self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -184,11 +217,11 @@ class Dispatcher:
             self._metrics.stage_failures.labels("dispatch").inc()
             log.error("a send's outcome was not recorded", error=repr(error))
 
-    async def _send(self, row: OutboxRow, state: OrderState) -> None:
-        venue = self._venues[row.venue]
+    async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+        if turn is not None:
+            await turn.come()
         try:
-            sending = venue.submit(state.order) if row.kind == "new" else venue.cancel(state.order)
-            outcome = await sending
+            outcome = await self._deliver(row, state, turn)
         except Exception as error:
             # An adapter that raises has a defect, and what the venue saw is anyone's guess: that is doubt.
             log.exception("a venue adapter failed", venue=row.venue)
@@ -197,7 +230,16 @@ class Dispatcher:
             self._throttles[row.venue].slow_down(self._clock.now(), outcome.retry_after)
         elif isinstance(outcome, Accepted):
             self._throttles[row.venue].speed_up()
+        _leave(turn)
         await self._settle(row, outcome, state)
+
+    async def _deliver(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> SendOutcome:
+        venue = self._venues[row.venue]
+        if row.kind == "cancel":
+            return await venue.cancel(state.order)
+        if state.order.status != "UNKNOWN" and decisions.is_past_deadline(state.order, self._clock.now()):
+            return Unsent("TOO_LATE")  # it waited for its turn too long, and nothing of it has left
+        return await venue.submit(state.order, turn.left if turn is not None else unheard)
 
     async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
         def decision(newest: OrderState) -> Change | None:
@@ -225,7 +267,8 @@ class Dispatcher:
         """Bring a row into doubt whose sender lives but does not come back."""
         log.error("a send hangs", order_id=due.row.order_id, worker=due.row.worker)
         change = decisions.record_doubt(due.state, due.row, "STUCK", None, self._clock.now(), suspect=due.row.worker)
-        await self._commit(change)  # refused if its outcome came after all
+        if isinstance(await self._commit(change), Committed):  # refused if its outcome came after all
+            self._metrics.uncertain.inc()
 
     async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
         """Write an outcome, however long the database is away: it is the only trace of what the venue said."""
@@ -266,6 +309,16 @@ class Dispatcher:
 
 def _key(row: OutboxRow) -> _Key:
     return (row.order_id, row.kind, row.number)
+
+
+def _is_first(row: OutboxRow) -> bool:
+    """Whether the order leaves for the first time; what comes back from a failure or a doubt has lost its place."""
+    return row.kind == "new" and not row.attempt
+
+
+def _leave(turn: Turn | None) -> None:
+    if turn is not None:
+        turn.left()
 
 
 def _label(outcome: SendOutcome) -> str:

@@ -61,7 +61,15 @@ class Metrics:
         self.inflight = Gauge("outbox_inflight", "Sends under way in this process", registry=registry)
         self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
         self.outbox_uncertain = Gauge("outbox_uncertain", "Outbox rows in doubt", registry=registry)
-        self.outbox_lag = Gauge("outbox_lag_seconds", "Age of the oldest row that waits to be sent", registry=registry)
+        self.outbox_lag = Histogram(
+            "outbox_lag_seconds",
+            "How long rows had waited when they were first taken up",
+            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),
+            registry=registry,
+        )
+        self.outbox_oldest = Gauge(
+            "outbox_oldest_seconds", "Age of the oldest row that waits to be sent", registry=registry
+        )
         self.uncertain = Counter("orders_uncertain_total", "Orders that came into doubt", registry=registry)
         self.resolved = Counter(
             "orders_resolved_total", "Doubts settled, by what the venue had", ["verdict"], registry=registry

@@ -32,4 +32,4 @@ class Observer:
             if (count := counts.get(status)) is not None and count.oldest_created_at is not None
         ]
         lag = self._clock.now() - min(waiting) if waiting else None
-        self._metrics.outbox_lag.set(max(lag.total_seconds(), 0) if lag else 0)
+        self._metrics.outbox_oldest.set(max(lag.total_seconds(), 0) if lag else 0)

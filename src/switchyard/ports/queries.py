@@ -65,10 +65,16 @@ class Queries(Protocol):
         """The next events of either an order or an account after a journal number."""
         ...
 
-    async def due(self, now: datetime, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
+    async def due(
+        self,
+        now: datetime,
+        limit: int,
+        venues: Sequence[VenueName] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent.
 
-        With `venues`, only what goes to one of these.
+        With `venues`, only what goes to one of these; with `lanes`, only what is in one of those.
         """
         ...
 
@@ -102,6 +108,21 @@ class Liveness(Protocol):
         The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
         back, so only a venue that deduplicates for good may be sent to again at once.
         """
+        ...
+
+
+class LaneShare(msgspec.Struct, frozen=True):
+    """The lanes that a worker has, and how many would be its fair share."""
+
+    lanes: frozenset[int]
+    share: int
+
+
+class Lanes(Protocol):
+    """Which worker sends what: each lane has one owner, so that nothing overtakes within it."""
+
+    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
+        """Stay known as a worker for a while, let these go, and take of the free lanes up to a fair share."""
         ...
 
 

@@ -1,6 +1,6 @@
 """A venue: where orders are executed, and what may be relied on there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Literal, Protocol
@@ -79,6 +79,13 @@ class ReportPage(msgspec.Struct, frozen=True):
     last_number: int
 
 
+Left = Callable[[], None]
+
+
+def unheard() -> None:
+    """For callers who need not know when a request has left."""
+
+
 class Venue(Protocol):
     """One execution venue.
 
@@ -97,8 +104,12 @@ class Venue(Protocol):
         """What may be relied on."""
         ...
 
-    async def submit(self, order: Order) -> SendOutcome:
-        """Send an order under its `venue_client_id`."""
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
+        """Send an order under its `venue_client_id`.
+
+        `left` is called once the request is on its way, so that the next order may follow; an adapter that cannot
+        tell leaves it, and the next one waits for the outcome.
+        """
         ...
 
     async def cancel(self, order: Order) -> SendOutcome:

@@ -10,7 +10,16 @@ from switchyard.domain.money import ONE
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Accepted, Capabilities, ReportPage, SendOutcome, VenueOrder, VenueRefused
+from switchyard.ports.venue import (
+    Accepted,
+    Capabilities,
+    Left,
+    ReportPage,
+    SendOutcome,
+    VenueOrder,
+    VenueRefused,
+    unheard,
+)
 
 # Some 100 MB when full; a reader further behind than this has lost reports.
 KEPT_MAX = 100_000
@@ -52,7 +61,7 @@ class NullVenue:
         """Those of a venue that remembers: the window outlasts every test."""
         return Capabilities(dedupe="forever", lookup=True)
 
-    async def submit(self, order: Order) -> SendOutcome:
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Fill the order, once."""
         known = self._orders.get(order.venue_client_id)
         if known is not None:

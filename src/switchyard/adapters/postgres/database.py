@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, Reader, connect
 from switchyard.adapters.postgres.journal import PostgresJournal
+from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.news import News
 from switchyard.adapters.postgres.queries import PostgresQueries
@@ -22,6 +23,7 @@ class PostgresDatabase:
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.liveness = PostgresLiveness(url, reader)
+        self.lanes = PostgresLanes(reader)
 
     @classmethod
     async def open(cls, url: str) -> "PostgresDatabase":

@@ -1,7 +1,7 @@
 """The schema's version: brought up to date by `upgrade`, checked before anything is read."""
 
 from switchyard.adapters.postgres.connection import Connection
-from switchyard.adapters.schema_files import check_version, schema_files
+from switchyard.adapters.schema_files import check_version, programs, schema_files
 
 # Two upgraders wait for each other; the second one finds nothing left to do.
 _LOCK = "SELECT pg_advisory_lock(hashtext('switchyard'), 1)"
@@ -16,17 +16,20 @@ _RECORD = "INSERT INTO schema_version (number, name) VALUES ($1, $2)"
 
 
 async def upgrade(connection: Connection) -> int:
-    """Apply what is missing, each file in one transaction; returns the version."""
+    """Apply what is missing, all of it or nothing; returns the version."""
     files = schema_files(__package__)
     await connection.execute(_LOCK)  # released with the session
     await connection.execute(_CREATE)
     found = await version(connection)
     if found > len(files):
         check_version(found, len(files))
-    for file in files[found:]:
+    if found < len(files):
         async with connection.transaction():
-            await connection.execute(file.sql)
-            await connection.execute(_RECORD, file.number, file.name)
+            for file in files[found:]:
+                await connection.execute(file.sql)
+                await connection.execute(_RECORD, file.number, file.name)
+            for program in programs(__package__):
+                await connection.execute(program)
     return len(files)
 
 

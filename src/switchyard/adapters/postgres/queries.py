@@ -20,6 +20,7 @@ from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 _DUE_IN = """
 SELECT order_id, kind, number, created_at FROM outbox_orders AS due
 WHERE status = '{status}' AND next_attempt_at <= $1 AND ($3::text[] IS NULL OR venue = ANY ($3))
+AND ($4::integer[] IS NULL OR lane = ANY ($4))
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
@@ -89,9 +90,15 @@ class PostgresQueries:
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         return [rows.journal_event(record) for record in await self._reader.rows(sql, value, seq, min(limit, PAGE_MAX))]
 
-    async def due(self, now: datetime, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
+    async def due(
+        self,
+        now: datetime,
+        limit: int,
+        venues: Sequence[VenueName] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
-        return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues)
+        return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import apsw
 
-from switchyard.adapters.schema_files import check_version, schema_files
+from switchyard.adapters.schema_files import check_version, programs, schema_files
 from switchyard.adapters.sqlite.connections import Connections, connect, hold_alone
 from switchyard.adapters.sqlite.journal import SqliteJournal
-from switchyard.adapters.sqlite.queries import SqliteLiveness, SqliteQueries
+from switchyard.adapters.sqlite.queries import SqliteLanes, SqliteLiveness, SqliteQueries
 from switchyard.domain.errors import SchemaMismatch
 
 
@@ -22,6 +22,7 @@ class SqliteDatabase:
         self.journal = SqliteJournal(connections)
         self.queries = SqliteQueries(connections)
         self.liveness = SqliteLiveness()
+        self.lanes = SqliteLanes()
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteDatabase":
@@ -41,7 +42,7 @@ class SqliteDatabase:
 
     @staticmethod
     async def upgrade(path: Path) -> int:
-        """Bring the file's schema to this version, each step in one transaction; returns the version."""
+        """Bring the file's schema to this version, all of it or nothing; returns the version."""
         return await asyncio.to_thread(_upgrade, path)
 
     def listen(self, callback: Callable[[], None]) -> None:
@@ -69,10 +70,13 @@ def _upgrade(path: Path) -> int:
         found = _version(connection, path)
         if found > len(files):
             check_version(found, len(files))
-        for file in files[found:]:
+        if found < len(files):
             with connection:
-                connection.execute(file.sql)
-                connection.execute(f"PRAGMA user_version = {file.number}")
+                for file in files[found:]:
+                    connection.execute(file.sql)
+                for program in programs(__package__):
+                    connection.execute(program)
+                connection.execute(f"PRAGMA user_version = {len(files)}")
         return len(files)
     finally:
         connection.close()

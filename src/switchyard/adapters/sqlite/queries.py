@@ -15,15 +15,16 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.outbox import LANES, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.queries import Due, OrderFilter, OutboxCount
+from switchyard.ports.queries import Due, LaneShare, OrderFilter, OutboxCount
 
 _DUE = """
 SELECT order_id, kind, number FROM outbox_orders AS due
 WHERE status IN ('queued', 'failed') AND next_attempt_at <= ?1
 AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
+AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4)))
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
@@ -86,10 +87,16 @@ class SqliteQueries:
         sql = f"SELECT {rows.EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
         return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
 
-    async def due(self, now: datetime, limit: int, venues: Sequence[VenueName] | None = None) -> list[Due]:
+    async def due(
+        self,
+        now: datetime,
+        limit: int,
+        venues: Sequence[VenueName] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only once its order is settled as sent."""
-        wanted = None if venues is None else rows.text_array(venues)
-        return await self._with_states(_DUE, (stamp(now), wanted, min(limit, PAGE_MAX)))
+        to_venues, in_lanes = (None if wanted is None else rows.text_array(wanted) for wanted in (venues, lanes))
+        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes))
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
@@ -168,6 +175,14 @@ class SqliteLiveness:
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
         """Every worker that is not of this process."""
         return frozenset(workers) - self._living
+
+
+class SqliteLanes:
+    """ports.queries.Lanes: there is no other worker."""
+
+    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
+        """All of them, always."""
+        return LaneShare(frozenset(range(LANES)), LANES)
 
 
 def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:

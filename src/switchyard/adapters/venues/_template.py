@@ -31,7 +31,16 @@ from datetime import timedelta
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import Capabilities, ReportPage, SendOutcome, Unsent, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import (
+    Capabilities,
+    Left,
+    ReportPage,
+    SendOutcome,
+    Unsent,
+    VenueOrder,
+    VenueUnavailable,
+    unheard,
+)
 
 # How long `reports` waits when there are none: without a wait its reader would ask in a circle.
 WAIT_SECONDS = 0.5
@@ -59,8 +68,8 @@ class TemplateVenue:
     async def close(self) -> None:
         """Give it back; what is under way ends in doubt, never in silence."""
 
-    async def submit(self, order: Order) -> SendOutcome:
-        """Send an order under its `venue_client_id`."""
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
+        """Send an order under its `venue_client_id`; calls `left` when the request is on its way."""
         return Unsent("NOT_IMPLEMENTED")
 
     async def cancel(self, order: Order) -> SendOutcome:

@@ -9,6 +9,8 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from switchyard.ports.venue import Left, unheard
+
 # Connecting, with the name lookup, the handshake and the wait for a free connection. Nothing has left by then, so
 # giving up costs another try and no doubt; within what an IOC order has in all (2.5 s).
 CONNECT_SECONDS: Final = 2.0
@@ -49,15 +51,18 @@ class _Oversized(Exception):
 class _Departure:
     """Watches one request: until it leaves, the time to connect runs; from then on, the time to be answered."""
 
-    def __init__(self, limit: asyncio.Timeout, answer_seconds: float) -> None:
+    def __init__(self, limit: asyncio.Timeout, answer_seconds: float, tell: Left) -> None:
         self._limit = limit
         self._answer_seconds = answer_seconds
+        self._tell = tell
         self.left = False
 
     def note(self) -> None:
         """The next thing that happens is that bytes are written."""
         self.left = True
         self._limit.reschedule(asyncio.get_running_loop().time() + self._answer_seconds)
+        # The one who hears of it runs in a later turn of the loop, when the bytes are written.
+        self._tell()
 
 
 class Transport:
@@ -98,6 +103,7 @@ class Transport:
         bytes_max: int,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        left: Left = unheard,
     ) -> Exchange:
         """Send one request once and read its answer; never raises for what the network or the broker may do.
 
@@ -109,7 +115,7 @@ class Transport:
         departure: _Departure | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as limit:
-                departure = _Departure(limit, answer_seconds)
+                departure = _Departure(limit, answer_seconds, left)
                 async with self._session.request(
                     method,
                     URL(self._url + path, encoded=True),

@@ -33,10 +33,12 @@ from switchyard.ports.venue import (
     Accepted,
     Capabilities,
     Dedupe,
+    Left,
     ReportPage,
     SendOutcome,
     VenueOrder,
     VenueUnavailable,
+    unheard,
 )
 
 # As many as a worker has slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
@@ -103,9 +105,9 @@ class HttpVenue:
         await self._sends.close()
         await self._questions.close()
 
-    async def submit(self, order: Order) -> SendOutcome:
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Send an order under its `venue_client_id`, which is also its idempotency key."""
-        exchange = await self._send("/orders", order, encode(_message(order)))
+        exchange = await self._send("/orders", order, encode(_message(order)), left)
         outcome = submitted(order, exchange, self._clock.now())
         if isinstance(exchange, Answer) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._processed_before(order) or outcome
@@ -158,11 +160,12 @@ class HttpVenue:
         """None: the market is not known without asking."""
         return None
 
-    async def _send(self, path: str, order: Order, body: bytes = b"") -> Exchange:
+    async def _send(self, path: str, order: Order, body: bytes = b"", left: Left = unheard) -> Exchange:
         return await self._sends.ask(
             "POST",
             path,
             body=body,
+            left=left,
             headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_id},
             answer_seconds=self._answer_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,

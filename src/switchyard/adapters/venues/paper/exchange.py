@@ -23,7 +23,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Ambiguous, Capabilities, ReportPage, SendOutcome, Unsent, VenueOrder
+from switchyard.ports.venue import Ambiguous, Capabilities, Left, ReportPage, SendOutcome, Unsent, VenueOrder, unheard
 
 # About a kilobyte of memory each.
 OPEN_ORDERS_MAX = 1_000_000
@@ -124,8 +124,9 @@ class PaperExchange:
             self._store = None
         self._thread.shutdown()
 
-    async def submit(self, order: Order) -> SendOutcome:
+    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Take an order; it is durable when this answers `Accepted`."""
+        left()  # from here on orders are taken in the order in which they came
         return await self._ask("submit", order)
 
     async def cancel(self, order: Order) -> SendOutcome:
