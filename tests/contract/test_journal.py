@@ -152,7 +152,7 @@ async def test_the_next_generation_of_a_key_takes_the_place_of_the_first(journal
     await commit(journal, third)
 
 
-async def test_a_second_generation_without_a_first_is_refused(journal: Journal) -> None:
+async def test_a_second_version_without_a_first_is_refused(journal: Journal) -> None:
     assert await journal.append(0, "second", [an_accept(key="new", generation=1)], START) == [Refused()]
 
 

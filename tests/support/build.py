@@ -34,6 +34,7 @@ def an_entry(
         operation=PLACE_ORDER,
         idempotency_key=key,
         generation=generation,
+        version=generation + 1,
         order_id=order,
         request_digest=f"sha256:{order}",
         created_at=now,

@@ -20,6 +20,7 @@ from switchyard.flow.restore import declare_restored
 from switchyard.flow.verify import head_path_of
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.journal import Journal
+from switchyard.ports.ledger import Ledger
 from switchyard.ports.queries import Lanes, Liveness, OutboxListing, Queries
 from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings
@@ -50,6 +51,11 @@ class Database(Protocol):
     @property
     def lanes(self) -> Lanes:
         """Who sends what."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """What keys stand for."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:

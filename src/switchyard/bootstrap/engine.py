@@ -18,7 +18,7 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.databases import Database, open_database
-from switchyard.domain.errors import OutcomeUnknown, SettingError, StartRefused, Unavailable
+from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
@@ -249,6 +249,9 @@ class Engine:
                 return
             except StartRefused as error:
                 self._fail(error)
+                return
+            except JournalBroken as error:
+                self._on_broken(str(error))
                 return
             except (Unavailable, OutcomeUnknown) as error:
                 log.warning("a stage waits for the journal", stage=stage, error=str(error))

@@ -33,7 +33,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What one decision wants written.
 
-    The rows carry what they expect: an order or outbox row of version n and a ledger entry of generation n
+    The rows carry what they expect: an order, an outbox row and a ledger entry of version n
     need n-1 (or nothing, for the first) in the database, and an execution must be new. Otherwise the whole
     change is refused and its caller decides again. A position may come several times, each one the successor of the
     one before: the first says what is expected, the last is what is written.

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import LedgerEntry, LedgerStatus
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, WorkerId
 from switchyard.domain.orders import Order, OrderSnapshot, Side
 from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
@@ -25,6 +25,7 @@ EventType = Literal[
     "OrderUpdated",  # the order changed for a reason that has no type of its own
     "OrderUncertain",  # doubt began
     "OperatorDecision",  # a person ended a doubt
+    "ResultRecorded",  # the final answer to a request that waits for one
     "CancelRequested",
     "CancelSent",
     "ExecutionReport",
@@ -51,7 +52,7 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     updated_at: datetime
 
 
-class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The idempotency key an order was accepted under."""
 
     operation: str
@@ -59,6 +60,22 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     generation: int
     digest: str
     expires_at: datetime
+    created_at: datetime | None = None
+    """By the database's clock, where that decides; else the order's own."""
+    version: int | None = None
+    """Of the ledger's row; none in lines from before it was counted: the generation and one."""
+
+
+class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `ResultRecorded`: what a repeat of the request is answered from now on."""
+
+    operation: str
+    key: str
+    status: LedgerStatus
+    http_status: int
+    response: str
+    result_digest: str
+    version: int
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +211,7 @@ def key_fact(entry: LedgerEntry) -> KeyFact:
         generation=entry.generation,
         digest=entry.request_digest,
         expires_at=entry.expires_at,
+        version=entry.version,
     )
 
 

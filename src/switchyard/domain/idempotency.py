@@ -1,6 +1,7 @@
 """One key, one order: what the ledger remembers of a request."""
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
@@ -9,6 +10,7 @@ from switchyard.domain.ids import AccountId, OrderId
 
 KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
+LedgerStatus = Literal["accepted", "succeeded", "failed"]
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,11 +20,18 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     idempotency_key: str
     generation: int
-    """How often the key began anew after expiry; a write of n needs n-1 in the database."""
+    """How often the key began anew, after expiry or after a failure that left nothing at the venue."""
     order_id: OrderId
     request_digest: str
     created_at: datetime
     expires_at: datetime
+    status: LedgerStatus = "accepted"
+    http_status: int | None = None
+    """With the body below: the final answer, where the operation has one that a repeat must get again."""
+    response_payload_json: str | None = None
+    result_digest: str | None = None
+    version: int = 1
+    """A write of version n needs n-1 in the database, or nothing for the first."""
 
 
 def checked_key(text: str) -> str:

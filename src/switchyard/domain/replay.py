@@ -11,7 +11,7 @@ import msgspec
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, position_fact
+from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
@@ -65,6 +65,7 @@ _REACHABLE = _reachable()
 _SHARED_FIELDS = tuple(name for name in OrderSnapshot.__struct_fields__ if name in Order.__struct_fields__)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
+_result_fact = msgspec.json.Decoder(ResultFact)
 _T = TypeVar("_T")
 
 
@@ -97,6 +98,9 @@ class Replay:
                 self._add_execution(line, _decoded(_report_fact, line), OrderId(""))
             case "AuditFileCut":
                 self._expect_no_report(line)
+            case "ResultRecorded":
+                self._expect_no_report(line)
+                self._take_result(line, _decoded(_result_fact, line))
             case (
                 "OrderAccepted"
                 | "OrderSending"
@@ -207,8 +211,23 @@ class Replay:
             generation=fact.generation,
             order_id=order.order_id,
             request_digest=fact.digest,
-            created_at=order.accepted_at,
+            created_at=fact.created_at or order.accepted_at,
             expires_at=fact.expires_at,
+            version=fact.generation + 1 if fact.version is None else fact.version,
+        )
+
+    def _take_result(self, line: AuditLine, fact: ResultFact) -> None:
+        key = (line.account_id, fact.operation, fact.key)
+        before = self.ledger.get(key)
+        if before is None or before.order_id != line.order_id or before.version != fact.version - 1:
+            raise ReplayMismatch(line.seq, "a result of a request that was never taken")
+        self.ledger[key] = msgspec.structs.replace(
+            before,
+            status=fact.status,
+            http_status=fact.http_status,
+            response_payload_json=fact.response,
+            result_digest=fact.result_digest,
+            version=fact.version,
         )
 
 

@@ -97,7 +97,7 @@ class MemoryJournal:
     def _refusal(self, change: Change) -> Refused | None:
         for entry in change.ledger:
             earlier = self.ledger.get((entry.account_id, entry.operation, entry.idempotency_key))
-            if entry.generation != (0 if earlier is None else earlier.generation + 1):
+            if entry.version != (1 if earlier is None else earlier.version + 1):
                 return Refused(earlier)
         is_stale = (
             any(_version(self.orders.get(order.order_id)) != order.version - 1 for order in change.orders)

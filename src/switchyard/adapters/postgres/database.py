@@ -7,6 +7,7 @@ from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, Reader, connect
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.lanes import PostgresLanes
+from switchyard.adapters.postgres.ledger import PostgresLedger
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.news import News
 from switchyard.adapters.postgres.queries import PostgresQueries
@@ -24,6 +25,7 @@ class PostgresDatabase:
         self.queries = PostgresQueries(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.lanes = PostgresLanes(reader)
+        self.ledger = PostgresLedger(reader)
 
     @classmethod
     async def open(cls, url: str) -> "PostgresDatabase":

@@ -80,6 +80,6 @@ def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[
     refused = {}
     for (number, entry), key in zip(checked, keys, strict=True):
         earlier = by_key.get(key)
-        if entry.generation != (0 if earlier is None else earlier.generation + 1):
+        if entry.version != (1 if earlier is None else earlier.version + 1):
             refused[number] = Refused(earlier)
     return refused

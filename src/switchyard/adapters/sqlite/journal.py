@@ -1,8 +1,9 @@
 """The journal on SQLite: one statement per group, which is its transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import apsw
 import msgspec
@@ -29,6 +30,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
+T = TypeVar("T")
 log = structlog.get_logger()
 
 # A lost answer is asked for again within seconds; an hour leaves room for a debugger.
@@ -124,6 +126,18 @@ class SqliteJournal:
         """Begin the next epoch; events from now on carry its number."""
         return await self._connections.write(self._open_epoch)
 
+    async def tidy(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Write what is no part of the journal; a failure is judged as that of an append."""
+
+        def judged(connection: apsw.Connection) -> T:
+            if self._broken:
+                raise JournalUnavailable("the journal failed to commit before; the process is ending")
+            with self._judged(), connection:
+                done = work(connection)
+            return done
+
+        return await self._connections.write(judged)
+
     def _open_epoch(self, connection: apsw.Connection) -> int:
         connection.execute("UPDATE journal_heads SET epoch = epoch + 1 WHERE shard = 0")
         self._head, self._at = self._read_head(connection)
@@ -196,9 +210,15 @@ class SqliteJournal:
         changes: Sequence[Change],
         place: tuple[object, ...],
     ) -> None:
-        try:
+        with self._judged():
             parts = [rows.text_array(events) if events else None, *map(rows.arrays, _by_table(changes))]
             connection.execute(APPEND, (*parts, *place))
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Tell what a failed write means: refused, not possible now, or the end of this process's writing."""
+        try:
+            yield
         except (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
             raise GroupRefused(f"the database refused the group: {error}") from error
         except (apsw.FullError, apsw.BusyError, apsw.LockedError) as error:

@@ -103,11 +103,11 @@ BEGIN
         )
         UNION
         SELECT ledger_changes[wanted.ordinality] FROM unnest(wanted_ledger) WITH ORDINALITY AS wanted
-        WHERE wanted.generation - 1 <> coalesce((
-            SELECT present.generation FROM idempo_ledger AS present
+        WHERE wanted.version - 1 <> coalesce((
+            SELECT present.version FROM idempo_ledger AS present
             WHERE (present.account_id, present.operation, present.idempotency_key)
                 = (wanted.account_id, wanted.operation, wanted.idempotency_key)
-        ), -1)
+        ), 0)
         UNION
         SELECT outbox_changes[wanted.ordinality] FROM unnest(wanted_outbox) WITH ORDINALITY AS wanted
         WHERE wanted.version - 1 <> coalesce((
@@ -135,7 +135,7 @@ BEGIN
                 = (wanted.account_id, wanted.operation, wanted.idempotency_key)
             LIMIT 1
         ) AS taking
-        WHERE taking.generation <> wanted.generation - 1;
+        WHERE taking.version <> wanted.version - 1;
     END IF;
     IF cardinality(refused) = change_count THEN
         RETURN;
@@ -176,12 +176,15 @@ BEGIN
 
     INSERT INTO idempo_ledger
     SELECT
-        account_id, operation, idempotency_key, generation, order_id, request_digest, created_at, expires_at
+        account_id, operation, idempotency_key, generation, order_id, request_digest, created_at, expires_at, status,
+        http_status, response_payload_json, result_digest, version
     FROM unnest(wanted_ledger) WITH ORDINALITY AS wanted
     WHERE ledger_changes[wanted.ordinality] <> ALL (refused)
     ON CONFLICT (account_id, operation, idempotency_key) DO UPDATE SET
         generation = excluded.generation, order_id = excluded.order_id, request_digest = excluded.request_digest,
-        created_at = excluded.created_at, expires_at = excluded.expires_at;
+        created_at = excluded.created_at, expires_at = excluded.expires_at, status = excluded.status,
+        http_status = excluded.http_status, response_payload_json = excluded.response_payload_json,
+        result_digest = excluded.result_digest, version = excluded.version;
 
     INSERT INTO outbox_orders
     SELECT

@@ -66,11 +66,14 @@ BEGIN
     INSERT INTO idempo_ledger
     SELECT
         value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6,
-        iif(length(value->>7) = 20, substr(value->>7, 1, 19) || '.000000Z', value->>7)
+        iif(length(value->>7) = 20, substr(value->>7, 1, 19) || '.000000Z', value->>7),
+        value->>8, value->>9, value->>10, value->>11, value->>12
     FROM jsonb_each(NEW.ledger) WHERE true
     ON CONFLICT (account_id, operation, idempotency_key) DO UPDATE SET
         generation = excluded.generation, order_id = excluded.order_id, request_digest = excluded.request_digest,
-        created_at = excluded.created_at, expires_at = excluded.expires_at;
+        created_at = excluded.created_at, expires_at = excluded.expires_at, status = excluded.status,
+        http_status = excluded.http_status, response_payload_json = excluded.response_payload_json,
+        result_digest = excluded.result_digest, version = excluded.version;
 
     INSERT INTO positions
     SELECT

@@ -1,0 +1,35 @@
+"""The idempotency ledger as requests and its caretaker see it; it is written by the journal alone."""
+
+from datetime import datetime
+from typing import Protocol
+
+import msgspec
+
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId
+
+LedgerKey = tuple[str, str, str]
+
+
+class Reaped(msgspec.Struct, frozen=True):
+    """How far a walk through the ledger has come, and what it took away."""
+
+    count: int
+    after: LedgerKey | None
+    """Where the next page begins; none at the end."""
+
+
+class Ledger(Protocol):
+    """Lookups by key, and the removal of what nobody can ask for any more."""
+
+    async def entry(self, account: AccountId, operation: str, key: str) -> LedgerEntry | None:
+        """What the key stands for, expired or not."""
+        ...
+
+    async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
+        """Look at the next entries and remove those that have expired and whose order is final."""
+        ...
+
+    async def now(self) -> datetime:
+        """The database's own time: one clock for all gateways."""
+        ...
