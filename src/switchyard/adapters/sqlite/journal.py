@@ -132,9 +132,8 @@ class SqliteJournal:
         def judged(connection: apsw.Connection) -> T:
             if self._broken:
                 raise JournalUnavailable("the journal failed to commit before; the process is ending")
-            with self._judged(), connection:
-                done = work(connection)
-            return done
+            with self._judged():
+                return work(connection)
 
         return await self._connections.write(judged)
 
