@@ -1,0 +1,37 @@
+"""One setting, and where its value comes from."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from switchyard.domain.errors import SettingError
+
+
+class Setting(NamedTuple):
+    """One setting as people know it."""
+
+    name: str
+    field: str
+    default: str | None
+    parse: Callable[[str], Any]
+    text: str
+    secret: bool = False
+
+
+def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
+    """The setting's value from the environment, a secret's also from its file, else the default."""
+    text = environment.get(name)
+    if setting.secret and text is None and (path := environment.get(name + "_FILE")):
+        try:
+            text = Path(path).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(name + "_FILE", f"cannot be read: {error}") from None
+    if text is None:
+        text = default
+    if text is None:
+        return None
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        shown = "" if setting.secret else f", not {text!r}"
+        raise SettingError(name, f"{error}{shown}") from None
