@@ -9,12 +9,19 @@ from typing import Any
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.settings.document import instruments_of, read_document, venue_of
+from switchyard.settings.idempotency import BLOCK, IDEMPOTENCY_SETTINGS, idempotency_of
 from switchyard.settings.secret import check_secret
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings
 
 # Read by the client commands and by the tests, not by the server.
 _OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
+# What is signed with these is only as good as they are; passwords and tokens are somebody else's choice.
+_SIGNING_SECRETS = {
+    "JWT_HS256_SECRET": "jwt_secret",
+    "SWITCHYARD_JOURNAL_KEY": "journal_key",
+    "IDEMPO_SECRET": "idempotency_secret",
+}
 
 
 def load_settings(
@@ -37,24 +44,31 @@ def load_settings(
         if venue not in names:
             raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
     _refuse_unknown_names(environment, names)
-    if values["jwt_secret"] is not None:
-        check_secret("JWT_HS256_SECRET", values["jwt_secret"])
-    if values["journal_key"] is not None:
-        check_secret("SWITCHYARD_JOURNAL_KEY", values["journal_key"])
+    for setting_name, field in _SIGNING_SECRETS.items():
+        if values[field] is not None:
+            check_secret(setting_name, values[field])
     venue_section = document.pop("venues", {}) or {}
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
     instruments = instruments_of(document.pop("instruments", {}) or {})
+    idempotency = idempotency_of(
+        document.pop(BLOCK, None),
+        environment,
+        derive=values.pop("idempotency_derive"),
+        secret=values.pop("idempotency_secret"),
+        redis_url=values["redis_url"],
+    )
     if document:
         raise SettingError("SWITCHYARD_CONFIG", f"unknown section {next(iter(document))!r}")
-    return Settings(**values, venues=venues, instruments=instruments)
+    return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
 
 
 def _refuse_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
     """A misspelt setting must not be passed over in silence."""
-    known = {setting.name for setting in SETTINGS} | _OTHER_NAMES
-    known |= {setting.name + "_FILE" for setting in SETTINGS if setting.secret}
+    everywhere = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
+    known = {setting.name for setting in everywhere} | _OTHER_NAMES
+    known |= {setting.name + "_FILE" for setting in everywhere if setting.secret}
     known |= {setting.name + venue.upper() for setting in VENUE_SETTINGS for venue in venues}
-    prefixes = ("SWITCHYARD_", *(setting.name for setting in VENUE_SETTINGS))
+    prefixes = ("SWITCHYARD_", "IDEMPOTENCY_", "IDEMPO_", *(setting.name for setting in VENUE_SETTINGS))
     for name in environment:
         if name.startswith(prefixes) and name not in known:
             close = difflib.get_close_matches(name, known, n=1)

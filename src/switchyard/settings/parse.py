@@ -1,9 +1,11 @@
 """Texts to values: each either gives the value or says, in a ValueError, what it must be."""
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from urllib.parse import urlsplit
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 
 
 def text(value: str) -> str:
@@ -51,6 +53,17 @@ def seconds(low: float, high: float) -> Callable[[str], timedelta]:
     return parse
 
 
+def ratio(value: str) -> float:
+    """A share of a whole."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("must be a number") from None
+    if not 0 <= number <= 1:
+        raise ValueError("must be between 0 and 1")
+    return number
+
+
 def choice(*known: str) -> Callable[[str], str]:
     """One of these words."""
 
@@ -93,3 +106,33 @@ def database_url(value: str) -> str:
     if not value.startswith(("postgresql://", "postgres://")):
         raise ValueError("must begin with postgresql://; leave it out for SQLite in the data folder")
     return value
+
+
+def redis_url(value: str) -> str:
+    """Where Redis is."""
+    try:
+        parts = urlsplit(value)
+        is_good = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must look like redis://host:6379/0 (rediss:// with TLS, unix:///path of a socket)")
+    return value
+
+
+def host(value: str) -> str:
+    """A name or an address."""
+    if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):
+        raise ValueError("must be a host name or an address")
+    return value
+
+
+def accounts(value: str) -> bool | frozenset[AccountId]:
+    """All accounts, none, or those in a list."""
+    word = value.strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    # Who writes `on` means all accounts, and would get none but one of that name.
+    if word in ("", "1", "0", "yes", "no", "on", "off"):
+        raise ValueError("must be true, false, or accounts separated by commas (of a single one, `1,`)")
+    return frozenset(AccountId(name.strip()) for name in value.split(",") if name.strip())

@@ -18,6 +18,15 @@ class Setting(NamedTuple):
     secret: bool = False
 
 
+class Secret(str):
+    """A text that does not show itself where a struct shows its fields."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
 def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
     """The setting's value from the environment, a secret's also from its file, else the default."""
     text = environment.get(name)
@@ -28,10 +37,14 @@ def value_of(setting: Setting, name: str, environment: Mapping[str, str], defaul
             raise SettingError(name + "_FILE", f"cannot be read: {error}") from None
     if text is None:
         text = default
-    if text is None:
-        return None
+    return None if text is None else parsed(setting, name, text)
+
+
+def parsed(setting: Setting, name: str, text: str) -> Any:
+    """The text's value, or an error under the name that the text was found by."""
     try:
-        return setting.parse(text)
+        value = setting.parse(text)
     except ValueError as error:
         shown = "" if setting.secret else f", not {text!r}"
         raise SettingError(name, f"{error}{shown}") from None
+    return Secret(value) if setting.secret else value

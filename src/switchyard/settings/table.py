@@ -10,13 +10,16 @@ import msgspec
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.settings import parse
-from switchyard.settings.setting import Setting
+from switchyard.settings.idempotency import IdempotencySettings
+from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path, "Folder of the database, secrets and books."),
     Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text, "Address that the gateway listens on."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535), "Port that the gateway listens on; 0 picks one."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url, "`postgresql://…`; unset: SQLite in the data folder."),
+    Setting("SWITCHYARD_REDIS_URL", "redis_url", None, parse.redis_url,
+            "`redis://…`, Redis for the idempotency cache, over `cache.type` and `cache.redis`; unset: what those say.", secret=True),
     Setting("SWITCHYARD_WORKER", "worker", "true", parse.flag, "Whether `up` also sends orders, or only accepts them."),
     Setting("SWITCHYARD_QUEUE_CAPACITY", "queue_capacity", "10000", parse.whole(1, 1_000_000),
             "Changes that may wait for the journal; beyond it a request gets 503 `QUEUE_REJECT`."),
@@ -29,6 +32,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_JWT_AUDIENCE", "jwt_audience", None, parse.text, "Required `aud` of tokens; unset: not looked at."),
     Setting("SWITCHYARD_JWT_ISSUER", "jwt_issuer", None, parse.text, "Required `iss` of tokens; unset: not looked at."),
     Setting("IDEMPOTENCY_TTL_SEC", "idempotency_ttl", "86400", parse.seconds(1, 31_536_000), "How long a key is remembered."),
+    Setting("IDEMPOTENCY_DERIVE", "idempotency_derive", "false", parse.accounts,
+            "Whether `/orders` without a key gets a derived one: `true`, `false`, or accounts separated by commas."),
+    Setting("IDEMPO_SECRET", "idempotency_secret", None, parse.text,
+            "Shared with those who derive keys themselves: makes derived keys an HMAC that nobody else can predict.", secret=True),
     Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path, "The audit file; unset: `gateway/audit.log` in the data folder."),
     Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text, "When set, `/metrics` asks for it in `X-Metrics-Token`.", secret=True),
     Setting("SSE_BUFFER_SIZE", "sse_buffer_size", "1000", parse.whole(1, 1_000_000), "Newest messages kept in memory for a resume."),
@@ -83,17 +90,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     database_url: str | None
+    redis_url: Secret | None
     worker: bool
     queue_capacity: int
     log_level: str
     log_format: str
-    journal_key: str | None
-    jwt_secret: str | None
+    journal_key: Secret | None
+    jwt_secret: Secret | None
     jwt_audience: str | None
     jwt_issuer: str | None
     idempotency_ttl: timedelta
     audit_path: Path
-    metrics_token: str | None
+    metrics_token: Secret | None
     sse_buffer_size: int
     sse_keepalive: timedelta
     sse_queue_capacity: int
@@ -107,3 +115,4 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outbox_stuck_after: timedelta
     venues: tuple[VenueSettings, ...]
     instruments: Mapping[str, Instrument]
+    idempotency: IdempotencySettings
