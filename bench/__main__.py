@@ -12,6 +12,7 @@ from typing import get_args
 from rich.console import Console
 
 from bench.facts import busy_share, machine_facts, postgres_facts
+from bench.keys import key_figures
 from bench.load import find_wrk
 from bench.measure import Bench
 from bench.processes import BenchError
@@ -21,6 +22,7 @@ from tests.support.postgres import PostgresServer
 
 PARTS: tuple[Part, ...] = get_args(Part)
 END_TO_END = "e2e"
+KEYS = "keys"
 # How long to watch before each measurement whether somebody else is at work on this machine.
 QUIET_SECONDS = 1.0
 END_TO_END_PARTS: tuple[Part, ...] = ("sqlite", "postgres")
@@ -33,13 +35,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Sent to a file, the table must not be folded to the width of a terminal that is not there.
     console = Console() if sys.stdout.isatty() else Console(width=120)
+    # These need no server, so that alone they need nothing installed and no minute of time.
+    keys = key_figures() if KEYS in options.only else {}
+    if set(options.only) == {KEYS}:
+        _show(console, keys, [], options.out)
+        return 0
     rows: list[Row] = []
     others: list[float] = []
     failed = False
     try:
         find_wrk()
         with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder, PostgresServer() as server:
-            facts = machine_facts(Path(folder)) | postgres_facts(PostgresStore(server.url()))
+            facts = machine_facts(Path(folder)) | postgres_facts(PostgresStore(server.url())) | keys
             bench = Bench(Path(folder), options.seconds, lambda: new_database(server))
             for title, measured in _measurements(bench, options.only, options.connections):
                 others.append(busy_share(QUIET_SECONDS))
@@ -53,10 +60,14 @@ def main() -> int:
         console.print(f"{error}", style="red", markup=False, highlight=False)
         return 1
     facts["others"] = f"used up to {max(others):.0%} of the cores just before a measurement"
-    print_report(console, facts, rows)
-    if options.out is not None:
-        options.out.write_text(markdown(facts, rows), "utf-8")
+    _show(console, facts, rows, options.out)
     return 1 if failed else 0
+
+
+def _show(console: Console, facts: dict[str, str], rows: list[Row], out: Path | None) -> None:
+    print_report(console, facts, rows)
+    if out is not None:
+        out.write_text(markdown(facts, rows), "utf-8")
 
 
 @contextmanager
@@ -84,7 +95,7 @@ def _measurements(bench: Bench, wanted: list[str], connections: list[int]) -> It
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    choices = [*PARTS, END_TO_END]
+    choices = [*PARTS, END_TO_END, KEYS]
     parser.add_argument("--seconds", type=_natural, default=8, help="length of each measurement (%(default)s)")
     parser.add_argument("--connections", type=_naturals, default=[1, 64, 256], help="levels, default 1,64,256")
     parser.add_argument("--only", type=_names, default=choices, help=f"some of {','.join(choices)}")

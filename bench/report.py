@@ -44,6 +44,8 @@ class Row:
 def print_report(console: Console, facts: Mapping[str, str], rows: Sequence[Row]) -> None:
     for name, text in facts.items():
         console.print(f"[bold]{name:>10}[/]  {text}", highlight=False)
+    if not rows:
+        return
     table = Table(*HEADINGS, title="Orders over HTTP", title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
@@ -56,8 +58,9 @@ def print_report(console: Console, facts: Mapping[str, str], rows: Sequence[Row]
 
 def markdown(facts: Mapping[str, str], rows: Sequence[Row]) -> str:
     lines = [f"- {name}: {text}" for name, text in facts.items()]
-    lines += ["", f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    lines += [f"| {' | '.join(_cells(row, rows))} |" for row in rows]
+    if rows:
+        lines += ["", f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
+        lines += [f"| {' | '.join(_cells(row, rows))} |" for row in rows]
     lines += ["", *(f"- {'pass' if met else 'falls short'}: {line}" for met, line in goals(rows))]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -1,12 +1,22 @@
-"""One key, one order: what the ledger remembers of a request."""
+"""One key, one order: what the ledger remembers of a request, and keys made from the order itself."""
 
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
+from switchyard.domain.derived_keys import generate_idempotency_key, validate_idempotency_key
 from switchyard.domain.errors import InvalidKey
 from switchyard.domain.ids import AccountId, OrderId
+
+__all__ = [
+    "KEY_LENGTH_MAX",
+    "PLACE_ORDER",
+    "LedgerEntry",
+    "checked_key",
+    "generate_idempotency_key",
+    "validate_idempotency_key",
+]
 
 KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"

@@ -30,6 +30,11 @@ def plain(value: Decimal) -> str:
     return format(canonical(value), "f")
 
 
+def fixed(value: Decimal) -> str:
+    """The number with all the decimals an amount can have, half to even: the same text for equal numbers."""
+    return format(ROUNDED.quantize(value, _SMALLEST), "f")
+
+
 def positive_amount(value: Decimal, field: str) -> Decimal:
     """The amount in canonical form, or an error that names the field."""
     if not value.is_finite():

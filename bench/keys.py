@@ -1,0 +1,38 @@
+"""What deriving one idempotency key costs."""
+
+import time
+from decimal import Decimal
+
+from bench.facts import percentile
+from switchyard.domain.idempotency import generate_idempotency_key
+
+KEYS = 10_000
+GOAL_US = 50.0
+# As long as the shortest secret that the gateway takes; a longer one than a block (64 bytes) is hashed once more.
+SECRET = "0123456789abcdef0123456789abcdef"
+NOON_MS = 1_729_636_800_000
+
+
+def key_figures() -> dict[str, str]:
+    """The times over keys of different orders, without a secret and with one, each against the goal."""
+    return {"keys": _figures(None), "HMAC keys": _figures(SECRET)}
+
+
+def _figures(secret: str | None) -> str:
+    took_us = _times(secret)
+    figures = ", ".join(f"{percentile(took_us, percent):.1f} µs p{percent}" for percent in (50, 95, 99))
+    verdict = "pass" if percentile(took_us, 99) < GOAL_US else "falls short"
+    return f"{figures} ({KEYS:,} derived from limit orders); {verdict}: goal p99 below {GOAL_US:g} µs"
+
+
+def _times(secret: str | None) -> list[float]:
+    took_us = []
+    for number in range(KEYS):
+        account, symbol = f"account-{number % 97}", f"SYM{number % 31}"
+        quantity, price = Decimal(number + 1) / 100, Decimal(10_000 + number) / 100
+        began = time.perf_counter_ns()
+        generate_idempotency_key(
+            account, symbol, "BUY", quantity, NOON_MS + number, "LIMIT", limit_price=price, secret=secret
+        )
+        took_us.append((time.perf_counter_ns() - began) / 1e3)
+    return took_us

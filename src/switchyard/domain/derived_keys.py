@@ -1,0 +1,175 @@
+r"""Keys made of an order's own content: the same order within the same minute has the same key.
+
+Callers compute the key too, so the recipe is fixed: account, SYMBOL, SIDE, quantity, number of the time window, TYPE,
+then the limit price and the stop price where there are any; amounts with eight decimals; `|` in between; SHA-256 of
+the UTF-8 text, or HMAC-SHA256 where a secret is shared.
+
+Two things would let different orders share a text, and are closed without touching the key of an ordinary one:
+- An account or symbol may hold a `|` (identity providers do hand out `provider|1234`): inside them `\` is written
+  `\\` and `|` is written `\|`, so a border between two parts cannot move.
+- The text does not say which of the two prices a single price is: the order's type must.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Collection
+from decimal import Decimal
+from typing import get_args
+
+import msgspec
+
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.money import AMOUNT_LIMIT, DECIMALS_MAX, fixed
+from switchyard.domain.orders import OrderType, Side
+
+Amount = Decimal | int | str | float
+"""A float stands for its shortest text, `0.1` for one tenth."""
+
+TIMESTAMP_RESOLUTION_MS = 60_000
+# Beyond the year 9999; a larger one is in microseconds or nanoseconds.
+TIMESTAMP_LIMIT_MS = 253_402_300_800_000
+# Longer than any identifier or amount here; nobody hashes a book as an account.
+TEXT_LENGTH_MAX = 255
+
+_SIDES = frozenset(get_args(Side))
+_PRICES_BY_TYPE = {
+    "MARKET": frozenset[str](),
+    "LIMIT": frozenset({"limit_price"}),
+    "STOP": frozenset({"stop_price"}),
+    "STOP_LIMIT": frozenset({"limit_price", "stop_price"}),
+}
+assert set(_PRICES_BY_TYPE) == set(get_args(OrderType))
+# Decimal() also takes underscores, blanks and the digits of every script, which other languages do not.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
+class KeyParts(msgspec.Struct, frozen=True, kw_only=True):
+    """Which characteristics of an order enter its key; the time window always does.
+
+    A part that is left out makes orders alike that differ in nothing else. Without the type, a limit price and a stop
+    price of the same amount are alike too.
+    """
+
+    account: bool = True
+    symbol: bool = True
+    side: bool = True
+    quantity: bool = True
+    order_type: bool = True
+    prices: bool = True
+
+
+ALL_PARTS = KeyParts()
+
+
+def generate_idempotency_key(
+    account_id: str,
+    symbol: str,
+    side: str,
+    quantity: Amount,
+    timestamp_ms: int,
+    order_type: str = "MARKET",
+    limit_price: Amount | None = None,
+    stop_price: Amount | None = None,
+    timestamp_resolution_ms: int = TIMESTAMP_RESOLUTION_MS,
+    *,
+    secret: str | bytes | None = None,
+    parts: KeyParts = ALL_PARTS,
+) -> str:
+    """The order's key, 64 lowercase hexadecimal characters, or an InvalidField that names the argument."""
+    window = _whole(timestamp_ms, "timestamp_ms", 0) // _whole(timestamp_resolution_ms, "timestamp_resolution_ms", 1)
+    order_type = _word(order_type, "order_type", _PRICES_BY_TYPE)
+    components = [
+        (parts.account, _text(account_id, "account_id")),
+        (parts.symbol, _text(symbol, "symbol", upper=True)),
+        (parts.side, _word(side, "side", _SIDES)),
+        (parts.quantity, _amount(quantity, "quantity")),
+        (True, str(window)),
+        (parts.order_type, order_type),
+        *[(parts.prices, price) for price in _prices(order_type, limit_price, stop_price)],
+    ]
+    return _digest("|".join([text for included, text in components if included]).encode(), secret)
+
+
+def validate_idempotency_key(key: str) -> bool:
+    """Whether this is what `generate_idempotency_key` makes: exactly 64 lowercase hexadecimal characters."""
+    return isinstance(key, str) and _KEY.fullmatch(key) is not None
+
+
+def _digest(text: bytes, secret: str | bytes | None) -> str:
+    if secret is None:
+        return hashlib.sha256(text).hexdigest()
+    if not secret:
+        raise InvalidField("secret", "must not be empty; leave it out for a key without one")
+    return hmac.digest(secret.encode() if isinstance(secret, str) else secret, text, "sha256").hex()
+
+
+def _prices(order_type: str, limit_price: Amount | None, stop_price: Amount | None) -> list[str]:
+    texts = []
+    for name, price in (("limit_price", limit_price), ("stop_price", stop_price)):
+        if price is None:
+            continue
+        if name not in _PRICES_BY_TYPE[order_type]:
+            raise InvalidField(name, f"not allowed on a {order_type} order")
+        texts.append(_amount(price, name))
+    if order_type == "STOP_LIMIT" and len(texts) == 1:
+        missing = "limit_price" if limit_price is None else "stop_price"
+        raise InvalidField(missing, "a STOP_LIMIT order has both prices")
+    return texts
+
+
+def _text(value: str, name: str, *, upper: bool = False) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= TEXT_LENGTH_MAX:
+        raise InvalidField(name, f"must be a text of 1 to {TEXT_LENGTH_MAX} characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidField(name, "must not hold half of a surrogate pair") from None
+    text = value.upper() if upper else value
+    return text.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def _word(value: str, name: str, known: Collection[str]) -> str:
+    # Some letters beyond ASCII have an ASCII capital, so a word of their own would pass.
+    word = value.upper() if isinstance(value, str) and value.isascii() else None
+    if word is None or word not in known:
+        raise InvalidField(name, f"must be one of {', '.join(sorted(known))}")
+    return word
+
+
+def _whole(value: int, name: str, low: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidField(name, "must be a whole number of milliseconds")
+    if not low <= value < TIMESTAMP_LIMIT_MS:
+        raise InvalidField(name, f"must be at least {low} and less than {TIMESTAMP_LIMIT_MS} milliseconds")
+    return value
+
+
+def _amount(value: Amount, name: str) -> str:
+    number = _decimal(value)
+    if number is None or not number.is_finite():
+        raise InvalidField(name, "must be a finite number")
+    if number >= AMOUNT_LIMIT:
+        raise InvalidField(name, f"must be less than {AMOUNT_LIMIT:f}")
+    text = fixed(number) if number > 0 else ""
+    if not text.strip("0."):
+        raise InvalidField(name, f"must be greater than 0 with {DECIMALS_MAX} decimals")
+    return text
+
+
+def _decimal(value: Amount) -> Decimal | None:
+    match value:
+        case Decimal():
+            return value
+        case bool():
+            return None
+        case int():
+            return Decimal(value)
+        case float():
+            # Not repr(): a subclass, such as numpy's, may show itself otherwise.
+            return Decimal(float.__repr__(value))
+        case str() if len(value) <= TEXT_LENGTH_MAX and _NUMBER.fullmatch(value):
+            return Decimal(value)
+        case _:
+            return None

@@ -1,0 +1,24 @@
+"""Every setting: typed, documented, read once.
+
+Highest first: command-line option, environment variable, the YAML file, the default. A secret may come from a
+file (`<NAME>_FILE`), which is how key managers hand them over.
+"""
+
+from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
+from switchyard.settings.load import load_settings
+from switchyard.settings.secret import journal_key, jwt_secret
+from switchyard.settings.setting import Setting
+from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
+
+__all__ = [
+    "IDEMPOTENCY_SETTINGS",
+    "SETTINGS",
+    "VENUE_SETTINGS",
+    "IdempotencySettings",
+    "Setting",
+    "Settings",
+    "VenueSettings",
+    "journal_key",
+    "jwt_secret",
+    "load_settings",
+]

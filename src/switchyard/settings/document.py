@@ -1,0 +1,72 @@
+"""The YAML file and its sections."""
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Instrument
+from switchyard.settings.setting import value_of
+from switchyard.settings.table import VENUE_SETTINGS, VenueSettings
+
+
+def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[str, Any]) -> VenueSettings:
+    """One venue's settings: from the environment, else from its part of the file."""
+    document = section.get(name, {}) if isinstance(section, Mapping) else None
+    if not isinstance(document, Mapping):
+        raise SettingError("SWITCHYARD_CONFIG", "venues must map each venue's name to its settings")
+    known = {setting.field for setting in VENUE_SETTINGS}
+    for member in document:
+        if member not in known:
+            raise SettingError("SWITCHYARD_CONFIG", f"venues.{name}.{member} is not a setting")
+    values = {}
+    for setting in VENUE_SETTINGS:
+        default = str(document[setting.field]) if setting.field in document else setting.default
+        values[setting.field] = value_of(setting, setting.name + name.upper(), environment, default)
+    return VenueSettings(name=name, **values)
+
+
+def read_document(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The sections of the YAML file, if there is one."""
+    named = environment.get("SWITCHYARD_CONFIG")
+    path = Path(named or "switchyard.yaml")
+    if named is None and not path.exists():
+        return {}
+    try:
+        document = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise SettingError("SWITCHYARD_CONFIG", f"{path} cannot be read: {error}") from None
+    if document is None:
+        return {}
+    if not isinstance(document, dict):
+        raise SettingError("SWITCHYARD_CONFIG", f"{path} must hold sections, not {type(document).__name__}")
+    return document
+
+
+def instruments_of(section: Any) -> Mapping[str, Instrument]:
+    """The catalogue: the defaults, and over them what the file lists."""
+    if not isinstance(section, Mapping):
+        raise SettingError("SWITCHYARD_CONFIG", "instruments must map symbols to their properties")
+    listed = dict(DEFAULT_INSTRUMENTS)
+    for symbol, properties in section.items():
+        where = f"instruments.{symbol}"
+        if not isinstance(properties, Mapping):
+            raise SettingError("SWITCHYARD_CONFIG", f"{where} must be a mapping")
+        try:
+            # YAML's floats are binary; their shortest text is what the person wrote.
+            exact = {
+                key: Decimal(str(value)) if isinstance(value, float) else value for key, value in properties.items()
+            }
+            instrument = msgspec.convert({"symbol": str(symbol), **exact}, Instrument)
+        except (msgspec.ValidationError, InvalidOperation) as error:
+            raise SettingError("SWITCHYARD_CONFIG", f"{where}: {error}") from None
+        for amount in ("step", "tick", "lot", "multiplier"):
+            if not getattr(instrument, amount) > 0:
+                raise SettingError("SWITCHYARD_CONFIG", f"{where}.{amount} must be greater than 0")
+        listed[str(symbol)] = instrument
+    return listed

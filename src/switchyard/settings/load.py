@@ -1,0 +1,75 @@
+"""Everything is read once, and what makes no sense stops the start."""
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import VenueName
+from switchyard.settings.document import instruments_of, read_document, venue_of
+from switchyard.settings.idempotency import BLOCK, IDEMPOTENCY_SETTINGS, idempotency_of
+from switchyard.settings.secret import check_secret
+from switchyard.settings.setting import value_of
+from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings
+
+# Read by the client commands and by the tests, not by the server.
+_OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
+# What is signed with these is only as good as they are; passwords and tokens are somebody else's choice.
+_SIGNING_SECRETS = {
+    "JWT_HS256_SECRET": "jwt_secret",
+    "SWITCHYARD_JOURNAL_KEY": "journal_key",
+    "IDEMPO_SECRET": "idempotency_secret",
+}
+
+
+def load_settings(
+    environ: Mapping[str, str] | None = None, options: Mapping[str, str | None] | None = None
+) -> Settings:
+    """Read everything once; `options` are command-line values by setting name."""
+    environment = dict(os.environ if environ is None else environ)
+    environment.update({name: value for name, value in (options or {}).items() if value is not None})
+    document = read_document(environment)
+    values: dict[str, Any] = {
+        setting.field: value_of(setting, setting.name, environment, setting.default) for setting in SETTINGS
+    }
+    data_dir: Path = values["data_dir"]
+    values["audit_path"] = values["audit_path"] or data_dir / "gateway" / "audit.log"
+    names: tuple[VenueName, ...] = values["venue_names"]
+    values["default_venue"] = values["default_venue"] or names[0]
+    for setting_name, venue in [("SOR_DEFAULT_VENUE", values["default_venue"])] + [
+        ("SOR_SYMBOL_ROUTES", venue) for venue in values["symbol_routes"].values()
+    ]:
+        if venue not in names:
+            raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
+    _refuse_unknown_names(environment, names)
+    for setting_name, field in _SIGNING_SECRETS.items():
+        if values[field] is not None:
+            check_secret(setting_name, values[field])
+    venue_section = document.pop("venues", {}) or {}
+    venues = tuple(venue_of(name, environment, venue_section) for name in names)
+    instruments = instruments_of(document.pop("instruments", {}) or {})
+    idempotency = idempotency_of(
+        document.pop(BLOCK, None),
+        environment,
+        derive=values.pop("idempotency_derive"),
+        secret=values.pop("idempotency_secret"),
+        redis_url=values["redis_url"],
+    )
+    if document:
+        raise SettingError("SWITCHYARD_CONFIG", f"unknown section {next(iter(document))!r}")
+    return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
+
+
+def _refuse_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
+    """A misspelt setting must not be passed over in silence."""
+    everywhere = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
+    known = {setting.name for setting in everywhere} | _OTHER_NAMES
+    known |= {setting.name + "_FILE" for setting in everywhere if setting.secret}
+    known |= {setting.name + venue.upper() for setting in VENUE_SETTINGS for venue in venues}
+    prefixes = ("SWITCHYARD_", "IDEMPOTENCY_", "IDEMPO_", *(setting.name for setting in VENUE_SETTINGS))
+    for name in environment:
+        if name.startswith(prefixes) and name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            raise SettingError(name, "is not a setting" + (f"; did you mean {close[0]}?" if close else ""))

@@ -1,0 +1,138 @@
+"""Texts to values: each either gives the value or says, in a ValueError, what it must be."""
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from switchyard.domain.ids import AccountId, VenueName
+
+
+def text(value: str) -> str:
+    """Any text but none."""
+    if not value:
+        raise ValueError("must not be empty")
+    return value
+
+
+def flag(value: str) -> bool:
+    """True or false."""
+    known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    if value.lower() not in known:
+        raise ValueError("must be true or false")
+    return known[value.lower()]
+
+
+def whole(low: int, high: int) -> Callable[[str], int]:
+    """A whole number within bounds."""
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("must be a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low} and {high}")
+        return number
+
+    return parse
+
+
+def seconds(low: float, high: float) -> Callable[[str], timedelta]:
+    """A number of seconds within bounds."""
+
+    def parse(value: str) -> timedelta:
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError("must be a number of seconds") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low:g} and {high:g} seconds")
+        return timedelta(seconds=number)
+
+    return parse
+
+
+def ratio(value: str) -> float:
+    """A share of a whole."""
+    try:
+        number = float(value)
+    except ValueError:
+        raise ValueError("must be a number") from None
+    if not 0 <= number <= 1:
+        raise ValueError("must be between 0 and 1")
+    return number
+
+
+def choice(*known: str) -> Callable[[str], str]:
+    """One of these words."""
+
+    def parse(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"must be one of {', '.join(known)}")
+        return value
+
+    return parse
+
+
+def venue_names(value: str) -> tuple[VenueName, ...]:
+    """Venues, separated by commas."""
+    names = tuple(VenueName(name.strip()) for name in value.split(","))
+    if not all(name.isidentifier() for name in names) or len({name.upper() for name in names}) != len(names):
+        raise ValueError("must be different venue names (letters, digits, _), separated by commas")
+    return names
+
+
+def routes(value: str) -> Mapping[str, VenueName]:
+    """Symbols and their venues."""
+    routes: dict[str, VenueName] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        symbol, equals, venue = item.partition("=")
+        if not (symbol and equals and venue) or symbol in routes:
+            raise ValueError("must look like BTC=simA,ETH=simB, each symbol once")
+        routes[symbol.strip()] = VenueName(venue.strip())
+    return routes
+
+
+def venue_url(value: str) -> str:
+    """Where a venue is."""
+    if value not in ("paper:", "null:") and not value.startswith(("http://", "https://")):
+        raise ValueError("must be paper:, null: or http://host:port")
+    return value.rstrip("/")
+
+
+def database_url(value: str) -> str:
+    """Where PostgreSQL is."""
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must begin with postgresql://; leave it out for SQLite in the data folder")
+    return value
+
+
+def redis_url(value: str) -> str:
+    """Where Redis is."""
+    try:
+        parts = urlsplit(value)
+        is_good = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must look like redis://host:6379/0 (rediss:// with TLS, unix:///path of a socket)")
+    return value
+
+
+def host(value: str) -> str:
+    """A name or an address."""
+    if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):
+        raise ValueError("must be a host name or an address")
+    return value
+
+
+def accounts(value: str) -> bool | frozenset[AccountId]:
+    """All accounts, none, or those in a list."""
+    word = value.strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    # Who writes `on` means all accounts, and would get none but one of that name.
+    if word in ("", "1", "0", "yes", "no", "on", "off"):
+        raise ValueError("must be true, false, or accounts separated by commas (of a single one, `1,`)")
+    return frozenset(AccountId(name.strip()) for name in value.split(",") if name.strip())

@@ -1,0 +1,81 @@
+"""The duplicate rate: told when it is too high, once, and only about the last five minutes."""
+
+import random
+from collections import deque
+from datetime import timedelta
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.flow.duplicates import SLOT_SECONDS, WINDOW_SECONDS, DuplicateRate, HighDuplicateRate
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def place(rate: DuplicateRate, *, new: int = 0, duplicates: int = 0) -> list[HighDuplicateRate]:
+    found = [rate.record(is_duplicate=number >= new) for number in range(new + duplicates)]
+    return [alarm for alarm in found if alarm is not None]
+
+
+def test_nothing_placed_is_no_duplicate(clock: ManualClock) -> None:
+    assert DuplicateRate(0.05, clock).share() == 0
+
+
+def test_a_share_at_the_threshold_is_still_fine_and_one_more_is_not(clock: ManualClock) -> None:
+    rate = DuplicateRate(0.05, clock)
+    assert place(rate, new=95, duplicates=5) == []
+    assert rate.share() == 0.05
+    [alarm] = place(rate, duplicates=1)
+    assert alarm == HighDuplicateRate(duplicates=6, placements=101, threshold=0.05)
+    assert alarm.share == 6 / 101
+
+
+def test_the_alarm_is_raised_once_per_window_while_it_lasts(clock: ManualClock) -> None:
+    rate = DuplicateRate(0.05, clock)
+    assert len(place(rate, duplicates=50)) == 1
+    clock.advance(timedelta(seconds=WINDOW_SECONDS - SLOT_SECONDS))
+    assert place(rate, duplicates=50) == []
+    clock.advance(timedelta(seconds=SLOT_SECONDS))
+    assert len(place(rate, duplicates=50)) == 1
+
+
+def test_what_is_over_is_no_alarm_later(clock: ManualClock) -> None:
+    rate = DuplicateRate(0.05, clock)
+    place(rate, duplicates=50)
+    clock.advance(timedelta(seconds=WINDOW_SECONDS))
+    assert rate.share() == 0
+    assert place(rate, new=50) == []
+
+
+def test_a_long_silence_empties_the_window(clock: ManualClock) -> None:
+    rate = DuplicateRate(1.0, clock)
+    place(rate, new=3, duplicates=3)
+    clock.advance(timedelta(days=400))
+    assert rate.share() == 0
+    place(rate, new=1, duplicates=1)
+    assert rate.share() == 0.5
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_the_ends_of_the_scale_mean_never_any_and_never_too_many(clock: ManualClock, threshold: float) -> None:
+    assert len(place(DuplicateRate(threshold, clock), new=100, duplicates=1)) == (threshold == 0)
+    assert len(place(DuplicateRate(threshold, clock), duplicates=100)) == (threshold == 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_share_is_that_of_the_slots_within_the_window(clock: ManualClock, seed: int) -> None:
+    draw = random.Random(seed)
+    rate = DuplicateRate(1.0, clock)
+    placed: deque[tuple[int, bool]] = deque()
+    for _ in range(2000):
+        clock.advance(timedelta(seconds=draw.choice([0, 0, 0, 1, 7, 40, 299, 700])))
+        slot = int(clock.monotonic() // SLOT_SECONDS)
+        is_duplicate = draw.random() < 0.3
+        rate.record(is_duplicate=is_duplicate)
+        placed.append((slot, is_duplicate))
+        while placed[0][0] <= slot - WINDOW_SECONDS // SLOT_SECONDS:
+            placed.popleft()
+        assert rate.share() == sum(duplicate for _, duplicate in placed) / len(placed)

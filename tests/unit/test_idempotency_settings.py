@@ -1,0 +1,295 @@
+"""The idempotency block: every key is honoured, and one that cannot be meant stops the start."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from switchyard.domain.derived_keys import KeyParts
+from switchyard.domain.errors import SettingError
+from switchyard.domain.ids import AccountId
+from switchyard.entrypoints.cli.reference import settings_page
+from switchyard.settings import IDEMPOTENCY_SETTINGS, IdempotencySettings, load_settings
+
+# The specification's block, every key with its default.
+BLOCK = """
+idempotency:
+  enabled: true
+  keyGeneration:
+    algorithm: "SHA256"
+    timestampResolution: 60000
+    includeAccount: true
+    includeSymbol: true
+    includeSide: true
+    includeQuantity: true
+    includeOrderType: true
+    includePrices: true
+  cache:
+    type: "in_memory"
+    ttl: 3600000
+    cleanupInterval: 300000
+    redis:
+      host: "localhost"
+      port: 6379
+      db: 0
+      password: null
+      ttlSeconds: 3600
+  behavior:
+    returnCachedResult: true
+    allowRetryAfterFailure: true
+    allowRetryAfterExpiry: true
+    logDuplicates: true
+  monitoring:
+    trackCacheHitRate: true
+    trackKeyGeneration: true
+    alertOnHighDuplicateRate: true
+    duplicateRateThreshold: 0.05
+"""
+PASSWORD = "p@ss/w:rd-of-redis"
+SECRET = "a-secret-that-nobody-wrote-in-a-book"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def load(text: str = "", **environment: str) -> IdempotencySettings:
+    Path("switchyard.yaml").write_text(text)
+    return load_settings(environment).idempotency
+
+
+def written(path: str, value: Any) -> str:
+    document = value
+    for name in reversed(["idempotency", *path.split(".")]):
+        document = {name: document}
+    return yaml.safe_dump(document)
+
+
+def leaves(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in section.items():
+        found |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def test_the_defaults_are_those_of_the_specification() -> None:
+    assert load(BLOCK) == load()
+    assert {setting.field: setting.default for setting in IDEMPOTENCY_SETTINGS} == {
+        path: None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        for path, value in leaves(yaml.safe_load(BLOCK)["idempotency"]).items()
+    }
+
+
+def test_without_anything_nothing_is_derived_and_the_cache_is_in_memory() -> None:
+    found = load()
+    assert found.enabled
+    assert not found.derives_for(AccountId("anybody"))
+    assert (found.secret, found.cache.redis_url) == (None, None)
+    assert (found.cache.ttl, found.cache.cleanup_interval) == (timedelta(hours=1), timedelta(minutes=5))
+
+
+# Every key: its path, another value than the default, and what it comes out as.
+OTHER_VALUES: list[tuple[str, Any, str, Any]] = [
+    ("enabled", False, "enabled", False),
+    ("keyGeneration.timestampResolution", 1000, "key_generation.timestamp_resolution_ms", 1000),
+    ("keyGeneration.includeAccount", False, "key_generation.parts", KeyParts(account=False)),
+    ("keyGeneration.includeSymbol", False, "key_generation.parts", KeyParts(symbol=False)),
+    ("keyGeneration.includeSide", False, "key_generation.parts", KeyParts(side=False)),
+    ("keyGeneration.includeQuantity", False, "key_generation.parts", KeyParts(quantity=False)),
+    ("keyGeneration.includeOrderType", False, "key_generation.parts", KeyParts(order_type=False)),
+    ("keyGeneration.includePrices", False, "key_generation.parts", KeyParts(prices=False)),
+    ("cache.type", "redis", "cache.redis_url", "redis://localhost:6379/0"),
+    ("cache.ttl", 1500, "cache.ttl", timedelta(seconds=1.5)),
+    ("cache.cleanupInterval", 250, "cache.cleanup_interval", timedelta(seconds=0.25)),
+    ("cache.redis.host", "cache_1.internal", "cache.redis_url", "redis://cache_1.internal:6379/0"),
+    ("cache.redis.port", 6380, "cache.redis_url", "redis://localhost:6380/0"),
+    ("cache.redis.db", 3, "cache.redis_url", "redis://localhost:6379/3"),
+    ("cache.redis.password", PASSWORD, "cache.redis_url", "redis://:p%40ss%2Fw%3Ard-of-redis@localhost:6379/0"),
+    ("cache.redis.ttlSeconds", 60, "cache.redis_ttl", timedelta(minutes=1)),
+    ("behavior.returnCachedResult", False, "behavior.return_cached_result", False),
+    ("behavior.allowRetryAfterFailure", False, "behavior.allow_retry_after_failure", False),
+    ("behavior.allowRetryAfterExpiry", False, "behavior.allow_retry_after_expiry", False),
+    ("behavior.logDuplicates", False, "behavior.log_duplicates", False),
+    ("monitoring.trackCacheHitRate", False, "monitoring.track_cache_hit_rate", False),
+    ("monitoring.trackKeyGeneration", False, "monitoring.track_key_generation", False),
+    ("monitoring.alertOnHighDuplicateRate", False, "monitoring.alert_on_high_duplicate_rate", False),
+    ("monitoring.duplicateRateThreshold", 0.5, "monitoring.duplicate_rate_threshold", 0.5),
+]
+
+
+def found_at(settings: IdempotencySettings, place: str) -> Any:
+    found: Any = settings
+    for name in place.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def test_every_key_but_the_one_with_a_single_value_is_tried_below() -> None:
+    tried = {path for path, *_ in OTHER_VALUES}
+    assert {setting.field for setting in IDEMPOTENCY_SETTINGS} - tried == {"keyGeneration.algorithm"}
+
+
+@pytest.mark.parametrize(("path", "value", "place", "expected"), OTHER_VALUES)
+def test_a_key_is_read_from_the_file_and_the_environment_wins(path: str, value: Any, place: str, expected: Any) -> None:
+    redis = {"IDEMPOTENCY_CACHE_TYPE": "redis"} if path.startswith("cache.redis.") else {}
+    name = next(setting.name for setting in IDEMPOTENCY_SETTINGS if setting.field == path)
+    default = found_at(load(**redis), place)
+    assert default != expected
+    assert found_at(load(written(path, value), **redis), place) == expected
+    assert found_at(load(**redis, **{name: str(value)}), place) == expected
+    setting = next(setting for setting in IDEMPOTENCY_SETTINGS if setting.field == path)
+    if setting.default is not None:
+        assert found_at(load(written(path, value), **redis, **{name: setting.default}), place) == default
+
+
+def test_a_variable_is_named_by_the_path_of_its_key() -> None:
+    names = {setting.field: setting.name for setting in IDEMPOTENCY_SETTINGS}
+    assert names["enabled"] == "IDEMPOTENCY_ENABLED"
+    assert names["keyGeneration.timestampResolution"] == "IDEMPOTENCY_KEY_GENERATION_TIMESTAMP_RESOLUTION"
+    assert names["cache.redis.ttlSeconds"] == "IDEMPOTENCY_CACHE_REDIS_TTL_SECONDS"
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (written("keyGeneration.algorithm", "MD5"), "idempotency.keyGeneration.algorithm"),
+        (written("cache.type", "memcached"), "idempotency.cache.type"),
+        (written("cache.ttl", "soon"), "idempotency.cache.ttl"),
+        (written("cache.ttl", 0), "idempotency.cache.ttl"),
+        (written("cache.ttl", None), "idempotency.cache.ttl"),
+        (written("cache.ttl", [1]), "idempotency.cache.ttl"),
+        (written("cache.redis.port", 70_000), "idempotency.cache.redis.port"),
+        (written("cache.redis.host", "a host"), "idempotency.cache.redis.host"),
+        (written("cache.redis.ttlSeconds", 1.5), "idempotency.cache.redis.ttlSeconds"),
+        (written("cache.redis.user", "me"), "idempotency.cache.redis.user"),
+        (written("cache.reddis", {"host": "x"}), "idempotency.cache.reddis"),
+        (written("cache", "redis"), "idempotency.cache"),
+        (written("enabled", "perhaps"), "idempotency.enabled"),
+        (written("enable", True), "idempotency.enable"),
+        (written("derive", True), "idempotency.derive"),
+        (written("monitoring.duplicateRateThreshold", 5), "idempotency.monitoring.duplicateRateThreshold"),
+        (written("monitoring.duplicateRateThreshold", ".nan"), "idempotency.monitoring.duplicateRateThreshold"),
+        ("idempotency: true", "idempotency"),
+        ("idempotency: {1: 2}", "idempotency.1"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_by_its_full_path(text: str, named: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(text)
+    assert caught.value.name == named
+    assert named in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["idempotency:", "idempotency: {cache: }", "idempotency: {cache: {redis: }}"])
+def test_an_empty_section_changes_nothing(text: str) -> None:
+    assert load(text) == load()
+
+
+def test_a_misspelt_key_gets_a_hint() -> None:
+    with pytest.raises(SettingError, match=re.escape("did you mean idempotency.cache.ttl?")):
+        load(written("cache.tll", 5))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("IDEMPOTENCY_KEY_GENERATION_ALGORITHM", "MD5"),
+        ("IDEMPOTENCY_CACHE_TYPE", "memcached"),
+        ("IDEMPOTENCY_CACHE_TTL_MS", "5"),
+        ("IDEMPO_SECERT", SECRET),
+        ("IDEMPO_SECRET", "short"),
+        ("IDEMPO_SECRET", "changeme" * 8),
+        ("IDEMPO_SECRET_FILE", "/nowhere/at/all"),
+        ("IDEMPOTENCY_CACHE_REDIS_PASSWORD", ""),
+        ("IDEMPOTENCY_DERIVE", ""),
+        ("IDEMPOTENCY_DERIVE", "on"),
+        ("IDEMPOTENCY_DERIVE", "1"),
+        ("SWITCHYARD_REDIS_URL", "memcached://here"),
+        ("SWITCHYARD_REDIS_URL", "redis://"),
+        ("SWITCHYARD_REDIS_URL", "redis://here:port"),
+        ("SWITCHYARD_REDIS_URL", "unix://"),
+    ],
+)
+def test_a_wrong_variable_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        load(**{name: value})
+    assert caught.value.name == name
+
+
+@pytest.mark.parametrize(
+    ("derive", "all_accounts", "one"),
+    [("true", True, True), ("FALSE", False, False), ("agent-1, webhook", False, True), ("agent-1,", False, True)],
+)
+def test_keys_are_derived_for_all_accounts_or_for_those_that_are_listed(
+    derive: str, all_accounts: bool, one: bool
+) -> None:
+    found = load(IDEMPOTENCY_DERIVE=derive)
+    assert found.derives_for(AccountId("agent-1")) == one
+    assert found.derives_for(AccountId("anybody")) == all_accounts
+
+
+def test_switched_off_no_key_is_derived_whoever_is_listed() -> None:
+    for derive in ("true", "agent-1"):
+        assert not load(written("enabled", False), IDEMPOTENCY_DERIVE=derive).derives_for(AccountId("agent-1"))
+
+
+@pytest.mark.parametrize("url", ["redis://user:word@here:1/2", "rediss://here", "unix:///run/redis.sock?db=1"])
+def test_the_url_of_redis_wins_over_the_block(url: str) -> None:
+    for text in ("", BLOCK, written("cache", {"type": "redis", "redis": {"host": "elsewhere"}})):
+        assert load(text, SWITCHYARD_REDIS_URL=url).cache.redis_url == url
+    assert load_settings({"SWITCHYARD_REDIS_URL": url}).redis_url == url
+
+
+def test_an_address_of_version_six_is_a_host_too() -> None:
+    text = written("cache", {"type": "redis", "redis": {"host": "::1"}})
+    assert load(text).cache.redis_url == "redis://[::1]:6379/0"
+
+
+def test_secrets_come_from_files_and_over_what_the_yaml_says(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(SECRET + "\n")
+    (tmp_path / "password").write_text("from-the-file\n")
+    found = load(
+        written("cache", {"type": "redis", "redis": {"password": PASSWORD}}),
+        IDEMPO_SECRET_FILE="secret",
+        IDEMPOTENCY_CACHE_REDIS_PASSWORD_FILE="password",
+    )
+    assert found.secret == SECRET
+    assert found.cache.redis_url == "redis://:from-the-file@localhost:6379/0"
+
+
+def test_a_password_without_quotes_is_refused_where_yaml_would_change_it() -> None:
+    with pytest.raises(SettingError) as caught:
+        load("idempotency: {cache: {redis: {password: 0123}}}")
+    assert caught.value.name == "idempotency.cache.redis.password"
+    assert not {"0123", "83"} & set(re.findall(r"\d+", str(caught.value)))
+
+
+def test_no_secret_shows_in_what_the_settings_look_like() -> None:
+    environment = {
+        "IDEMPO_SECRET": SECRET,
+        "JWT_HS256_SECRET": SECRET[::-1],
+        "IDEMPOTENCY_CACHE_REDIS_PASSWORD": PASSWORD,
+        "IDEMPOTENCY_CACHE_TYPE": "redis",
+    }
+    for more in ({}, {"SWITCHYARD_REDIS_URL": f"redis://:{PASSWORD}@here"}):
+        shown = repr(load_settings(environment | more))
+        for hidden in (SECRET, SECRET[::-1], PASSWORD, "p%40ss"):
+            assert hidden not in shown
+
+
+def test_a_wrong_url_of_redis_does_not_show_its_password() -> None:
+    with pytest.raises(SettingError) as caught:
+        load(SWITCHYARD_REDIS_URL=f"http://:{PASSWORD}@here")
+    assert PASSWORD not in str(caught.value)
+
+
+def test_every_key_is_in_the_reference() -> None:
+    page = settings_page()
+    for path in leaves(yaml.safe_load(BLOCK)["idempotency"]):
+        assert f"(`{path}`)" in page
+    for name in ("IDEMPO_SECRET", "IDEMPOTENCY_DERIVE", "SWITCHYARD_REDIS_URL"):
+        assert f"| `{name}` |" in page
