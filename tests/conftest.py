@@ -5,10 +5,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One real server for the whole run; take a fresh database of it, and leave it running."""
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One real server for the whole run; flush it before use, and leave it running."""
+    with RedisServer() as server:
         yield server
