@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import PostgresServer
+from tests.support.redis import RedisServer
 
 # A property holds or it does not; how long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -16,4 +17,11 @@ settings.load_profile("untimed")
 def postgres_server() -> Iterator[PostgresServer]:
     """One real server for the whole run; take a fresh database of it, and leave it running."""
     with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """One real server for the whole run; flush it before use, and leave it running."""
+    with RedisServer() as server:
         yield server

@@ -2,6 +2,8 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
+from switchyard.ports.cache import CacheError
+
 
 class LatencyMax:
     """`<name>_sum`, `<name>_count` and `<name>_max` of a latency in milliseconds."""
@@ -17,6 +19,28 @@ class LatencyMax:
         if milliseconds > self._largest:
             self._largest = milliseconds
             self._max.set(milliseconds)
+
+
+class CacheMetrics:
+    """ports.cache.CacheWatch; whether a hit prevented a duplicate is not for the cache to say."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.hits = Counter("idempotency_cache_hits_total", "Lookups that found their entry", registry=registry)
+        self.misses = Counter("idempotency_cache_misses_total", "Lookups that found none", registry=registry)
+        self.errors = Counter("idempotency_cache_errors_total", "What went wrong, by kind", ["kind"], registry=registry)
+        self.size = Gauge("idempotency_cache_size", "Entries in the cache", registry=registry)
+
+    def looked_up(self, *, hit: bool) -> None:
+        """A lookup ended."""
+        (self.hits if hit else self.misses).inc()
+
+    def failed(self, kind: CacheError) -> None:
+        """Something went wrong, which no caller noticed."""
+        self.errors.labels(kind).inc()
+
+    def holds(self, entries: int) -> None:
+        """So many entries are there."""
+        self.size.set(entries)
 
 
 class Metrics:
@@ -88,3 +112,6 @@ class Metrics:
         self.stage_failures = Counter(
             "stage_failures_total", "Unexpected errors, by stage", ["stage"], registry=registry
         )
+        self.cache = CacheMetrics(registry)
+        self.redis_up = Gauge("redis_up", "0 while Redis is left alone because it does not answer", registry=registry)
+        self.redis_up.set(1)

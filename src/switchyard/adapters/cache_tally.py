@@ -1,0 +1,31 @@
+"""One cache's own counts, told on to whoever watches."""
+
+from switchyard.ports.cache import CacheError, CacheWatch
+
+
+class CacheTally:
+    """Hits, lookups and errors since the start."""
+
+    def __init__(self, watch: CacheWatch | None = None) -> None:
+        self.hits = 0
+        self.lookups = 0
+        self.errors = 0
+        self._watch = watch
+
+    def looked_up(self, *, hit: bool) -> None:
+        """A lookup ended."""
+        self.lookups += 1
+        self.hits += hit
+        if self._watch is not None:
+            self._watch.looked_up(hit=hit)
+
+    def failed(self, kind: CacheError) -> None:
+        """Something went wrong."""
+        self.errors += 1
+        if self._watch is not None:
+            self._watch.failed(kind)
+
+    def holds(self, entries: int) -> None:
+        """So many entries are there."""
+        if self._watch is not None:
+            self._watch.holds(entries)

@@ -1,0 +1,39 @@
+"""Rate limits of a single process."""
+
+from collections import OrderedDict, deque
+from datetime import timedelta
+
+from switchyard.ports.clock import Clock
+
+# About 2 KB for a client that uses a limit of 60 to the full.
+CLIENTS_MAX = 10_000
+
+
+class MemoryRate:
+    """ports.rates.SharedRate over the newest requests of each client.
+
+    When there are too many clients, the one that was quiet the longest is forgotten, and may begin anew.
+    """
+
+    def __init__(self, limit: int, window: timedelta, *, clock: Clock, clients_max: int = CLIENTS_MAX) -> None:
+        assert limit > 0 and window > timedelta() and clients_max > 0, "a limit must let something through"
+        self._limit = limit
+        self._window_seconds = window.total_seconds()
+        self._clock = clock
+        self._clients_max = clients_max
+        self._taken: OrderedDict[str, deque[float]] = OrderedDict()
+
+    async def take(self, client: str) -> timedelta | None:
+        """Go ahead (none), or how long to wait."""
+        now = self._clock.monotonic()
+        taken = self._taken.get(client)
+        if taken is None:
+            taken = self._taken[client] = deque(maxlen=self._limit)
+            if len(self._taken) > self._clients_max:
+                self._taken.popitem(last=False)
+        free_at = taken[0] + self._window_seconds if len(taken) == self._limit else now
+        if free_at > now:
+            return timedelta(seconds=free_at - now)
+        taken.append(now)
+        self._taken.move_to_end(client)
+        return None

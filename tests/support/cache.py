@@ -1,0 +1,110 @@
+"""Caches and their entries, with everything filled in that a test does not care about."""
+
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+from switchyard.adapters.memory.cache import MemoryCache
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.redis.cache import RedisCache
+from switchyard.adapters.redis.host import RedisHost
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.ports.cache import Cache, CacheEntry, CacheError, CacheStatus
+from tests.support.redis import RedisServer
+
+KEY = b"a key for tests, and no others!!"
+# A slow machine must not turn a hit into a miss where the test is not about time.
+PATIENT_SECONDS = 60.0
+
+
+def a_cache_entry(
+    key: str,
+    *,
+    account: str = "acc-1",
+    operation: str = "do/order",
+    generation: int = 0,
+    order: str = "ord_1",
+    status: CacheStatus = "completed",
+    request_id: str | None = None,
+    http_status: int | None = None,
+    response: str | None = None,
+    created_at: datetime = START,
+    ttl: timedelta = timedelta(hours=1),
+) -> CacheEntry:
+    return CacheEntry(
+        account_id=AccountId(account),
+        operation=operation,
+        idempotency_key=key,
+        generation=generation,
+        request_digest=f"sha256:{key}",
+        order_id=OrderId(order),
+        request_id=request_id,
+        status=status,
+        http_status=http_status,
+        response=response,
+        created_at=created_at,
+        expires_at=created_at + ttl,
+    )
+
+
+class Watched:
+    """A CacheWatch that remembers."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.misses = 0
+        self.errors: Counter[CacheError] = Counter()
+        self.size = 0
+
+    def looked_up(self, *, hit: bool) -> None:
+        self.hits += hit
+        self.misses += not hit
+
+    def failed(self, kind: CacheError) -> None:
+        self.errors[kind] += 1
+
+    def holds(self, entries: int) -> None:
+        self.size = entries
+
+
+class CacheHouse:
+    """Caches over one store, as several gateways would have them, on a clock of the test's own."""
+
+    def __init__(self, server: RedisServer | None, **host: Any) -> None:
+        self.clock = ManualClock()
+        self.watched = Watched()
+        self.server = server
+        self._host: dict[str, Any] = {"clock": self.clock, "read_seconds": PATIENT_SECONDS, **host}
+        self._memory = MemoryCache(clock=self.clock, watch=self.watched)
+        self._opened: list[RedisCache] = []
+        self.cache = self.another()
+
+    def another(self, *, key: bytes = KEY, queue_max: int = 10_000) -> Cache:
+        """One more gateway's cache over the same store."""
+        if self.server is None:
+            return self._memory
+        host = RedisHost(self.server.url, **self._host)
+        cache = RedisCache(host, key=key, clock=self.clock, queue_max=queue_max, watch=self.watched)
+        self._opened.append(cache)
+        return cache
+
+    async def put(self, *entries: CacheEntry, cache: Cache | None = None) -> None:
+        """Put, and wait until everything that waited was written."""
+        for entry in entries:
+            (cache or self.cache).put(entry)
+        await self.settled()
+
+    async def settled(self) -> None:
+        for cache in self._opened:
+            while await cache.write_once():
+                pass
+
+    async def get(self, key: str, *, account: str = "acc-1", operation: str = "do/order") -> CacheEntry | None:
+        return await self.cache.get(AccountId(account), operation, key)
+
+    async def forget(self, key: str, *, account: str = "acc-1", operation: str = "do/order") -> None:
+        await self.cache.forget(AccountId(account), operation, key)
+
+    async def close(self) -> None:
+        for cache in self._opened:
+            await cache.close()
