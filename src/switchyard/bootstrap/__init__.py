@@ -12,10 +12,12 @@ from switchyard.bootstrap.databases import (
     upgrade_database,
     upgrade_if_new,
 )
+from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 
 __all__ = [
     "Database",
+    "Desks",
     "Engine",
     "Role",
     "accept_restored",

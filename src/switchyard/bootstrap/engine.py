@@ -17,18 +17,19 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.databases import Database, open_database
+from switchyard.bootstrap.desks import Desks
 from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.routing import Router
-from switchyard.flow.accept import OrderDesk
 from switchyard.flow.audit import AuditWriter
 from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
+from switchyard.flow.reap import Reaper
 from switchyard.flow.reconcile import Reconciler
 from switchyard.flow.record import Recorder
 from switchyard.flow.resolve import Resolver
@@ -36,7 +37,7 @@ from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import fresh_ulid
-from switchyard.ports.venue import Venue
+from switchyard.ports.venue import Venue, VenueUnavailable
 from switchyard.settings import Settings, VenueSettings, journal_key
 
 log = structlog.get_logger()
@@ -63,6 +64,16 @@ class KnownQuotes:
         """The venue's bid and ask right now, or none."""
         known = self._venues.get(venue)
         return None if known is None else known.quote(symbol)
+
+    async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
+        """The same, asked for where it is not known; none where the venue does not tell."""
+        known = self._venues.get(venue)
+        if known is None:
+            return None
+        try:
+            return known.quote(symbol) or await known.ask_quote(symbol)
+        except VenueUnavailable:
+            return None
 
 
 class Engine:
@@ -91,6 +102,8 @@ class Engine:
         )
         self.catalogue = Catalogue(settings.instruments)
         self.venues: dict[VenueName, Venue] = {}
+        self.desks: Desks
+        self.caches: Caches
         self.hub = StreamHub(
             database.journal,
             database.queries,
@@ -102,20 +115,6 @@ class Engine:
             queries=database.queries, sequencer=self.sequencer, clock=self.clock, metrics=self.metrics
         )
 
-    def desk(self) -> OrderDesk:
-        """Where requests come in."""
-        return OrderDesk(
-            journal=self._database.journal,
-            commit=self.sequencer.offer,
-            clock=self.clock,
-            randomness=self._randomness,
-            catalogue=self.catalogue,
-            router=Router(self.settings.default_venue, self.settings.symbol_routes),
-            quotes=KnownQuotes(self.venues),
-            key_ttl=self.settings.idempotency_ttl,
-            metrics=self.metrics,
-        )
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start the stages in the order in which they depend on each other; stop them the other way round."""
@@ -125,10 +124,10 @@ class Engine:
             stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)
             if self._role != "worker":
                 await self._start_readers(stack)
-            if self._role != "gateway":
-                await self._start_venues(stack)
-                if self.settings.worker or self._role == "worker":
-                    self._start_worker(stack)
+                await self._start_desks(stack)
+            await self._start_venues(stack)
+            if self._role == "worker" or (self._role == "up" and self.settings.worker):
+                self._start_worker(stack)
             self._database.listen(self._notify)
             yield
 
@@ -151,8 +150,36 @@ class Engine:
         stack.push_async_callback(self._cancel, "stream")
         stack.callback(self.hub.close)
 
+    async def _start_desks(self, stack: AsyncExitStack) -> None:
+        epoch = (await self._database.journal.head(0)).epoch
+        self.caches = open_caches(self.settings, epoch, self.clock, self.metrics, stack)
+        self.desks = Desks(
+            self.settings,
+            self._database,
+            caches=self.caches,
+            sequencer=self.sequencer,
+            hub=self.hub,
+            catalogue=self.catalogue,
+            quotes=KnownQuotes(self.venues),
+            clock=self.clock,
+            randomness=self._randomness,
+            metrics=self.metrics,
+        )
+        stages = {
+            "forecast": self.desks.forecast.run,
+            "database clock": self.desks.database_clock.run,
+            "reap": Reaper(self._database.ledger, self.clock, self.metrics).run,
+        }
+        if self.caches.cache is not None:
+            stages["cache"] = self.caches.cache.run
+        for stage, run in stages.items():
+            self._spawn(stage, run)
+            stack.push_async_callback(self._cancel, stage)
+
     async def _start_venues(self, stack: AsyncExitStack) -> None:
         for venue_settings in self.settings.venues:
+            if self._role == "gateway" and not venue_settings.url.startswith("http"):
+                continue  # it lives in the worker's process; a broker can be asked for its market from here too
             if venue_settings.url == "null:":
                 self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock)
                 continue

@@ -10,10 +10,15 @@ SwitchyardError
 │   ├── Unauthorized          no token, or a bad one
 │   ├── NotFound              missing, or another account's: the two look alike
 │   ├── IdempotencyConflict   the same key with another body
+│   ├── KeyMismatch           the header's key and the body's differ
+│   ├── ConstraintViolated    a condition of the request's own does not hold
+│   ├── TooManyRequests       a client is over its rate
 │   └── OrderFinal            nothing left to cancel
 ├── NotInDoubt                there is nothing for a person to decide
 ├── Unavailable               the request was not taken; repeat it later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
+│   ├── QueueDelayed          it would leave for its venue after its deadline
+│   ├── BrokerFailed          the broker cannot be asked what the request needs to know
 │   └── JournalUnavailable    the database did not take it, and certainly so
 │       └── GroupRefused      one of a group's changes cannot be written; which one is to be found out
 ├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
@@ -29,6 +34,8 @@ SwitchyardError
     ├── AlreadyRunning        another process holds the database
     └── HistoryMismatch       a reader and the journal disagree about the past
 """
+
+from datetime import timedelta
 
 
 class SwitchyardError(Exception):
@@ -109,6 +116,35 @@ class IdempotencyConflict(RequestError):
         self.key = key
 
 
+class KeyMismatch(RequestError):
+    """The header must carry the same key as the body."""
+
+    reason = "IDEMPOTENCY_MISMATCH"
+
+    def __init__(self) -> None:
+        super().__init__("the Idempotency-Key header must equal idempotency_key", field="idempotency_key")
+
+
+class ConstraintViolated(RequestError):
+    """A condition that the request sets for itself does not hold."""
+
+    reason = "VALIDATION_ERROR"
+
+    def __init__(self, constraint: str, message: str) -> None:
+        super().__init__(f"risk_constraints.{constraint}: {message}", field=f"risk_constraints.{constraint}")
+        self.reason_code = constraint.upper()
+
+
+class TooManyRequests(RequestError):
+    """The client is over its rate; `retry_after` tells when there is room again."""
+
+    reason = "RATE_LIMITED"
+
+    def __init__(self, retry_after: timedelta) -> None:
+        super().__init__("too many requests")
+        self.retry_after = retry_after
+
+
 class OrderFinal(RequestError):
     """The order has ended; there is nothing left to cancel."""
 
@@ -135,6 +171,20 @@ class QueueFull(Unavailable):
     """The queue in front of the journal is at its bound."""
 
     reason = "QUEUE_REJECT"
+
+
+class QueueDelayed(Unavailable):
+    """Orders wait so long to be sent that this one would leave after its deadline."""
+
+    reason = "QUEUE_DELAY"
+
+
+class BrokerFailed(Unavailable):
+    """Nothing was sent, because the broker could not be asked first."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.reason = "BROKER_DOWN"
 
 
 class JournalUnavailable(Unavailable):

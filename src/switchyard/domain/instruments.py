@@ -61,6 +61,10 @@ class Catalogue:
     def __init__(self, listed: Mapping[str, Instrument] = DEFAULT_INSTRUMENTS) -> None:
         self._listed = dict(listed)
 
+    def listed(self, symbol: str) -> Instrument | None:
+        """The instrument, where somebody listed it."""
+        return self._listed.get(symbol)
+
     def find(self, symbol: str) -> Instrument:
         """The listed instrument, or the v1 contract's integers for a symbol nobody listed."""
         return self._listed.get(symbol) or Instrument(symbol=symbol)

@@ -109,7 +109,7 @@ def snapshot(order: Order) -> OrderSnapshot:
         status=order.status,
         filled_qty=order.filled_qty,
         remaining_qty=remaining_qty(order),
-        avg_price=average(order.filled_notional, order.filled_qty) if order.filled_qty else None,
+        avg_price=average_price(order),
         venue=order.venue,
         venue_order_id=order.venue_order_id,
         reason=order.reason,
@@ -121,11 +121,25 @@ def snapshot(order: Order) -> OrderSnapshot:
     )
 
 
+def average_price(order: Order) -> Decimal | None:
+    """What a unit was filled at; none before the first fill."""
+    return average(order.filled_notional, order.filled_qty) if order.filled_qty else None
+
+
 def remaining_qty(order: Order) -> Decimal:
     """What is still to be filled; never below zero, even after an overfill."""
     if not order.filled_qty:
         return order.qty
     return max(canonical(EXACT.subtract(order.qty, order.filled_qty)), ZERO)
+
+
+# Ends of orders that certainly never reached a venue: it was down, or it was too late to try.
+_UNSENT_REASONS = frozenset({"BROKER_DOWN", "BROKER_TIMEOUT", "RETRY_EXHAUSTED"})
+
+
+def is_proven_unsent(order: Order) -> bool:
+    """Whether the order has failed without a byte of it at the venue, so that trying again risks nothing."""
+    return order.status in ("EXPIRED", "REJECTED") and order.reason in _UNSENT_REASONS and order.venue_order_id is None
 
 
 def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:

@@ -1,43 +1,30 @@
 """Take orders and cancels from accounts: check, decide, commit, answer."""
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any
-
-import msgspec
 
 from switchyard.domain import decisions
 from switchyard.domain.canonical import digest
-from switchyard.domain.changes import Change, Committed
-from switchyard.domain.errors import IdempotencyConflict, InvalidField, JournalUnavailable, NotFound
+from switchyard.domain.changes import Change
+from switchyard.domain.errors import IdempotencyConflict, NotFound, QueueDelayed
+from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
-from switchyard.domain.ids import ULID_RANDOM_BITS, AccountId, OrderId, order_id, venue_client_id
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.outbox import OrderState
-from switchyard.domain.routing import Router
 from switchyard.flow.decide import Commit, decide
-from switchyard.flow.metrics import Metrics
-from switchyard.ports.clock import Clock, Randomness
+from switchyard.flow.duplicates import DuplicateWatch
+from switchyard.flow.intents import Intent, Placed, Placing
+from switchyard.flow.remember import Remembered
+from switchyard.flow.routes import Routes
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.venue import Quotes
+from switchyard.ports.ledger import Ledger
 
-# A key's first generation, then one more each time it had expired between our look and our write.
-TRIES_MAX = 8
 _AMOUNTS = ("qty", "price", "stopPrice")
-# Decimals in quotes would be taken as well otherwise; the contract has numbers only.
-_NUMBERS = (int, Decimal, type(None))
-_FIELD = re.compile(r"`\$\.(\w+)|field `([^`]*)`")
-
-
-class Placed(msgspec.Struct, frozen=True):
-    """The order that a request stands for, and whether an earlier request had made it."""
-
-    order_id: OrderId
-    replayed: bool
 
 
 class OrderDesk:
@@ -49,66 +36,55 @@ class OrderDesk:
         journal: Journal,
         commit: Commit,
         clock: Clock,
-        randomness: Randomness,
+        placing: Placing,
+        ledger: Ledger,
         catalogue: Catalogue,
-        router: Router,
-        quotes: Quotes,
+        routes: Routes,
+        remembered: Remembered,
+        duplicates: DuplicateWatch,
         key_ttl: timedelta,
-        metrics: Metrics,
     ) -> None:
         self._journal = journal
         self._commit = commit
         self._clock = clock
-        self._randomness = randomness
+        self._placing = placing
+        self._ledger = ledger
         self._catalogue = catalogue
-        self._router = router
-        self._quotes = quotes
+        self._routes = routes
+        self._remembered = remembered
+        self._duplicates = duplicates
         self._key_ttl = key_ttl
-        self._metrics = metrics
 
     async def place(self, account: AccountId, body: Mapping[str, Any], key: str | None) -> Placed:
         """Make the order durable; with a key, at most one order however often this is called."""
         request = checked(order_request(body), self._catalogue)
-        body_digest = digest(body) if key is not None else ""
-        venue = self._router.venue_for(request.symbol)
-        quote = self._quotes.quote(venue, request.symbol)
-        generation = 0
-        for _ in range(TRIES_MAX):
-            now = self._clock.now()
-            made = order_id(int(now.timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
-            ledger = None
-            if key is not None:
-                ledger = LedgerEntry(
-                    account_id=account,
-                    operation=PLACE_ORDER,
-                    idempotency_key=key,
-                    generation=generation,
-                    order_id=made,
-                    request_digest=body_digest,
-                    created_at=now,
-                    expires_at=now + self._key_ttl,
-                )
-            change = decisions.accept(
-                request,
-                account=account,
-                order_id=made,
-                venue=venue,
-                venue_client_id=venue_client_id(account, PLACE_ORDER, key, generation, made),
-                ledger=ledger,
-                quote=quote,
-                now=now,
-            )
-            outcome = await self._commit(change)
-            if isinstance(outcome, Committed):
-                self._metrics.accepted.inc()
-                return Placed(made, replayed=False)
-            taken = outcome.ledger
-            if taken is None:
-                continue  # a fresh id that was not fresh: draw another
-            if not await self._has_expired(taken):
-                return self._replay(taken, body_digest)
-            generation = taken.generation + 1
-        raise JournalUnavailable("the order could not be written")
+        if key is None:
+            placed = await self._placing.place(account, request, self._routes.open_way(request))
+            self._duplicates.placed()
+            return placed
+        intent = Intent(
+            account_id=account,
+            operation=PLACE_ORDER,
+            key=key,
+            digest=digest(body),
+            created_at=self._clock.now(),
+            ttl=self._key_ttl,
+        )
+        known = await self._remembered.find(account, PLACE_ORDER, key, intent.digest)
+        if known is not None:
+            self._duplicates.found(account, key, known.order_id)
+            return Placed(known.order_id, replayed=True)
+        try:
+            to = self._routes.open_way(request)
+        except QueueDelayed:
+            # No new order now; what an earlier request has made is there all the same.
+            taken = await self._ledger.entry(account, PLACE_ORDER, key)
+            if taken is None or await self._has_expired(taken):
+                raise
+            placed = Placed(taken.order_id, taken, replayed=True)
+        else:
+            placed = await self._placing.place_once(intent, request, to, self._has_expired)
+        return self._judged(intent, placed)
 
     async def cancel(self, account: AccountId, order: OrderId) -> None:
         """Ask for an order's end; another account's order looks like none."""
@@ -120,11 +96,16 @@ class OrderDesk:
     def _cancel_decision(self, state: OrderState) -> Change | None:
         return decisions.request_cancel(state, self._clock.now())
 
-    def _replay(self, taken: LedgerEntry, body_digest: str) -> Placed:
-        if taken.request_digest != body_digest:
-            raise IdempotencyConflict(taken.idempotency_key)
-        self._metrics.replayed.inc()
-        return Placed(taken.order_id, replayed=True)
+    def _judged(self, intent: Intent, placed: Placed) -> Placed:
+        assert placed.entry is not None, "it has a key"
+        if placed.entry.request_digest != intent.digest:
+            raise IdempotencyConflict(intent.key)
+        if placed.replayed:
+            self._duplicates.found(intent.account_id, intent.key, placed.order_id)
+        else:
+            self._duplicates.placed()
+        self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
+        return placed
 
     async def _has_expired(self, taken: LedgerEntry) -> bool:
         """Past its time, and never before its order has ended."""
@@ -136,21 +117,5 @@ class OrderDesk:
 
 def order_request(body: Mapping[str, Any]) -> OrderRequest:
     """The body's fields with their types, or the first one that has another."""
-    for field in _AMOUNTS:
-        if type(body.get(field)) not in _NUMBERS:
-            raise InvalidField(field, "must be a number")
-    try:
-        return msgspec.convert(body, OrderRequest)
-    except msgspec.ValidationError as error:
-        raise _named(error) from None
-
-
-def _named(error: msgspec.ValidationError) -> InvalidField:
-    text = str(error)
-    found = _FIELD.search(text)
-    field = (found[1] or found[2]) if found else "body"
-    if "missing required field" in text:
-        return InvalidField(field, "required")
-    if "unknown field" in text:
-        return InvalidField(field, "unknown field")
-    return InvalidField(field, text.partition(" - at ")[0])
+    require_numbers(body, _AMOUNTS)
+    return converted(body, OrderRequest)

@@ -1,8 +1,13 @@
 """How many placements are repeats of earlier ones: a few are the network's, many are somebody's mistake."""
 
 import msgspec
+import structlog
 
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
+
+log = structlog.get_logger()
 
 WINDOW_SECONDS = 300
 # The window moves in steps of this length, so what counts is between 290 and 300 seconds long.
@@ -42,6 +47,8 @@ class DuplicateRate:
         place = self._slot % SLOTS
         self._placements[place] += 1
         self._duplicates[place] += is_duplicate
+        if not is_duplicate:
+            return None  # it can only have lowered the share
         if self._told_slot is not None and self._slot - self._told_slot < SLOTS:
             return None
         found = HighDuplicateRate(
@@ -68,3 +75,32 @@ class DuplicateRate:
     def _now(self) -> int:
         # Monotonic: a step of the wall clock must neither hide duplicates nor count old ones again.
         return int(self._clock.monotonic() // SLOT_SECONDS)
+
+
+class DuplicateWatch:
+    """Counts placements and the duplicates that were prevented, and raises the alarm when there are too many."""
+
+    def __init__(self, metrics: Metrics, *, rate: DuplicateRate | None, logs: bool) -> None:
+        """Without a rate there is no alarm."""
+        self._metrics = metrics
+        self._rate = rate
+        self._logs = logs
+
+    def placed(self) -> None:
+        """A new order."""
+        self._metrics.accepted.inc()
+        self._metrics.placed.inc()
+        if self._rate is not None:
+            self._rate.record(is_duplicate=False)
+
+    def found(self, account: AccountId, key: str, order: OrderId) -> None:
+        """A repeat of an earlier request, which made no order."""
+        self._metrics.replayed.inc()
+        self._metrics.prevented.inc()
+        if self._logs:
+            log.info("a duplicate made no order", account_id=account, idempotency_key=key, order_id=order)
+        high = self._rate.record(is_duplicate=True) if self._rate is not None else None
+        if high is not None:
+            log.error(
+                "too many duplicates", duplicates=high.duplicates, placements=high.placements, threshold=high.threshold
+            )

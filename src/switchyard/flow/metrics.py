@@ -29,10 +29,12 @@ class CacheMetrics:
         self.misses = Counter("idempotency_cache_misses_total", "Lookups that found none", registry=registry)
         self.errors = Counter("idempotency_cache_errors_total", "What went wrong, by kind", ["kind"], registry=registry)
         self.size = Gauge("idempotency_cache_size", "Entries in the cache", registry=registry)
+        self.tracks_hits = True
 
     def looked_up(self, *, hit: bool) -> None:
         """A lookup ended."""
-        (self.hits if hit else self.misses).inc()
+        if self.tracks_hits:
+            (self.hits if hit else self.misses).inc()
 
     def failed(self, kind: CacheError) -> None:
         """Something went wrong, which no caller noticed."""
@@ -50,6 +52,35 @@ class Metrics:
         registry = self.registry = CollectorRegistry()
         self.accepted = Counter("gateway_orders_accepted_total", "Orders accepted", registry=registry)
         self.replayed = Counter("gateway_orders_replayed_total", "Requests answered by their key", registry=registry)
+        self.placed = Counter("orders_placed_total", "New orders, however they came in", registry=registry)
+        self.prevented = Counter(
+            "idempotency_duplicate_orders_prevented_total", "Repeats that made no second order", registry=registry
+        )
+        self.collisions = Counter(
+            "idempotency_collisions_total", "Different requests under one derived key", registry=registry
+        )
+        self.expired_reuse = Counter(
+            "idempotency_expired_keys_reused_total", "Keys that began anew after their time", registry=registry
+        )
+        self.reaped = Counter("idempotency_keys_expired_total", "Keys removed after their time", registry=registry)
+        self.key_generation = Histogram(
+            "idempotency_key_generation_duration_ms",
+            "Deriving a key",
+            buckets=(0.1, 0.5, 1, 5, 10),
+            registry=registry,
+        )
+        self.do_requests = Counter(
+            "order_requests_total", "Answers of /do/order, by status", ["status"], registry=registry
+        )
+        self.do_conflicts = Counter(
+            "order_idempotency_conflicts_total", "Keys of /do/order with another body", registry=registry
+        )
+        self.broker_latency = Histogram(
+            "order_broker_latency_ms",
+            "From /do/order to what the broker made of it",
+            buckets=(1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000),
+            registry=registry,
+        )
         self.refused = Counter(
             "gateway_requests_refused_total", "Requests refused, by reason", ["reason"], registry=registry
         )

@@ -1,6 +1,6 @@
 """Reads that decide nothing: what people and stages look up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -80,6 +80,10 @@ class Queries(Protocol):
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
+        ...
+
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
+        """When the order at the head of each venue's queue was accepted, where one waits for its first attempt."""
         ...
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:

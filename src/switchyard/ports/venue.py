@@ -132,10 +132,18 @@ class Venue(Protocol):
         """The market right now, where the adapter knows it without asking."""
         ...
 
+    async def ask_quote(self, symbol: str) -> Quote | None:
+        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        ...
+
 
 class Quotes(Protocol):
     """What the market is, as far as this process knows it."""
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
         """The venue's bid and ask right now, or none."""
+        ...
+
+    async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
+        """The same, asked for where it is not known; none where the venue does not tell."""
         ...

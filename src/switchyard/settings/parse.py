@@ -127,6 +127,13 @@ def host(value: str) -> str:
     return value
 
 
+def account(value: str) -> AccountId:
+    """One account."""
+    if not re.fullmatch(r"[A-Za-z0-9_.@:|-]{1,64}", value) or value == "-":
+        raise ValueError("must be an account: 1 to 64 letters, digits or _.@:|-, and not '-' alone")
+    return AccountId(value)
+
+
 def accounts(value: str) -> bool | frozenset[AccountId]:
     """All accounts, none, or those in a list."""
     word = value.strip().lower()

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
@@ -36,6 +36,11 @@ SETTINGS: tuple[Setting, ...] = (
             "Whether `/orders` without a key gets a derived one: `true`, `false`, or accounts separated by commas."),
     Setting("IDEMPO_SECRET", "idempotency_secret", None, parse.text,
             "Shared with those who derive keys themselves: makes derived keys an HMAC that nobody else can predict.", secret=True),
+    Setting("DO_DEFAULT_ACCOUNT", "do_default_account", "do", parse.account, "`/do/order`: the account of requests without a token."),
+    Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag, "`/do/order`: whether a request needs a token."),
+    Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
+            "`/do/order`: requests per minute and client (a token's account, else the address); beyond it 429."),
+    Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000), "`/do/order`: how long a key is remembered."),
     Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path, "The audit file; unset: `gateway/audit.log` in the data folder."),
     Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text, "When set, `/metrics` asks for it in `X-Metrics-Token`.", secret=True),
     Setting("SSE_BUFFER_SIZE", "sse_buffer_size", "1000", parse.whole(1, 1_000_000), "Newest messages kept in memory for a resume."),
@@ -100,6 +105,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt_audience: str | None
     jwt_issuer: str | None
     idempotency_ttl: timedelta
+    do_default_account: AccountId
+    do_requires_token: bool
+    do_rate_per_minute: int
+    do_key_ttl: timedelta
     audit_path: Path
     metrics_token: Secret | None
     sse_buffer_size: int

@@ -102,6 +102,10 @@ class NullVenue:
         """The fixed price, without a spread."""
         return Quote(bid=self._price, ask=self._price)
 
+    async def ask_quote(self, symbol: str) -> Quote | None:
+        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        return self.quote(symbol)
+
     def _fill(self, order: Order, venue_order_id: str) -> ExecutionReport:
         return ExecutionReport(
             exec_id=f"{venue_order_id}-1",

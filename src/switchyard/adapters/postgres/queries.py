@@ -1,6 +1,6 @@
 """Lookups on PostgreSQL: each one bounded statement, so that what it shows is of one moment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import Any, Literal
@@ -29,6 +29,12 @@ ORDER BY created_at, order_id LIMIT $2
 _DUE = f"""
 ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
 ORDER BY created_at, order_id LIMIT $2
+"""
+_OLDEST = """
+SELECT wanted.venue, head.created_at FROM unnest($1::text[]) AS wanted (venue) CROSS JOIN LATERAL (
+    SELECT created_at FROM outbox_orders AS waiting
+    WHERE status = 'queued' AND kind = 'new' AND waiting.venue = wanted.venue ORDER BY created_at, order_id LIMIT 1
+) AS head
 """
 # The index holds these two statuses only, and says so to the planner by their names.
 _UNSETTLED = """
@@ -103,6 +109,10 @@ class PostgresQueries:
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
+
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
+        """When the order at the head of each venue's queue was accepted, where one waits for its first attempt."""
+        return {VenueName(venue): at for venue, at in await self._reader.rows(_OLDEST, venues)}
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""

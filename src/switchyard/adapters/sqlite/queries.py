@@ -1,7 +1,7 @@
 """Lookups on SQLite: each one bounded statement in a reader's thread."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +29,13 @@ AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
 ORDER BY created_at, order_id LIMIT ?3
+"""
+_OLDEST = """
+SELECT wanted.value, (
+    SELECT created_at FROM outbox_orders
+    WHERE status IN ('queued', 'failed') AND status = 'queued' AND kind = 'new' AND venue = wanted.value
+    ORDER BY created_at, order_id LIMIT 1
+) FROM json_each(?) AS wanted
 """
 # The index holds these two statuses only, and says so to the planner by their names.
 _UNSETTLED = """
@@ -101,6 +108,14 @@ class SqliteQueries:
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
         """Rows whose attempt has no outcome yet, or one in doubt, in the order of acceptance."""
         return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX)))
+
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
+        """When the order at the head of each venue's queue was accepted, where one waits for its first attempt."""
+        wanted = (rows.text_array(venues),)
+        found: list[Any] = await self._connections.read(
+            lambda connection: connection.execute(_OLDEST, wanted).fetchall()
+        )
+        return {venue: datetime.fromisoformat(at) for venue, at in found if at is not None}
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""

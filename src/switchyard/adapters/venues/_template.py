@@ -92,3 +92,7 @@ class TemplateVenue:
     def quote(self, symbol: str) -> Quote | None:
         """The market right now, where it is known without asking."""
         return None
+
+    async def ask_quote(self, symbol: str) -> Quote | None:
+        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        return self.quote(symbol)

@@ -5,6 +5,7 @@ routes go through Starlette.
 """
 
 import hmac
+from collections.abc import Callable
 from typing import get_args
 
 import structlog
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from switchyard.bootstrap import Engine
+from switchyard.bootstrap import Desks, Engine
 from switchyard.domain.errors import InvalidKey, NotFound, SwitchyardError, Unauthorized
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
@@ -24,11 +25,12 @@ from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
 from switchyard.entrypoints.http.auth import TokenVerifier
 from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
+from switchyard.entrypoints.http.do_order import DoOrders
 from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer
 from switchyard.entrypoints.http.protocol import ANSWER
 from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
-from switchyard.entrypoints.http.streams import StreamEndpoint
-from switchyard.flow.accept import OrderDesk
+from switchyard.entrypoints.http.streams import InvalidHeader, StreamEndpoint
+from switchyard.flow.derive import DerivedAnswer
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
 from switchyard.ports.queries import OrderFilter, Queries
@@ -52,7 +54,9 @@ class Gateway:
     def __init__(
         self,
         *,
-        desk: OrderDesk,
+        desks: Desks,
+        derives_for: Callable[[AccountId], bool],
+        do_orders: DoOrders,
         queries: Queries,
         streams: StreamEndpoint,
         tokens: TokenVerifier,
@@ -60,7 +64,9 @@ class Gateway:
         observer: Observer,
         metrics_token: str | None,
     ) -> None:
-        self._desk = desk
+        self._desk = desks.orders
+        self._derived = desks.derived
+        self._derives_for = derives_for
         self._queries = queries
         self._streams = streams
         self._tokens = tokens
@@ -70,6 +76,7 @@ class Gateway:
         self.routes = [
             Route("/health", self._health),
             Route("/metrics", self._show_metrics),
+            Route("/do/order", do_orders.post, methods=["POST"]),
             Route("/orders", self._list_orders),
             Route("/orders/{order_id}", self._show_order),
             Route("/orders/{order_id}/cancel", self._cancel, methods=["POST"]),
@@ -105,6 +112,7 @@ class Gateway:
 
     async def _place(self, scope: Scope, receive: Receive) -> Answer:
         authorization = key = None
+        derives = False
         for name, value in scope["headers"]:
             if name == b"authorization":
                 if authorization is not None:
@@ -114,8 +122,12 @@ class Gateway:
                 if key is not None:
                     raise InvalidKey("must be given once")
                 key = checked_key(value.decode("latin-1"))
+            elif name == b"idempotency-derive":
+                derives = _is_true(value)
         account = self._tokens.verify(authorization)
         body = parse_object(await read_body(receive, BODY_BYTES_MAX))
+        if key is None and (derives or self._derives_for(account)):
+            return _derived_answer(await self._derived.place(account, body))
         placed = await self._desk.place(account, body, key)
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placed.order_id.encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
@@ -229,20 +241,41 @@ class Gateway:
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     """The application over a running engine."""
+    tokens = TokenVerifier(
+        jwt_secret(settings), clock=engine.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
+    )
     return Gateway(
-        desk=engine.desk(),
+        desks=engine.desks,
+        derives_for=settings.idempotency.derives_for,
+        do_orders=DoOrders(
+            desk=engine.desks.do_orders,
+            tokens=tokens,
+            rate=engine.caches.rate,
+            default_account=settings.do_default_account,
+            needs_token=settings.do_requires_token,
+            clock=engine.clock,
+            metrics=engine.metrics,
+        ),
         queries=engine.queries,
         streams=StreamEndpoint(engine.hub, engine.queries, keepalive_seconds=settings.sse_keepalive.total_seconds()),
-        tokens=TokenVerifier(
-            jwt_secret(settings),
-            clock=engine.clock,
-            audience=settings.jwt_audience,
-            issuer=settings.jwt_issuer,
-        ),
+        tokens=tokens,
         metrics=engine.metrics,
         observer=engine.observer,
         metrics_token=settings.metrics_token,
     )
+
+
+def _is_true(value: bytes) -> bool:
+    if value.lower() not in (b"true", b"false"):
+        raise InvalidHeader("Idempotency-Derive", "must be true or false")
+    return value.lower() == b"true"
+
+
+def _derived_answer(given: DerivedAnswer) -> Answer:
+    """A new order is acknowledged as ever; a duplicate is told which request it repeats."""
+    if given.status == "placed":
+        return answer(202, {"orderId": given.order_id, "status": "ACCEPTED", "requestId": given.request_id})
+    return answer(200, given, _REPLAYED)
 
 
 class _Raw:

@@ -19,6 +19,7 @@ from switchyard.adapters.venues.wire import (
     OpenOrders,
     OrderAnswer,
     PlaceOrder,
+    QuoteAnswer,
     Report,
     Reports,
     encode,
@@ -159,6 +160,16 @@ class HttpVenue:
     def quote(self, symbol: str) -> Quote | None:
         """None: the market is not known without asking."""
         return None
+
+    async def ask_quote(self, symbol: str) -> Quote | None:
+        """The market right now, or none where the broker has none; raises VenueUnavailable."""
+        exchange = await self._ask(f"/quotes/{quoted(symbol, safe='')}", ORDER_BYTES_MAX)
+        if isinstance(exchange, Answer) and exchange.status == 404:
+            return None
+        shown = decoded(exchange.body, QuoteAnswer) if _is_ok(exchange) else None
+        if shown is None or shown.symbol != symbol or not shown.ask >= shown.bid > 0:
+            raise self._unavailable(exchange)
+        return Quote(bid=canonical(shown.bid), ask=canonical(shown.ask))
 
     async def _send(self, path: str, order: Order, body: bytes = b"", left: Left = unheard) -> Exchange:
         return await self._sends.ask(

@@ -157,6 +157,10 @@ class PaperExchange:
         """The market right now."""
         return self._market.quote(symbol, self._clock.now())
 
+    async def ask_quote(self, symbol: str) -> Quote | None:
+        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        return self.quote(symbol)
+
     @property
     def _opened(self) -> Store:
         # An answer made up without the book could be taken for 'no such order'.

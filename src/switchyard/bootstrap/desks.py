@@ -1,0 +1,93 @@
+"""The ways in for orders, put together over one ledger."""
+
+from switchyard.bootstrap.caches import Caches
+from switchyard.bootstrap.databases import Database
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Router
+from switchyard.flow.accept import OrderDesk
+from switchyard.flow.constraints import Constraints
+from switchyard.flow.database_clock import DatabaseClock
+from switchyard.flow.derive import DerivedDesk
+from switchyard.flow.do_order import DoDesk
+from switchyard.flow.duplicates import DuplicateRate, DuplicateWatch
+from switchyard.flow.forecast import Forecast
+from switchyard.flow.intents import Placing
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.remember import Remembered
+from switchyard.flow.routes import Routes
+from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.stream import StreamHub
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.venue import Quotes
+from switchyard.settings import Settings
+
+
+class Desks:
+    """Where requests become orders."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        *,
+        caches: Caches,
+        sequencer: Sequencer,
+        hub: StreamHub,
+        catalogue: Catalogue,
+        quotes: Quotes,
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+    ) -> None:
+        self.forecast = Forecast(database.queries, settings.venue_names, clock)
+        self.database_clock = DatabaseClock(database.ledger, clock)
+        placing = Placing(journal=database.journal, commit=sequencer.offer, clock=clock, randomness=randomness)
+        routes = Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast)
+        remembered = Remembered(caches.cache, caches.ttl)
+        watched = settings.idempotency.monitoring
+        duplicates = DuplicateWatch(
+            metrics,
+            rate=DuplicateRate(watched.duplicate_rate_threshold, clock)
+            if watched.alert_on_high_duplicate_rate
+            else None,
+            logs=settings.idempotency.behavior.log_duplicates,
+        )
+        self.orders = OrderDesk(
+            journal=database.journal,
+            commit=sequencer.offer,
+            clock=clock,
+            placing=placing,
+            ledger=database.ledger,
+            catalogue=catalogue,
+            routes=routes,
+            remembered=remembered,
+            duplicates=duplicates,
+            key_ttl=settings.idempotency_ttl,
+        )
+        self.derived = DerivedDesk(
+            settings.idempotency,
+            placing=placing,
+            queries=database.queries,
+            catalogue=catalogue,
+            routes=routes,
+            remembered=remembered,
+            duplicates=duplicates,
+            database_clock=self.database_clock,
+            clock=clock,
+            metrics=metrics,
+        )
+        self.do_orders = DoDesk(
+            commit=sequencer.offer,
+            queries=database.queries,
+            ledger=database.ledger,
+            placing=placing,
+            catalogue=catalogue,
+            routes=routes,
+            constraints=Constraints(database.queries, quotes),
+            remembered=remembered,
+            duplicates=duplicates,
+            hub=hub,
+            clock=clock,
+            metrics=metrics,
+            key_ttl=settings.do_key_ttl,
+        )

@@ -1,0 +1,150 @@
+"""One intent, one order: what a key stands for is decided by the commit, never by a look before it."""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Committed
+from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.events import Quote
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import (
+    ULID_RANDOM_BITS,
+    AccountId,
+    OrderId,
+    VenueClientId,
+    VenueName,
+    order_id,
+    venue_client_id,
+)
+from switchyard.domain.orders import OrderRequest
+from switchyard.flow.decide import Commit
+from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.journal import Journal
+
+# A first try, and one more each time somebody was faster or the key had begun anew.
+TRIES_MAX = 8
+# Generations of a key that are looked up at once, where the ledger has forgotten how many there were.
+GENERATIONS_PAGE = 64
+GENERATIONS_MAX = 100_000
+
+
+class Intent(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request stands for: the same account, operation and key mean the same order."""
+
+    account_id: AccountId
+    operation: str
+    key: str
+    digest: str
+    created_at: datetime
+    ttl: timedelta
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The order that a request stands for."""
+
+    order_id: OrderId
+    entry: LedgerEntry | None = None
+    """What the ledger has of the intent; none for a request without a key."""
+    replayed: bool = False
+    """Whether an earlier request had made it; its digest may be another one."""
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """Where an order goes, and the market there when it arrived."""
+
+    venue: VenueName
+    quote: Quote | None
+
+
+Renewal = Callable[[LedgerEntry], Awaitable[bool]]
+
+
+class Placing:
+    """Writes orders, each intent's once."""
+
+    def __init__(self, *, journal: Journal, commit: Commit, clock: Clock, randomness: Randomness) -> None:
+        self._journal = journal
+        self._commit = commit
+        self._clock = clock
+        self._randomness = randomness
+
+    async def place(self, account: AccountId, request: OrderRequest, to: Destination) -> Placed:
+        """Write an order that nothing but its own id identifies."""
+        for _ in range(TRIES_MAX):
+            made = self._fresh_id()
+            client_id = venue_client_id(account, "", None, 0, made)
+            change = decisions.accept(
+                request,
+                account=account,
+                order_id=made,
+                venue=to.venue,
+                venue_client_id=client_id,
+                ledger=None,
+                quote=to.quote,
+                now=self._clock.now(),
+            )
+            if isinstance(await self._commit(change), Committed):
+                return Placed(made)
+        raise JournalUnavailable("the order could not be written")
+
+    async def place_once(self, intent: Intent, request: OrderRequest, to: Destination, renews: Renewal) -> Placed:
+        """Write the intent's order, or find the one that it has.
+
+        `renews` says of the entry that has the key whether the key begins anew all the same.
+        """
+        generation, version = 0, 1
+        for _ in range(TRIES_MAX):
+            entry = self._entry(intent, generation, version)
+            change = decisions.accept(
+                request,
+                account=intent.account_id,
+                order_id=entry.order_id,
+                venue=to.venue,
+                venue_client_id=_client_id(intent, generation, entry.order_id),
+                ledger=entry,
+                quote=to.quote,
+                now=self._clock.now(),
+            )
+            outcome = await self._commit(change)
+            if isinstance(outcome, Committed):
+                return Placed(entry.order_id, entry)
+            taken = outcome.ledger
+            if taken is None:
+                # The ledger has forgotten the key, and the venue still knows the ids of its earlier orders.
+                generation, version = await self._first_free(intent, generation + 1), 1
+            elif await renews(taken):
+                generation, version = taken.generation + 1, taken.version + 1
+            else:
+                return Placed(taken.order_id, taken, replayed=True)
+        raise JournalUnavailable("the order could not be written")
+
+    def _fresh_id(self) -> OrderId:
+        return order_id(int(self._clock.now().timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
+
+    def _entry(self, intent: Intent, generation: int, version: int) -> LedgerEntry:
+        return LedgerEntry(
+            account_id=intent.account_id,
+            operation=intent.operation,
+            idempotency_key=intent.key,
+            generation=generation,
+            order_id=self._fresh_id(),
+            request_digest=intent.digest,
+            created_at=intent.created_at,
+            expires_at=intent.created_at + intent.ttl,
+            version=version,
+        )
+
+    async def _first_free(self, intent: Intent, first: int) -> int:
+        for start in range(first, GENERATIONS_MAX, GENERATIONS_PAGE):
+            ids = {_client_id(intent, number, OrderId("")): number for number in range(start, start + GENERATIONS_PAGE)}
+            free = set(ids) - set(await self._journal.load_by_client_id(list(ids)))
+            if free:
+                return min(ids[client_id] for client_id in free)
+        raise JournalUnavailable("the key was used too often")
+
+
+def _client_id(intent: Intent, generation: int, made: OrderId) -> VenueClientId:
+    return venue_client_id(intent.account_id, intent.operation, intent.key, generation, made)
