@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
 from switchyard.flow.operate import end_doubt
 from switchyard.flow.restore import declare_restored
@@ -116,7 +116,7 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     return SqliteOutboxListing(sqlite_path(settings))
 
 
-async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> OrderState:
+async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
     """Record a person's decision, straight into the journal."""
     database = await open_database(settings)
     try:

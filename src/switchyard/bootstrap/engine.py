@@ -19,9 +19,10 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.databases import Database, open_database
 from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
-from switchyard.domain.events import Quote
+from switchyard.domain.events import Quote, Verdict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.orders import Order
 from switchyard.domain.routing import Router
 from switchyard.flow.accept import OrderDesk
 from switchyard.flow.audit import AuditWriter
@@ -29,6 +30,7 @@ from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
+from switchyard.flow.operate import end_doubt
 from switchyard.flow.reconcile import Reconciler
 from switchyard.flow.record import Recorder
 from switchyard.flow.resolve import Resolver
@@ -115,6 +117,11 @@ class Engine:
             key_ttl=self.settings.idempotency_ttl,
             metrics=self.metrics,
         )
+
+    async def end_doubt(self, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
+        """Record a person's decision while everything goes on."""
+        journal, commit = self._database.journal, self.sequencer.offer
+        return await end_doubt(journal, commit, self.clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -56,6 +56,7 @@ def _run(role: "Role", options: dict[str, str | None]) -> None:
 
 async def _serve(settings: Settings, role: "Role") -> None:
     from switchyard.bootstrap import running_engine, upgrade_if_new
+    from switchyard.entrypoints.control.server import serving_commands
 
     if role == "up":
         await upgrade_if_new(settings)
@@ -67,7 +68,8 @@ async def _serve(settings: Settings, role: "Role") -> None:
             typer.echo("switchyard worker is running", err=True)
             await engine.stop.wait()
         else:
-            await _serve_http(settings, engine, role)
+            async with serving_commands(settings, engine):
+                await _serve_http(settings, engine, role)
     if engine.failure is not None:
         raise engine.failure
 
