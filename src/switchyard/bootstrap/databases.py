@@ -91,7 +91,7 @@ async def upgrade_if_new(settings: Settings) -> None:
     if settings.database_url is not None:
         if await PostgresDatabase.is_new(settings.database_url):
             await PostgresDatabase.upgrade(settings.database_url)
-    elif not sqlite_path(settings).exists():
+    elif await SqliteDatabase.is_new(sqlite_path(settings)):
         await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
