@@ -72,6 +72,11 @@ def sqlite_path(settings: Settings) -> Path:
     return settings.data_dir / "switchyard.db"
 
 
+def head_path(settings: Settings) -> Path:
+    """What a worker remembers of the journal."""
+    return settings.data_dir / "head.json"
+
+
 async def open_database(settings: Settings) -> Database:
     """The configured engine, on the schema that this version needs."""
     if settings.database_url is not None:
@@ -128,13 +133,13 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
 
 
 async def accept_restored(settings: Settings) -> tuple[int, int]:
-    """Take an older database for the true one: a new epoch, doubt about all that is unfinished, audit files aside."""
+    """Take an older database for the true one: a new epoch, doubt about the unfinished, files of the past aside."""
     database = await open_database(settings)
     try:
         epoch, rows = await declare_restored(database.journal, database.queries, committing(database), SystemClock())
     finally:
         await database.close()
-    for path in (settings.audit_path, head_path_of(settings.audit_path)):
+    for path in (settings.audit_path, head_path_of(settings.audit_path), head_path(settings)):
         if path.exists():
             path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
     return epoch, rows

@@ -17,7 +17,7 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.bootstrap.databases import Database, open_database
+from switchyard.bootstrap.databases import Database, head_path, open_database
 from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
 from switchyard.domain.events import Quote, Verdict
 from switchyard.domain.ids import VenueName, WorkerId
@@ -27,6 +27,7 @@ from switchyard.domain.routing import Router
 from switchyard.flow.accept import OrderDesk
 from switchyard.flow.audit import AuditWriter
 from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.head import HeadKeeper
 from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
@@ -130,7 +131,9 @@ class Engine:
             self._spawn("sequencer", self.sequencer.run)
             stack.push_async_callback(self._cancel, "sequencer")
             stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)
-            if self._role != "worker":
+            if self._role == "worker":
+                await self._start_head(stack)
+            else:
                 await self._start_readers(stack)
             if self._role != "gateway":
                 await self._start_venues(stack)
@@ -138,6 +141,20 @@ class Engine:
                     self._start_worker(stack)
             self._database.listen(self._notify)
             yield
+
+    async def _start_head(self, stack: AsyncExitStack) -> None:
+        """Before any venue: an older database must be noticed before it sends anything."""
+        keeper = HeadKeeper(
+            head_path(self.settings),
+            key=journal_key(self.settings),
+            journal=self._database.journal,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        await keeper.open()
+        stack.push_async_callback(keeper.close)
+        self._spawn("head", keeper.run)
+        stack.push_async_callback(self._cancel, "head")
 
     async def _start_readers(self, stack: AsyncExitStack) -> None:
         audit = AuditWriter(
