@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import logging
 import random
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -17,20 +14,7 @@ from switchyard.domain.orders import snapshot
 from switchyard.ports.queries import Queries
 from tests.support.stream_server import ANN, BOB, eventually, get, serving
 
-
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
-    await SqliteDatabase.upgrade(tmp_path / "switchyard.db")
-    database = await SqliteDatabase.open(tmp_path / "switchyard.db")
-    yield database
-    await database.close()
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_wrong_unseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """uvicorn logs what an application does wrong, and goes on."""
-    yield
-    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
+pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
 
 
 async def test_an_account_is_told_that_the_stream_stands_and_then_what_happens(database: SqliteDatabase) -> None:

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import logging
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import pytest
 
@@ -14,20 +12,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.entrypoints.http import streams
 from tests.support.stream_server import DEADLINE_SECONDS, SOCKET_BUFFER_BYTES, Gateway, eventually, get, serving
 
-
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[SqliteDatabase]:
-    await SqliteDatabase.upgrade(tmp_path / "switchyard.db")
-    database = await SqliteDatabase.open(tmp_path / "switchyard.db")
-    yield database
-    await database.close()
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_wrong_unseen(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """uvicorn logs what an application does wrong, and goes on."""
-    yield
-    assert [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR] == []
+pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
 
 
 async def test_no_stream_is_opened_beyond_the_bound(database: SqliteDatabase) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.flow import audit
+from switchyard.flow.head import HEAD_SECONDS
 from switchyard.flow.verify import head_path_of, verify_audit
 from switchyard.flow.wake import Wake
 from tests.support.audit_house import KEY, House, audit_house
@@ -168,7 +169,7 @@ async def test_the_keyed_head_follows_every_few_seconds(house: House) -> None:
     await house.write(writer)
     await writer.sync()
     assert head_path_of(house.path).read_bytes() == first
-    house.clock.advance(timedelta(seconds=audit.HEAD_SECONDS))
+    house.clock.advance(timedelta(seconds=HEAD_SECONDS))
     await writer.sync()
     report = verify_audit(house.path, key=KEY)
     assert report.holds

@@ -54,6 +54,19 @@ class PostgresServer:
         self._run("psql", "-X", "-q", "-d", self.url(), "-c", f"CREATE DATABASE {name}")
         return self.url(name)
 
+    def dump(self, url: str) -> Path:
+        """A backup of the database as it is now."""
+        path = self._folder / f"{url.rpartition('/')[2]}.dump"
+        self._run("pg_dump", "--format=custom", "--file", path, "-d", url)
+        return path
+
+    def restore(self, url: str, dump: Path) -> None:
+        """Put a backup in the database's place; whoever is connected is cut off."""
+        name = url.rpartition("/")[2]
+        for statement in (f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name}"):
+            self._run("psql", "-X", "-q", "-d", self.url(), "-c", statement)
+        self._run("pg_restore", "--exit-on-error", "-d", url, dump)
+
     def start(self) -> None:
         """Start, or start again; returns once the server takes connections."""
         assert self._process is None, "the server is running"

@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
 from switchyard.flow.operate import end_doubt
 from switchyard.flow.restore import declare_restored
@@ -72,6 +72,11 @@ def sqlite_path(settings: Settings) -> Path:
     return settings.data_dir / "switchyard.db"
 
 
+def head_path(settings: Settings) -> Path:
+    """What a worker remembers of the journal."""
+    return settings.data_dir / "head.json"
+
+
 async def open_database(settings: Settings) -> Database:
     """The configured engine, on the schema that this version needs."""
     if settings.database_url is not None:
@@ -91,7 +96,7 @@ async def upgrade_if_new(settings: Settings) -> None:
     if settings.database_url is not None:
         if await PostgresDatabase.is_new(settings.database_url):
             await PostgresDatabase.upgrade(settings.database_url)
-    elif not sqlite_path(settings).exists():
+    elif await SqliteDatabase.is_new(sqlite_path(settings)):
         await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
@@ -116,7 +121,7 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     return SqliteOutboxListing(sqlite_path(settings))
 
 
-async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> OrderState:
+async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
     """Record a person's decision, straight into the journal."""
     database = await open_database(settings)
     try:
@@ -128,13 +133,13 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
 
 
 async def accept_restored(settings: Settings) -> tuple[int, int]:
-    """Take an older database for the true one: a new epoch, doubt about all that is unfinished, audit files aside."""
+    """Take an older database for the true one: a new epoch, doubt about the unfinished, files of the past aside."""
     database = await open_database(settings)
     try:
         epoch, rows = await declare_restored(database.journal, database.queries, committing(database), SystemClock())
     finally:
         await database.close()
-    for path in (settings.audit_path, head_path_of(settings.audit_path)):
+    for path in (settings.audit_path, head_path_of(settings.audit_path), head_path(settings)):
         if path.exists():
             path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
     return epoch, rows

@@ -18,17 +18,20 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.caches import Caches, open_caches
-from switchyard.bootstrap.databases import Database, open_database
+from switchyard.bootstrap.databases import Database, head_path, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
-from switchyard.domain.events import Quote
+from switchyard.domain.events import Quote, Verdict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.orders import Order
 from switchyard.flow.audit import AuditWriter
 from switchyard.flow.dispatch import Dispatcher
+from switchyard.flow.head import HeadKeeper
 from switchyard.flow.lanes import HeldLanes
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.observe import Observer
+from switchyard.flow.operate import end_doubt
 from switchyard.flow.reap import Reaper
 from switchyard.flow.reconcile import Reconciler
 from switchyard.flow.record import Recorder
@@ -115,6 +118,11 @@ class Engine:
             queries=database.queries, sequencer=self.sequencer, clock=self.clock, metrics=self.metrics
         )
 
+    async def end_doubt(self, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
+        """Record a person's decision while everything goes on."""
+        journal, commit = self._database.journal, self.sequencer.offer
+        return await end_doubt(journal, commit, self.clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start the stages in the order in which they depend on each other; stop them the other way round."""
@@ -122,7 +130,9 @@ class Engine:
             self._spawn("sequencer", self.sequencer.run)
             stack.push_async_callback(self._cancel, "sequencer")
             stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)
-            if self._role != "worker":
+            if self._role == "worker":
+                await self._start_head(stack)
+            else:
                 await self._start_readers(stack)
                 await self._start_desks(stack)
             await self._start_venues(stack)
@@ -130,6 +140,20 @@ class Engine:
                 self._start_worker(stack)
             self._database.listen(self._notify)
             yield
+
+    async def _start_head(self, stack: AsyncExitStack) -> None:
+        """Before any venue: an older database must be noticed before it sends anything."""
+        keeper = HeadKeeper(
+            head_path(self.settings),
+            key=journal_key(self.settings),
+            journal=self._database.journal,
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        await keeper.open()
+        stack.push_async_callback(keeper.close)
+        self._spawn("head", keeper.run)
+        stack.push_async_callback(self._cancel, "head")
 
     async def _start_readers(self, stack: AsyncExitStack) -> None:
         audit = AuditWriter(

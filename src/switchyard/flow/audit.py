@@ -1,12 +1,10 @@
 """audit: the journal as a file of JSON Lines, continued exactly where its last whole line ended."""
 
 import asyncio
-import fcntl
 import os
 import threading
 from pathlib import Path
 
-import msgspec
 import structlog
 
 from switchyard.domain.chain import GENESIS, link, stamp
@@ -14,8 +12,18 @@ from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch, OutcomeUnknown, Unavailable
 from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
 from switchyard.flow.decide import Commit
+from switchyard.flow.head import (
+    FILE_MODE,
+    HEAD_SECONDS,
+    KeyedHead,
+    check_history,
+    lock_beside,
+    read_head,
+    sync_folder,
+    write_head,
+)
 from switchyard.flow.metrics import Metrics
-from switchyard.flow.verify import HASH_BYTES, KeyedHead, head_path_of, parse_line, read_head
+from switchyard.flow.verify import HASH_BYTES, head_path_of, parse_line
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Head, Journal, Lines
@@ -24,13 +32,10 @@ log = structlog.get_logger()
 
 # An fsync and a cursor per second: what a power cut may cost is written again from the journal.
 SYNC_SECONDS = 1.0
-# How much of a cut tail of both file and database the keyed head may miss.
-HEAD_SECONDS = 5.0
 # Nobody waits for the audit file: a pause between small pages leaves the processor to those who are waited for.
 LINGER_SECONDS = 0.05
 # How long to leave a full disk, or another process that holds the file, alone before trying again.
 REST_SECONDS = 1.0
-FILE_MODE = 0o640
 # Most starts find what they need in the first window; the bound is a second of writing at 60,000 lines.
 TAIL_BYTES = 1 << 18
 TAIL_BYTES_MAX = 1 << 26
@@ -53,15 +58,8 @@ class AuditFile:
         """Lock the path for this process; false while another one has it."""
         with self._guard:
             if self._lock is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                lock = os.open(self._path.with_name(self._path.name + ".lock"), os.O_RDWR | os.O_CREAT, FILE_MODE)
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    os.close(lock)
-                    return False
-                self._lock = lock
-            return True
+                self._lock = lock_beside(self._path)
+            return self._lock is not None
 
     def recover(self, durable_seq: int) -> Head:
         """Open the file, drop what is torn after its last good line, and tell where that is.
@@ -74,7 +72,7 @@ class AuditFile:
             descriptor = self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, FILE_MODE)
             if is_new:
                 os.fchmod(descriptor, FILE_MODE)
-                _sync_folder(self._path.parent)
+                sync_folder(self._path.parent)
             size_found = os.fstat(descriptor).st_size
             # After a failed fsync the cache may show what never reached the disk.
             size = size_found if self._size_trusted is None else min(size_found, self._size_trusted)
@@ -169,27 +167,6 @@ def _check_first_line(path: Path, data: bytes) -> None:
         raise HistoryMismatch(f"{path} is not an audit file")
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_head(path: Path, head: KeyedHead) -> None:
-    """Put the head in place of the one before, whole or not at all."""
-    draft = path.with_name(path.name + ".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    try:
-        os.write(descriptor, msgspec.json.encode(head) + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.replace(path)
-    _sync_folder(path.parent)
-
-
 class AuditWriter:
     """A reader of the journal; one process writes the file, others with the same path stand by."""
 
@@ -235,7 +212,7 @@ class AuditWriter:
             keyed = await asyncio.to_thread(read_head, self._head_path, self._key)
             head = await self._journal.head(self._shard)
             if keyed is not None:
-                await self._check_history(str(self._head_path), Head(keyed.epoch, keyed.seq, keyed.hash), head)
+                await self._check(str(self._head_path), Head(keyed.epoch, keyed.seq, keyed.hash), head)
             if holding:
                 await self._take_up(0 if keyed is None else keyed.seq, head)
             return holding
@@ -308,31 +285,18 @@ class AuditWriter:
     async def _take_up(self, head_seq: int, head: Head) -> None:
         cursor = await self._journal.cursor(self._reader)
         if cursor is not None:
-            await self._check_history("the audit cursor", Head(cursor.epoch, cursor.seq, cursor.hash), head)
+            await self._check("the audit cursor", Head(cursor.epoch, cursor.seq, cursor.hash), head)
         cursor_seq = 0 if cursor is None else cursor.seq
         durable_seq = max(cursor_seq, head_seq)
         last = await asyncio.to_thread(self._file.recover, durable_seq)
-        await self._check_history(str(self._path), last, head)
+        await self._check(str(self._path), last, head)
         if last.seq < durable_seq:
             await self._report_cut(durable_seq, last.seq)
         self._last, self._synced_seq, self._cursor_seq, self._head_seq = last, last.seq, cursor_seq, head_seq
         log.info("the audit file is open", path=str(self._path), seq=last.seq)
 
-    async def _check_history(self, name: str, place: Head, head: Head) -> None:
-        if place.seq > head.seq:
-            raise HistoryMismatch(
-                f"{name} is at seq {place.seq}, the journal at {head.seq}: an older database seems to have been "
-                "restored. Nothing was sent. Bring the newer database back, or, if the older one is meant, run "
-                "`switchyard db restored`"
-            )
-        if place.seq == 0:
-            return
-        found = await self._journal.lines(self._shard, place.seq - 1, 1)
-        if found is None or found.last != place:
-            raise HistoryMismatch(
-                f"{name} and the journal tell different histories: at seq {place.seq} it has hash {place.hash} of "
-                f"epoch {place.epoch}, the journal {found.last if found else 'nothing'}"
-            )
+    async def _check(self, name: str, place: Head, head: Head) -> None:
+        await check_history(self._journal, self._shard, name, place, head)
 
     async def _report_cut(self, expected_seq: int, found_seq: int) -> None:
         log.error("the audit file was cut", path=str(self._path), expected_seq=expected_seq, found_seq=found_seq)

@@ -1,7 +1,6 @@
 """Walk an audit file: does every line follow from the one before, and is the end still there?"""
 
 import hashlib
-import hmac
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +11,7 @@ import msgspec
 from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
 from switchyard.domain.replay import AuditLine
+from switchyard.flow.head import KeyedHead, read_head
 
 # A line holds one order and its outbox rows: some kilobytes. The bound keeps a file without line ends out of memory.
 LINE_BYTES_MAX = 1 << 20
@@ -97,40 +97,9 @@ class ChainWalk:
         return line
 
 
-class KeyedHead(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the file has come, signed: without the key nobody can wind it back together with the file."""
-
-    epoch: int
-    shard: int
-    seq: int
-    hash: str
-    at: str
-    mac: str = ""
-
-    def signed(self, key: bytes) -> "KeyedHead":
-        """The same head with its mac."""
-        text = f"{self.epoch}\n{self.shard}\n{self.seq}\n{self.hash}\n{self.at}"
-        return msgspec.structs.replace(self, mac=hmac.new(key, text.encode(), hashlib.sha256).hexdigest())
-
-
 def head_path_of(path: Path) -> Path:
     """Where the keyed head lies unless it is put elsewhere."""
     return path.with_name(path.name + ".head")
-
-
-def read_head(path: Path, key: bytes) -> KeyedHead | None:
-    """The keyed head, or none where there is no such file; HistoryMismatch where the key did not write it."""
-    try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    try:
-        head = msgspec.json.decode(text, type=KeyedHead)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HistoryMismatch(f"{path} is not a head file ({error})") from None
-    if not hmac.compare_digest(head.signed(key).mac.encode(), head.mac.encode()):
-        raise HistoryMismatch(f"{path} was not written under this key: it was edited, or the key has changed")
-    return head
 
 
 class BadLine(msgspec.Struct, frozen=True):

@@ -15,8 +15,10 @@ from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path, "Folder of the database, secrets and books."),
-    Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text, "Address that the gateway listens on."),
+    Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text, "Address that the gateway, or a worker's metrics, listens on."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535), "Port that the gateway listens on; 0 picks one."),
+    Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
+            "Port on which a `worker` serves `/metrics` and `/health`; 0 picks one; unset: none."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url, "`postgresql://…`; unset: SQLite in the data folder."),
     Setting("SWITCHYARD_REDIS_URL", "redis_url", None, parse.redis_url,
             "`redis://…`, Redis for the idempotency cache, over `cache.type` and `cache.redis`; unset: what those say.", secret=True),
@@ -94,6 +96,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     host: str
     port: int
+    metrics_port: int | None
     database_url: str | None
     redis_url: Secret | None
     worker: bool

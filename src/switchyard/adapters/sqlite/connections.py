@@ -12,7 +12,7 @@ from typing import TypeVar
 import apsw
 import structlog
 
-from switchyard.domain.errors import AlreadyRunning
+from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -32,7 +32,10 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=flags)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     if not readonly:
-        connection.execute("PRAGMA journal_mode = WAL")
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except apsw.NotADBError:
+            raise SchemaMismatch(f"{path} is not a SQLite database") from None
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA cache_size = -65536")
@@ -60,7 +63,11 @@ class Connections:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = hold_alone(path)
-        self.writer = connect(path)
+        try:
+            self.writer = connect(path)
+        except BaseException:
+            os.close(self._lock)
+            raise
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
         self._local = threading.local()

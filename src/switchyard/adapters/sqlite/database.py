@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -12,7 +13,6 @@ from switchyard.adapters.sqlite.connections import Connections, connect, hold_al
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.sqlite.ledger import SqliteLedger
 from switchyard.adapters.sqlite.queries import SqliteLanes, SqliteLiveness, SqliteQueries
-from switchyard.domain.errors import SchemaMismatch
 
 
 class SqliteDatabase:
@@ -36,11 +36,16 @@ class SqliteDatabase:
         files = schema_files(__package__)
         connections = Connections(path)
         try:
-            check_version(_version(connections.writer, path), len(files))
+            check_version(_version(connections.writer), len(files))
             return cls(connections)
         except BaseException:
             connections.close()
             raise
+
+    @staticmethod
+    async def is_new(path: Path) -> bool:
+        """Whether the file is missing or empty, as a first start that was cut short leaves it."""
+        return await asyncio.to_thread(_is_new, path)
 
     @staticmethod
     async def upgrade(path: Path) -> int:
@@ -55,21 +60,31 @@ class SqliteDatabase:
         await asyncio.to_thread(self._connections.close)
 
 
-def _version(connection: apsw.Connection, path: Path) -> int:
+def _version(connection: apsw.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").get
+    return version
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[apsw.Connection]:
+    lock = hold_alone(path)
     try:
-        row = connection.execute("PRAGMA user_version").fetchone()
-    except apsw.NotADBError:
-        raise SchemaMismatch(f"{path} is not a SQLite database") from None
-    assert row is not None
-    return int(row[0])
+        with closing(connect(path)) as connection:
+            yield connection
+    finally:
+        os.close(lock)
+
+
+def _is_new(path: Path) -> bool:
+    with _alone(path) as connection:
+        # Version 0 alone does not say so: it is also what another program's database shows.
+        return _version(connection) == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").get == 0
 
 
 def _upgrade(path: Path) -> int:
     files = schema_files(__package__)
-    lock = hold_alone(path)
-    connection = connect(path)
-    try:
-        found = _version(connection, path)
+    with _alone(path) as connection:
+        found = _version(connection)
         if found > len(files):
             check_version(found, len(files))
         if found < len(files):
@@ -80,6 +95,3 @@ def _upgrade(path: Path) -> int:
                     connection.execute(program)
                 connection.execute(f"PRAGMA user_version = {len(files)}")
         return len(files)
-    finally:
-        connection.close()
-        os.close(lock)

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from switchyard.domain.errors import RequestError, StartRefused, SwitchyardError
+from switchyard.domain.errors import OutcomeUnknown, RequestError, StartRefused, SwitchyardError, Unavailable
 from switchyard.entrypoints.cli import journal, outbox, processes, reference, simulator, trading, watch
 
 REFUSED = 1  # the server said no, or knows of no such thing
@@ -51,7 +51,7 @@ def exit_code(error: SwitchyardError) -> int:
     if isinstance(error, ApiError) and error.status < 500 and not error.in_doubt:
         return REFUSED
     # A server that cannot answer has not refused: the order may have been taken, or be welcome later.
-    return NOT_REACHABLE if isinstance(error, ClientError) else REFUSED
+    return NOT_REACHABLE if isinstance(error, ClientError | Unavailable | OutcomeUnknown) else REFUSED
 
 
 def failure_line(error: SwitchyardError) -> str:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.events import Verdict
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import console, print_json
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
-    from switchyard.domain.outbox import OrderState, OutboxRow
+    from switchyard.domain.outbox import OutboxRow
     from switchyard.ports.queries import OutboxListing
 
 PAGE = 200
@@ -61,16 +60,13 @@ def resolve(
     reason: Annotated[str, typer.Option("--reason", help="What the decision rests on.")],
     json: JsonOption = False,
 ) -> None:
-    """End a doubt by a person's word; it is recorded in the journal."""
-    from switchyard.bootstrap import decide_doubt
+    """End a doubt by a person's word, beside a running server or without one; it is recorded in the journal."""
+    from switchyard.entrypoints.control.client import resolve_doubt
+    from switchyard.entrypoints.control.messages import ResolveDoubt
 
-    try:
-        state: OrderState = asyncio.run(decide_doubt(load_settings(), row_id, verdict, by, reason))
-    except AlreadyRunning as error:
-        raise AlreadyRunning(f"{error}; a doubt is decided while nothing else writes to a SQLite file") from None
-    from switchyard.domain.orders import snapshot
-
+    request = ResolveDoubt(id=row_id, verdict=verdict, by=by, reason=reason)
+    order = asyncio.run(resolve_doubt(load_settings(), request))
     if json:
-        print_json(snapshot(state.order))
+        print_json(order)
     else:
-        typer.echo(f"{state.order.order_id} {state.order.status}")
+        typer.echo(f"{order.order_id} {order.status}")

@@ -56,6 +56,7 @@ def _run(role: "Role", options: dict[str, str | None]) -> None:
 
 async def _serve(settings: Settings, role: "Role") -> None:
     from switchyard.bootstrap import running_engine, upgrade_if_new
+    from switchyard.entrypoints.control.server import serving_commands
 
     if role == "up":
         await upgrade_if_new(settings)
@@ -64,12 +65,34 @@ async def _serve(settings: Settings, role: "Role") -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, engine.stop.set)
         if role == "worker":
-            typer.echo("switchyard worker is running", err=True)
-            await engine.stop.wait()
+            await _work(settings, engine)
         else:
-            await _serve_http(settings, engine, role)
+            async with serving_commands(settings, engine):
+                await _serve_http(settings, engine, role)
     if engine.failure is not None:
         raise engine.failure
+
+
+async def _work(settings: Settings, engine: "Engine") -> None:
+    if settings.metrics_port is None:
+        typer.echo("switchyard worker is running", err=True)
+        await engine.stop.wait()
+        return
+    from switchyard.entrypoints.http.monitoring import build_monitoring
+    from switchyard.entrypoints.http.server import HttpServer
+
+    server = HttpServer(
+        build_monitoring(settings, engine),
+        host=settings.host,
+        port=settings.metrics_port,
+        port_setting="SWITCHYARD_METRICS_PORT",
+    )
+    await server.start()
+    try:
+        typer.echo(f"switchyard worker is running, with metrics on http://{settings.host}:{server.port}", err=True)
+        await engine.stop.wait()
+    finally:
+        await server.stop(grace_seconds=5.0)
 
 
 async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:

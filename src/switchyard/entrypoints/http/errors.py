@@ -4,6 +4,9 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from switchyard.domain.errors import (
     BodyTooLarge,
@@ -89,3 +92,18 @@ def error_answer(error: SwitchyardError) -> Answer:
     if isinstance(error, Unavailable):
         return answer(503, ErrorBody("REJECTED", error.reason, str(error)), RETRY_AFTER)
     return answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))
+
+
+def response(given: Answer) -> Response:
+    """The answer as Starlette sends it."""
+    made = Response(given.body, given.status)
+    made.raw_headers = given.headers
+    return made
+
+
+async def on_http_error(_request: Request, error: Exception) -> Response:
+    """What Starlette itself refuses: a path that does not exist, a method that a route does not know."""
+    assert isinstance(error, HTTPException)
+    reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
+    status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"
+    return response(answer(error.status_code, ErrorBody(status, reason)))

@@ -4,12 +4,10 @@
 routes go through Starlette.
 """
 
-import hmac
 from collections.abc import Callable
 from typing import get_args
 
 import structlog
-from prometheus_client import generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,7 +24,8 @@ from switchyard.domain.orders import Order, Side, snapshot
 from switchyard.entrypoints.http.auth import TokenVerifier
 from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
 from switchyard.entrypoints.http.do_order import DoOrders
-from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer
+from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer, on_http_error, response
+from switchyard.entrypoints.http.monitoring import Monitoring
 from switchyard.entrypoints.http.protocol import ANSWER
 from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
 from switchyard.entrypoints.http.streams import InvalidHeader, StreamEndpoint
@@ -41,7 +40,6 @@ log = structlog.get_logger()
 BODY_BYTES_MAX = 64 * 1024
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _REPLAYED = (b"idempotent-replayed", b"true")
 _REPEATED_TOKEN = Unauthorized("TOKEN_MALFORMED", "Authorization must be given once")
 _STATUSES: tuple[Status, ...] = get_args(Status)
@@ -71,11 +69,8 @@ class Gateway:
         self._streams = streams
         self._tokens = tokens
         self._metrics = metrics
-        self._observer = observer
-        self._metrics_token = metrics_token
         self.routes = [
-            Route("/health", self._health),
-            Route("/metrics", self._show_metrics),
+            *Monitoring(metrics=metrics, observer=observer, metrics_token=metrics_token).routes,
             Route("/do/order", do_orders.post, methods=["POST"]),
             Route("/orders", self._list_orders),
             Route("/orders/{order_id}", self._show_order),
@@ -86,7 +81,7 @@ class Gateway:
             Route("/stream", _Raw(self._account_stream)),
         ]
         self._rest: ASGIApp = Starlette(
-            routes=self.routes, exception_handlers={SwitchyardError: self._on_error, HTTPException: _on_http_error}
+            routes=self.routes, exception_handlers={SwitchyardError: self._on_error, HTTPException: on_http_error}
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -135,16 +130,6 @@ class Gateway:
             headers.append(_REPLAYED)
         return Answer(202, headers, content)
 
-    async def _health(self, _request: Request) -> Response:
-        return _response(answer(200, {"status": "ok"}))
-
-    async def _show_metrics(self, request: Request) -> Response:
-        token = request.headers.get("x-metrics-token", "")
-        if self._metrics_token and not hmac.compare_digest(token.encode(), self._metrics_token.encode()):
-            raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
-        await self._observer.refresh()
-        return Response(generate_latest(self._metrics.registry), media_type=METRICS_TYPE)
-
     async def _list_orders(self, request: Request) -> Response:
         account = self._account(request)
         query = request.query_params
@@ -168,16 +153,16 @@ class Gateway:
             "orders": [snapshot(order) for order in page],
             "nextCursor": page[-1].order_id if len(found) > limit else None,
         }
-        return _response(answer(200, body))
+        return response(answer(200, body))
 
     async def _show_order(self, request: Request) -> Response:
-        return _response(answer(200, snapshot(await self._own_order(request))))
+        return response(answer(200, snapshot(await self._own_order(request))))
 
     async def _cancel(self, request: Request) -> Response:
         account = self._account(request)
         order_id = OrderId(request.path_params["order_id"])
         await self._desk.cancel(account, order_id)
-        return _response(answer(202, {"orderId": order_id, "status": "CANCEL_REQUESTED"}))
+        return response(answer(202, {"orderId": order_id, "status": "CANCEL_REQUESTED"}))
 
     async def _order_events(self, request: Request) -> Response:
         order = await self._own_order(request)
@@ -236,7 +221,7 @@ class Gateway:
 
     async def _on_error(self, _request: Request, error: Exception) -> Response:
         assert isinstance(error, SwitchyardError)
-        return _response(self._refuse(error))
+        return response(self._refuse(error))
 
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
@@ -295,16 +280,3 @@ def _authorization(scope: Scope) -> bytes | None:
     if len(found) > 1:
         raise _REPEATED_TOKEN
     return found[0] if found else None
-
-
-def _response(given: Answer) -> Response:
-    response = Response(given.body, given.status)
-    response.raw_headers = given.headers
-    return response
-
-
-async def _on_http_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
-    status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"
-    return _response(answer(error.status_code, ErrorBody(status, reason)))

@@ -1,0 +1,53 @@
+"""`/health` and `/metrics`: for whoever watches a process, whatever else it serves."""
+
+import hmac
+
+from prometheus_client import generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from switchyard.bootstrap import Engine
+from switchyard.domain.errors import SwitchyardError, Unauthorized
+from switchyard.entrypoints.http.errors import answer, error_answer, on_http_error, response
+from switchyard.flow.metrics import Metrics
+from switchyard.flow.observe import Observer
+from switchyard.settings import Settings
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Monitoring:
+    """The two routes, the same in a gateway and in a worker."""
+
+    def __init__(self, *, metrics: Metrics, observer: Observer, metrics_token: str | None) -> None:
+        self._metrics = metrics
+        self._observer = observer
+        self._metrics_token = metrics_token
+        self.routes = [Route("/health", self._health), Route("/metrics", self._show_metrics)]
+
+    async def _health(self, _request: Request) -> Response:
+        return response(answer(200, {"status": "ok"}))
+
+    async def _show_metrics(self, request: Request) -> Response:
+        token = request.headers.get("x-metrics-token", "")
+        if self._metrics_token and not hmac.compare_digest(token.encode(), self._metrics_token.encode()):
+            raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
+        await self._observer.refresh()
+        return Response(generate_latest(self._metrics.registry), media_type=METRICS_TYPE)
+
+
+def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
+    """An application of these two routes alone."""
+    monitoring = Monitoring(metrics=engine.metrics, observer=engine.observer, metrics_token=settings.metrics_token)
+    return Starlette(
+        routes=monitoring.routes, exception_handlers={SwitchyardError: _on_error, HTTPException: on_http_error}
+    )
+
+
+async def _on_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, SwitchyardError)
+    return response(error_answer(error))

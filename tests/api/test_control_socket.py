@@ -1,0 +1,274 @@
+"""A doubt is decided while the server runs: over a socket in the data folder, with the answers of a closed database."""
+
+import asyncio
+import json
+import os
+import socket
+import stat
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from switchyard.adapters.sqlite.connections import hold_alone
+from switchyard.entrypoints.control import server
+from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX
+from tests.support.process import DEADLINE_SECONDS, Process, run_command, until
+from tests.support.simulator import Simulator, venue_settings
+
+# Rests at the venue: no fill comes to end the doubt before a person does.
+ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "price": 1, "timeInForce": "GTC", "qty": 1000}
+WHO = ("--by", "night desk", "--reason", "seen in the venue's console")
+NOBODYS = "ord_" + "0" * 26
+Ended = tuple[int, str, str]
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Simulator]:
+    simulator = Simulator(tmp_path / "venue", "none")
+    await simulator.start()
+    yield simulator
+    simulator.close()
+
+
+@pytest.fixture
+async def switchyard(broker: Simulator, tmp_path: Path) -> AsyncIterator[Process]:
+    process = await Process(tmp_path, **venue_settings("none", broker)).start()
+    yield process
+    process.close()
+
+
+async def in_doubt(switchyard: Process, broker: Simulator, fault: str = "drop_answer") -> str:
+    """An order whose send went wrong in a way that nobody but a person can clear up."""
+    async with aiohttp.ClientSession() as session:
+        await broker.set_faults(session, {fault: 1.0})
+        async with session.post(f"{switchyard.url}/orders", json=ORDER, headers=switchyard.headers()) as response:
+            order_id = str((await response.json())["orderId"])
+        await until_status(session, switchyard, order_id, "UNKNOWN")
+        await broker.set_faults(session, {fault: 0.0})
+    return order_id
+
+
+async def until_status(session: aiohttp.ClientSession, switchyard: Process, order_id: str, status: str) -> None:
+    async def reached() -> bool:
+        async with session.get(f"{switchyard.url}/orders/{order_id}", headers=switchyard.headers()) as response:
+            return bool((await response.json())["status"] == status)
+
+    await until(reached)
+
+
+async def resolve(switchyard: Process, row_id: str, verdict: str, *options: str) -> Ended:
+    settings = {name: value for name, value in switchyard.settings.items() if name != "SWITCHYARD_PORT"}
+    ended = await asyncio.to_thread(
+        run_command, "outbox", "resolve", row_id, "--as", verdict, *(options or WHO), **settings
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def socket_of(switchyard: Process) -> Path:
+    return Path(switchyard.settings["SWITCHYARD_DATA_DIR"]) / "control.sock"
+
+
+def ask(path: Path, *pieces: bytes) -> dict[str, Any]:
+    """What the server answers to these bytes."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(DEADLINE_SECONDS)
+        client.connect(str(path))
+        with suppress(BrokenPipeError, ConnectionResetError):
+            for piece in pieces:
+                client.sendall(piece)
+        answer: dict[str, Any] = json.loads(client.makefile("rb").readline())
+        return answer
+
+
+async def test_what_the_venue_has_goes_on_as_sent(switchyard: Process, broker: Simulator) -> None:
+    order_id = await in_doubt(switchyard, broker)
+    assert await resolve(switchyard, order_id, "sent") == (0, f"{order_id} WORKING\n", "")
+    code, _, said = await resolve(switchyard, order_id, "sent")
+    assert (code, "nothing to decide" in said) == (1, True)
+    async with aiohttp.ClientSession() as session:
+        await until_status(session, switchyard, order_id, "WORKING")
+        path = f"{switchyard.url}/orders/{order_id}/events"
+        async with session.get(path, headers=switchyard.headers()) as response:
+            events = (await response.json())["events"]
+    assert events[-1]["type"] == "OperatorDecision"
+    assert events[-1]["data"]["decision"] == {"verdict": "sent", "by": WHO[1], "reason": WHO[3]}
+    assert broker.executions() == {order_id: 1}
+
+
+async def test_what_the_venue_has_not_is_sent_again_by_the_running_worker(
+    switchyard: Process, broker: Simulator
+) -> None:
+    order_id = await in_doubt(switchyard, broker, "refused_5xx")
+    assert not broker.executions()
+    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *WHO, "--json")
+    assert code == 0
+    order = json.loads(printed)
+    assert (order["orderId"], order["status"], order["qty"]) == (order_id, "ACCEPTED", 1000)
+    async with aiohttp.ClientSession() as session:
+        await until_status(session, switchyard, order_id, "WORKING")
+    assert broker.executions() == {order_id: 1}
+
+
+async def test_bad_input_gets_the_same_answer_with_a_server_and_without(switchyard: Process, broker: Simulator) -> None:
+    order_id = await in_doubt(switchyard, broker)
+    commands = {
+        (NOBODYS, "sent"): "not found",
+        ("ord_1:amend:1", "sent"): "ID",
+        (f"{order_id}:cancel:1", "sent"): "not found",
+        (f"{order_id}:cancel:²", "sent"): "ID",
+        ("x" * 100_000, "sent"): "ID",
+        (order_id, "perhaps"): "--as",
+        (order_id, "sent", "--by", "", "--reason", "why"): "by",
+        (order_id, "sent", "--by", "me", "--reason", "r" * 100_000): "reason",
+        (order_id, "sent", "--by", "me", "--reason", "two\nlines"): "reason",
+    }
+    beside = {command: await resolve(switchyard, *command) for command in commands}
+    assert switchyard.stop() == 0
+    assert beside == {command: await resolve(switchyard, *command) for command in commands}
+    for command, named in commands.items():
+        code, _, said = beside[command]
+        assert code == 2
+        assert named in said
+        assert "Traceback" not in said
+
+
+async def test_a_request_that_nobody_understands_is_declined(tmp_path: Path) -> None:
+    process = await Process(tmp_path).start()
+    try:
+        for line, named in (
+            (b"hello", "not a request"),
+            (b"\xff", "not a request"),
+            (b"[]", "not a request"),
+            (b'{"command":"stop"}', "stop"),
+            (b'{"command":"resolve_doubt","id":"ord_1","verdict":"sent","by":"me"}', "reason"),
+            (b'{"command":"resolve_doubt","id":"ord_1","verdict":"maybe","by":"me","reason":"x"}', "verdict"),
+            (b'{"command":"resolve_doubt","id":7,"verdict":"sent","by":"me","reason":"x"}', "id"),
+            (b'{"command":"resolve_doubt","id":"ord_1","verdict":"sent","by":"me","reason":"x","force":1}', "force"),
+            (b'{"command":"resolve_doubt","id":"ord_1","verdict":"sent","by":"\\u0000","reason":"x"}', "by"),
+        ):
+            answer = ask(socket_of(process), line + b"\n")
+            assert (answer["answer"], answer["why"]) == ("declined", "request")
+            assert named in answer["message"]
+    finally:
+        process.close()
+
+
+async def test_a_request_over_the_bound_is_declined_and_the_next_one_is_served(
+    switchyard: Process, broker: Simulator
+) -> None:
+    order_id = await in_doubt(switchyard, broker)
+    piece = b"x" * REQUEST_BYTES_MAX
+    answer = await asyncio.to_thread(ask, socket_of(switchyard), *[piece] * 64, b"\n")
+    assert (answer["why"], str(REQUEST_BYTES_MAX) in answer["message"]) == ("request", True)
+    assert (await resolve(switchyard, order_id, "sent"))[0] == 0
+
+
+async def test_of_two_who_decide_at_once_one_is_told_that_nothing_is_left(
+    switchyard: Process, broker: Simulator
+) -> None:
+    order_id = await in_doubt(switchyard, broker)
+    ended = await asyncio.gather(*(resolve(switchyard, order_id, verdict) for verdict in ("sent", "not-sent")))
+    assert sorted(code for code, _, _ in ended) == [0, 1]
+
+
+async def test_of_two_who_decide_at_once_without_a_server_one_waits_for_the_other(
+    switchyard: Process, broker: Simulator
+) -> None:
+    order_id = await in_doubt(switchyard, broker)
+    assert switchyard.stop() == 0
+    ended = await asyncio.gather(*(resolve(switchyard, order_id, "sent") for _ in range(2)))
+    assert sorted(code for code, _, _ in ended) == [0, 1]
+
+
+async def test_a_socket_that_a_kill_left_behind_is_passed_over_and_then_replaced(
+    switchyard: Process, broker: Simulator
+) -> None:
+    first, second = [await in_doubt(switchyard, broker) for _ in range(2)]
+    path = socket_of(switchyard)
+    switchyard.kill()
+    assert stat.S_ISSOCK(path.stat().st_mode)
+    assert (await resolve(switchyard, first, "sent"))[0] == 0
+    assert path.exists(), "a command has no business with the socket of a server that it has not found alive"
+    await switchyard.start()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (await resolve(switchyard, second, "sent"))[0] == 0
+    assert switchyard.stop() == 0
+    assert not path.exists()
+
+
+async def test_a_data_folder_may_lie_deeper_than_a_socket_address_is_long(broker: Simulator, tmp_path: Path) -> None:
+    deep = tmp_path.joinpath(*["a folder with a long name"] * 8)
+    process = await Process(deep, **venue_settings("none", broker)).start()
+    try:
+        order_id = await in_doubt(process, broker)
+        assert stat.S_IMODE(socket_of(process).stat().st_mode) == 0o600
+        assert await resolve(process, order_id, "sent") == (0, f"{order_id} WORKING\n", "")
+        assert process.stop() == 0
+        assert not socket_of(process).exists()
+    finally:
+        process.close()
+
+
+async def test_a_file_in_the_sockets_place_is_left_alone_and_the_server_runs_without(tmp_path: Path) -> None:
+    path = tmp_path / "var" / "control.sock"
+    path.parent.mkdir()
+    path.write_text("somebody's")
+    process = await Process(tmp_path).start()
+    try:
+        assert "no decisions can be taken" in process.log
+        assert path.read_text() == "somebody's"
+        code, _, said = await resolve(process, NOBODYS, "sent")
+        assert code == 4
+        assert "another process" in said
+    finally:
+        process.close()
+
+
+async def test_a_server_with_commands_that_say_nothing_still_ends_in_order(tmp_path: Path) -> None:
+    process = await Process(tmp_path).start()
+    silent = [socket.socket(socket.AF_UNIX) for _ in range(server.CONNECTIONS_MAX)]
+    try:
+        for client in silent:
+            client.connect(str(socket_of(process)))
+        answer = ask(socket_of(process), b"{}\n")
+        assert (answer["why"], answer["message"]) == ("unavailable", "too many commands at once")
+        assert process.stop() == 0
+    finally:
+        for client in silent:
+            client.close()
+        process.close()
+
+
+async def test_a_server_that_dies_before_it_answers_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    path = socket_of(process)
+    lock = hold_alone(path.with_name("switchyard.db"))
+
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    async with await asyncio.start_unix_server(die, path):
+        code, _, said = await resolve(process, NOBODYS, "sent")
+    os.close(lock)
+    assert code == 3
+    assert "may or may not be recorded" in said
+
+
+async def test_a_command_that_says_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_SECONDS_MAX", 0.01)
+
+    async def nobody_asks(*_: str) -> Any:
+        raise AssertionError("nothing was asked")
+
+    listening = server.ControlServer(tmp_path / "control.sock", nobody_asks)
+    await listening.start()
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "control.sock")
+    writer.write(b'{"command":')
+    assert await reader.read() == b""
+    writer.close()
+    await listening.stop()
