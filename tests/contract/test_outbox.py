@@ -1,8 +1,10 @@
 """Which outbox rows are handed out for sending, on both engines."""
 
+import json
 from datetime import timedelta
 
 from switchyard.adapters.memory.clock import START
+from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, record_unsent, request_cancel
 from switchyard.domain.ids import OrderId, VenueName
@@ -108,3 +110,22 @@ async def test_a_worker_may_ask_for_its_own_lanes_only(database: Database) -> No
     assert order_ids(await database.queries.due(START, 10, lanes=[lane])) == [id_of(accepted)]
     assert await database.queries.due(START, 10, lanes=[(lane + 1) % LANES]) == []
     assert await database.queries.due(START, 10, lanes=[]) == []
+
+
+async def test_the_outbox_can_be_read_under_the_names_of_its_specification(database: Database) -> None:
+    accepted = an_accept(time_in_force="GTC")
+    await commit(database.journal, accepted)
+    await commit(database.journal, sending(accepted))
+    order = accepted.orders[0]
+    columns = (
+        "id, idempotency_key, request_json, status, retry_count, next_attempt_at, last_error, created_at, updated_at"
+    )
+    sql = f"SELECT {columns} FROM outbox"
+    if isinstance(database, PostgresDatabase):
+        [row] = map(tuple, await database._reader.rows(sql))
+    else:
+        [row] = await database._connections.read(lambda connection: connection.execute(sql).fetchall())
+    request = json.loads(row[2])
+    assert row[:2] == (f"{order.order_id}:new:1", order.venue_client_id)
+    assert (request["symbol"], request["intent"], request["qty"]) == (order.symbol, order.side, int(order.qty))
+    assert row[3:5] == ("sending", 0)
