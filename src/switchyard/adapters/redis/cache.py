@@ -202,8 +202,7 @@ class RedisCache:
         return {counted: entries for _, counted, entries in found if counted is not None}
 
     def _name(self, place: Place) -> str:
-        account, operation, key = place
-        return f"{PREFIX}:{self._seal.name(account)}:{self._seal.name(operation, key)}"
+        return f"{PREFIX}:{self._seal.name(*place)}"
 
 
 def _counts(reply: Any) -> list[tuple[bytes, Counted | None, int]]:
