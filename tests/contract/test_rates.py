@@ -205,6 +205,17 @@ async def test_what_somebody_planted_neither_raises_nor_shuts_a_client_out(
     await gateway.rate.close()
 
 
+async def test_on_the_server_no_more_is_kept_than_the_limit_needs(redis_server: RedisServer) -> None:
+    redis_server.flush()
+    gateway = Gateway(redis_server.url, limit=3, **PATIENT)
+    assert await gateway.rate.take("client") is None
+    (name,) = redis_server.ask("KEYS", "*")
+    redis_server.ask("RPUSH", name, *(["1000"] * 100))  # requests of long ago
+    assert await gateway.rate.take("client") is None
+    assert redis_server.ask("LLEN", name) == 3
+    await gateway.rate.close()
+
+
 async def test_on_the_server_a_client_leaves_nothing_behind_and_is_not_named(redis_server: RedisServer) -> None:
     redis_server.flush()
     gateway = Gateway(redis_server.url, **PATIENT)

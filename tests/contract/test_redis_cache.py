@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from switchyard.adapters.redis.breaker import Breaker
+from switchyard.adapters.redis.breaker import FAILURES_MAX, REST_SECONDS_MIN, Breaker
 from switchyard.adapters.redis.cache import COUNTS, PREFIX, RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
@@ -278,6 +278,18 @@ async def test_a_killed_server_is_missed_quietly_and_taken_up_again_by_itself(
     assert [line["event"] for line in lines] == [OPENED, CLOSED]
     assert [line["log_level"] for line in lines] == ["warning", "info"]
     assert gateway.changes == [False, True]
+
+
+async def test_a_server_that_does_not_answer_is_asked_once_per_rest(own_server: RedisServer) -> None:
+    house = CacheHouse(own_server)
+    own_server.kill()
+    rests = (FAILURES_MAX, 1, 1, 1)
+    for number, rest_seconds in enumerate((0, REST_SECONDS_MIN, 2 * REST_SECONDS_MIN, 4 * REST_SECONDS_MIN)):
+        house.clock.advance(timedelta(seconds=rest_seconds))
+        for _ in range(100):
+            assert await house.get("k") is None
+        assert house.watched.errors == {"unavailable": sum(rests[: number + 1])}
+    await house.close()
 
 
 async def test_a_long_outage_is_one_log_line(own_server: RedisServer, gateway: Gateway, lines: Lines) -> None:
