@@ -14,6 +14,7 @@ from rich.console import Console
 from bench.facts import busy_share, machine_facts, postgres_facts
 from bench.keys import key_figures
 from bench.load import find_wrk
+from bench.lookups import LookupRow, lookups_markdown, measure_lookups, print_lookups
 from bench.measure import Bench
 from bench.processes import BenchError
 from bench.report import NAMES, Part, Row, markdown, print_report
@@ -23,6 +24,7 @@ from tests.support.postgres import PostgresServer
 PARTS: tuple[Part, ...] = get_args(Part)
 END_TO_END = "e2e"
 KEYS = "keys"
+CACHE = "cache"
 # How long to watch before each measurement whether somebody else is at work on this machine.
 QUIET_SECONDS = 1.0
 END_TO_END_PARTS: tuple[Part, ...] = ("sqlite", "postgres")
@@ -35,10 +37,11 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Sent to a file, the table must not be folded to the width of a terminal that is not there.
     console = Console() if sys.stdout.isatty() else Console(width=120)
-    # These need no server, so that alone they need nothing installed and no minute of time.
+    # These need none of the servers below, so that alone they need nothing installed.
     keys = key_figures() if KEYS in options.only else {}
-    if set(options.only) == {KEYS}:
-        _show(console, keys, [], options.out)
+    lookups = measure_lookups(options.seconds) if CACHE in options.only else []
+    if set(options.only) <= {KEYS, CACHE}:
+        _show(console, keys, [], lookups, options.out)
         return 0
     rows: list[Row] = []
     others: list[float] = []
@@ -60,14 +63,15 @@ def main() -> int:
         console.print(f"{error}", style="red", markup=False, highlight=False)
         return 1
     facts["others"] = f"used up to {max(others):.0%} of the cores just before a measurement"
-    _show(console, facts, rows, options.out)
+    _show(console, facts, rows, lookups, options.out)
     return 1 if failed else 0
 
 
-def _show(console: Console, facts: dict[str, str], rows: list[Row], out: Path | None) -> None:
+def _show(console: Console, facts: dict[str, str], rows: list[Row], lookups: list[LookupRow], out: Path | None) -> None:
     print_report(console, facts, rows)
+    print_lookups(console, lookups)
     if out is not None:
-        out.write_text(markdown(facts, rows), "utf-8")
+        out.write_text(markdown(facts, rows) + lookups_markdown(lookups), "utf-8")
 
 
 @contextmanager
@@ -95,7 +99,7 @@ def _measurements(bench: Bench, wanted: list[str], connections: list[int]) -> It
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    choices = [*PARTS, END_TO_END, KEYS]
+    choices = [*PARTS, END_TO_END, KEYS, CACHE]
     parser.add_argument("--seconds", type=_natural, default=8, help="length of each measurement (%(default)s)")
     parser.add_argument("--connections", type=_naturals, default=[1, 64, 256], help="levels, default 1,64,256")
     parser.add_argument("--only", type=_names, default=choices, help=f"some of {','.join(choices)}")

@@ -14,7 +14,7 @@ from tests.support.redis import RedisServer
 
 KEY = b"a key for tests, and no others!!"
 # A slow machine must not turn a hit into a miss where the test is not about time.
-PATIENT_SECONDS = 60.0
+PATIENT: dict[str, Any] = {"connect_seconds": 60.0, "read_seconds": 60.0, "write_seconds": 60.0}
 
 
 def a_cache_entry(
@@ -74,7 +74,7 @@ class CacheHouse:
         self.clock = ManualClock()
         self.watched = Watched()
         self.server = server
-        self._host: dict[str, Any] = {"clock": self.clock, "read_seconds": PATIENT_SECONDS, **host}
+        self._host: dict[str, Any] = {"clock": self.clock, **PATIENT, **host}
         self._memory = MemoryCache(clock=self.clock, watch=self.watched)
         self._opened: list[RedisCache] = []
         self.cache = self.another()

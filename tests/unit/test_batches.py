@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+import structlog
+
 from switchyard.adapters.redis.batches import Batches
 
 
@@ -31,6 +33,24 @@ async def test_what_arrives_while_one_is_under_way_goes_together_up_to_the_bound
     oracle.may_answer.set()
     assert await asyncio.gather(first, *others) == [0, 2, 4, 6, 8, 10, 12]
     assert oracle.batches == [[0], [1, 2, 3, 4], [5, 6]]
+
+
+async def test_a_question_right_after_an_answer_is_answered_too() -> None:
+    oracle = Oracle()
+    oracle.may_answer.set()
+    batches = Batches(oracle.ask_all)
+    assert [await batches.ask(number) for number in range(100)] == [2 * number for number in range(100)]
+
+
+async def test_a_defect_in_the_asking_leaves_nobody_waiting() -> None:
+    async def fail(numbers: Sequence[int]) -> list[int]:
+        raise ZeroDivisionError
+
+    batches = Batches(fail)
+    with structlog.testing.capture_logs() as lines:
+        one, other = await asyncio.gather(batches.ask(1), batches.ask(2))
+    assert one is other is None
+    assert [line["log_level"] for line in lines] == ["error"]
 
 
 async def test_a_caller_that_leaves_takes_nobody_along() -> None:

@@ -5,6 +5,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
+import structlog
+
+log = structlog.get_logger()
+
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
@@ -28,6 +32,7 @@ class Batches(Generic[Question, Answer]):
         self._batch_max = batch_max
         self._waiting_max = waiting_max
         self._waiting: deque[tuple[Question, asyncio.Future[Answer | None]]] = deque()
+        self._under_way: list[tuple[Question, asyncio.Future[Answer | None]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer | None:
@@ -39,6 +44,7 @@ class Batches(Generic[Question, Answer]):
         if self._task is None:
             # A task of its own: a caller that is cancelled must not take the others' answers along.
             self._task = asyncio.create_task(self._run())
+            self._task.add_done_callback(self._ended)
         return await answer
 
     async def close(self) -> None:
@@ -48,18 +54,25 @@ class Batches(Generic[Question, Answer]):
             await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        batch: list[tuple[Question, asyncio.Future[Answer | None]]] = []
-        try:
-            while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._batch_max))]
-                answers = await self._ask_all([question for question, _ in batch])
-                for (_, waiter), answer in zip(batch, answers, strict=True):
-                    if not waiter.done():
-                        waiter.set_result(answer)
-        finally:
-            self._task = None
-            # Only after a cancellation or a defect is anybody left.
-            for _, waiter in (*batch, *self._waiting):
+        while self._waiting:
+            count = min(len(self._waiting), self._batch_max)
+            self._under_way = [self._waiting.popleft() for _ in range(count)]
+            answers = await self._ask_all([question for question, _ in self._under_way])
+            for (_, waiter), answer in zip(self._under_way, answers, strict=True):
                 if not waiter.done():
-                    waiter.set_result(None)
-            self._waiting.clear()
+                    waiter.set_result(answer)
+        self._task = None  # here and not when it has ended: whoever asks in between needs a new one
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """After a cancellation, or a defect, nobody is left waiting."""
+        if self._task is not task:
+            return
+        self._task = None
+        if not task.cancelled():
+            log.error("asking the server failed unexpectedly", exc_info=task.exception())
+        left = [*self._under_way, *self._waiting]
+        self._under_way.clear()
+        self._waiting.clear()
+        for _, waiter in left:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -22,8 +22,6 @@ COUNTS = f"{PREFIX}:counts"
 # Some seconds of writing at full load, about 10 MB.
 QUEUE_MAX = 10_000
 WRITES_AT_ONCE = 64
-# Nobody waits for a write, so it may take longer than a lookup.
-WRITE_SECONDS = 0.1
 TALLY_EVERY = timedelta(minutes=1)
 # Counts of entries that expired are kept a while for gateways whose clocks are behind.
 TALLY_MINUTES_KEPT = 10
@@ -48,6 +46,7 @@ class RedisCache:
         self._clock = clock
         self._reads = host.link()
         self._writes = host.link()
+        self._write_seconds = host.write_seconds
         self._lookups: Batches[Place, CacheEntry | None] = Batches(self._look_up)
         self._queue_max = queue_max
         self._queue: OrderedDict[Place, CacheEntry] = OrderedDict()
@@ -176,7 +175,7 @@ class RedisCache:
 
     async def _write(self, commands: Sequence[Command]) -> None:
         try:
-            replies = await self._writes.ask(commands, seconds=WRITE_SECONDS)
+            replies = await self._writes.ask(commands, seconds=self._write_seconds)
         except RedisAway as away:
             if away.was_asked:
                 self._tally.failed("unavailable")
@@ -190,26 +189,29 @@ class RedisCache:
     async def _count(self) -> dict[Counted, int] | None:
         """What the counts say, without those of long ago; none when they are not to be had."""
         try:
-            (reply,) = await self._writes.ask([("HGETALL", COUNTS)], seconds=WRITE_SECONDS)
-            pairs = [] if not isinstance(reply, list) else list(zip(reply[::2], reply[1::2], strict=True))
-            fields = {field: Counted.parse(field) for field, _ in pairs}
+            (reply,) = await self._writes.ask([("HGETALL", COUNTS)], seconds=self._write_seconds)
+            found = _counts(reply)
             over_at = minute_of(self._clock.now()) - TALLY_MINUTES_KEPT
-            over = [field for field, counted in fields.items() if counted is None or counted.expires_minute < over_at]
+            over = [field for field, counted, _ in found if counted is None or counted.expires_minute < over_at]
             if over:
-                await self._writes.ask([("HDEL", COUNTS, *over)], seconds=WRITE_SECONDS)
+                await self._writes.ask([("HDEL", COUNTS, *over)], seconds=self._write_seconds)
         except RedisAway as away:
             if away.was_asked:
                 self._tally.failed("unavailable")
             return None
-        return {counted: _whole(value) for field, value in pairs if (counted := fields[field]) is not None}
+        return {counted: entries for _, counted, entries in found if counted is not None}
 
     def _name(self, place: Place) -> str:
-        account, operation, key = place
-        return f"{PREFIX}:{self._seal.name(account)}:{self._seal.name(operation, key)}"
+        return f"{PREFIX}:{self._seal.name(*place)}"
 
 
-def _whole(value: object) -> int:
-    try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
-    except (TypeError, ValueError):
-        return 0
+def _counts(reply: Any) -> list[tuple[bytes, Counted | None, int]]:
+    """Each field with what it is about and its count; nothing at all is certain about what a server holds."""
+    if not isinstance(reply, list):
+        return []
+    pairs = zip(reply[::2], reply[1::2], strict=False)
+    return [
+        (field, Counted.parse(field), int(count) if count.isdigit() else 0)
+        for field, count in pairs
+        if isinstance(field, bytes) and isinstance(count, bytes)
+    ]

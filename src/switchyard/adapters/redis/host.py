@@ -16,6 +16,8 @@ log = structlog.get_logger()
 CONNECT_SECONDS = 0.05
 # A lookup must stay cheaper than what it saves: the ledger answers within some milliseconds.
 READ_SECONDS = 0.005
+# Nobody waits for a write, so it may take longer.
+WRITE_SECONDS = 0.1
 # Turns of the event loop in which an answer that has arrived is noticed, parsed and passed on.
 LAST_TURNS = 3
 
@@ -41,6 +43,7 @@ class RedisHost:
         clock: Clock,
         connect_seconds: float = CONNECT_SECONDS,
         read_seconds: float = READ_SECONDS,
+        write_seconds: float = WRITE_SECONDS,
         breaker: Breaker | None = None,
         on_change: Callable[[bool], None] | None = None,
     ) -> None:
@@ -51,6 +54,7 @@ class RedisHost:
         )
         self.connect_seconds = connect_seconds
         self.read_seconds = read_seconds
+        self.write_seconds = write_seconds
         self.breaker = breaker or Breaker(clock)
         self._on_change = on_change
 

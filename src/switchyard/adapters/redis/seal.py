@@ -75,12 +75,12 @@ class Counted(msgspec.Struct, frozen=True):
     status: CacheStatus
 
     @classmethod
-    def parse(cls, field: object) -> "Counted | None":
+    def parse(cls, field: bytes) -> "Counted | None":
         """None for a field that is not ours."""
         try:
-            expires, created, letter = field.decode("ascii").split(":")  # type: ignore[attr-defined]
+            expires, created, letter = field.decode("ascii").split(":")
             return cls(int(expires), int(created), _STATUSES[letter])
-        except (AttributeError, ValueError, KeyError):
+        except (ValueError, KeyError):
             return None
 
 

@@ -1,0 +1,157 @@
+"""Lookups in the idempotency cache: how long one takes, alone and among many."""
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from secrets import token_bytes
+
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.facts import percentile
+from switchyard.adapters.memory.cache import MemoryCache
+from switchyard.adapters.redis.cache import RedisCache
+from switchyard.adapters.redis.host import RedisHost
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.ports.cache import Cache, CacheEntry
+from tests.support.redis import RedisServer
+
+ENTRIES = 10_000
+# As long as an answer of `/do/order` with one fill.
+RESPONSE = "x" * 400
+AT_ONCE = (1, 64)
+WARM_UP_SECONDS = 0.5
+P99_MS_MAX = {"in memory": 1.0, "on Redis": 5.0}
+HEADINGS = ("cache", "at once", "per second", "p50 ms", "p95 ms", "p99 ms", "lost")
+OPERATION = "do/order"
+
+
+@dataclass(frozen=True)
+class LookupRow:
+    """One line of the table; `lost` are lookups that missed what was there, for want of time."""
+
+    place: str
+    at_once: int
+    per_second: float
+    p50_ms: float
+    p95_ms: float
+    p99_ms: float
+    lost: int
+
+
+def measure_lookups(seconds: float) -> list[LookupRow]:
+    """Both caches, with every second lookup a hit."""
+    with RedisServer() as server:
+        return uvloop.run(_measure_all(server.url, seconds))
+
+
+def print_lookups(console: Console, rows: Sequence[LookupRow]) -> None:
+    if not rows:
+        return
+    table = Table(*HEADINGS, title="Lookups in the idempotency cache", title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for row in rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for met, line in _goals(rows):
+        console.print(f"[green]pass[/]         {line}" if met else f"[red]falls short[/]  {line}", highlight=False)
+
+
+def lookups_markdown(rows: Sequence[LookupRow]) -> str:
+    if not rows:
+        return ""
+    lines = ["", "## Lookups in the idempotency cache", "", f"| {' | '.join(HEADINGS)} |"]
+    lines += ["|---|" + "---:|" * (len(HEADINGS) - 1), *(f"| {' | '.join(_cells(row))} |" for row in rows), ""]
+    lines += [f"- {'pass' if met else 'falls short'}: {line}" for met, line in _goals(rows)]
+    return "\n".join(lines) + "\n"
+
+
+async def _measure_all(url: str, seconds: float) -> list[LookupRow]:
+    clock = SystemClock()
+    memory = MemoryCache(clock=clock)
+    redis = RedisCache(RedisHost(url, clock=clock), key=token_bytes(32), clock=clock)
+    rows = []
+    for place, cache, settle in (("in memory", memory, _nothing), ("on Redis", redis, redis.write_once)):
+        await _fill(cache, settle)
+        for at_once in AT_ONCE:
+            await _look_up(cache, at_once, WARM_UP_SECONDS)
+            began = time.perf_counter()
+            took_ms, lost = await _look_up(cache, at_once, seconds)
+            rate = len(took_ms) / (time.perf_counter() - began)
+            percentiles = statistics.median(took_ms), percentile(took_ms, 95), percentile(took_ms, 99)
+            rows.append(LookupRow(place, at_once, rate, *percentiles, lost))
+    await redis.close()
+    return rows
+
+
+async def _fill(cache: Cache, settle: Callable[[], Awaitable[int]]) -> None:
+    now = SystemClock().now()
+    for number in range(ENTRIES):
+        cache.put(
+            CacheEntry(
+                account_id=AccountId("bench"),
+                operation=OPERATION,
+                idempotency_key=str(number),
+                generation=0,
+                request_digest="0" * 64,
+                order_id=OrderId(f"ord_{number}"),
+                status="completed",
+                http_status=201,
+                response=RESPONSE,
+                created_at=now,
+                expires_at=now + timedelta(hours=1),
+            )
+        )
+    while await settle():
+        pass
+
+
+async def _look_up(cache: Cache, at_once: int, seconds: float) -> tuple[list[float], int]:
+    """How long each lookup took, and how many did not find what was there."""
+    account = AccountId("bench")
+    # Every second number is beyond what was put.
+    numbers: Iterator[int] = itertools.cycle(
+        number for pair in zip(range(ENTRIES), range(ENTRIES, 2 * ENTRIES), strict=True) for number in pair
+    )
+    took_ms: list[float] = []
+    lost = 0
+    ends_at = time.perf_counter() + seconds
+
+    async def ask_on() -> None:
+        nonlocal lost
+        began = time.perf_counter()
+        while began < ends_at:
+            number = next(numbers)
+            found = await cache.get(account, OPERATION, str(number))
+            ended = time.perf_counter()
+            took_ms.append((ended - began) * 1e3)
+            lost += found is None and number < ENTRIES
+            # A lookup in memory never gives the others their turn.
+            await asyncio.sleep(0)
+            began = time.perf_counter()
+
+    await asyncio.gather(*(ask_on() for _ in range(at_once)))
+    return took_ms, lost
+
+
+async def _nothing() -> int:
+    return 0
+
+
+def _cells(row: LookupRow) -> tuple[str, ...]:
+    times = (f"{ms:,.3f}" for ms in (row.p50_ms, row.p95_ms, row.p99_ms))
+    return row.place, str(row.at_once), f"{row.per_second:,.0f}", *times, str(row.lost)
+
+
+def _goals(rows: Sequence[LookupRow]) -> Iterator[tuple[bool, str]]:
+    for row in rows:
+        most = P99_MS_MAX[row.place]
+        what = f"{row.place}, {row.at_once} at once: p99 {row.p99_ms:.3f} ms, goal below {most:g}"
+        yield row.p99_ms < most, what
