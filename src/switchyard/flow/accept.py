@@ -102,9 +102,11 @@ class OrderDesk:
             raise IdempotencyConflict(intent.key)
         if placed.replayed:
             self._duplicates.found(intent.account_id, intent.key, placed.order_id)
+            # Remembered from the first repeat on: of most requests there never is one, and writing each down would
+            # cost every order what only repeats gain.
+            self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
         else:
             self._duplicates.placed()
-        self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
         return placed
 
     async def _has_expired(self, taken: LedgerEntry) -> bool:
