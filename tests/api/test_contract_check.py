@@ -15,6 +15,7 @@ def test_the_operations_are_the_gateways() -> None:
     assert Contract().operations() == {
         ("GET", "/health"),
         ("POST", "/orders"),
+        ("POST", "/do/order"),
         ("GET", "/orders"),
         ("GET", "/orders/{orderId}"),
         ("POST", "/orders/{orderId}/cancel"),

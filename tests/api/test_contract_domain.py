@@ -6,13 +6,13 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.domain import errors, events, orders
-from switchyard.domain.idempotency import KEY_LENGTH_MAX
+from switchyard.domain import do_order, errors, events, orders
+from switchyard.domain.idempotency import KEY_LENGTH_MAX, LedgerStatus
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
 from switchyard.domain.reports import ReportStatus
 from tests.support.contract import decoded, documents, problems, registry
-from tests.support.contract_files import EVENT, REPORT, REQUEST, SNAPSHOT, openapi, walk
+from tests.support.contract_files import DO_REQUEST, EVENT, REPORT, REQUEST, RESULT, SNAPSHOT, openapi, walk
 from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
 
 
@@ -25,15 +25,20 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (f"{EVENT}#/$defs/orderFact", events.OrderFact),
         (f"{EVENT}#/$defs/outboxFact", events.OutboxFact),
         (f"{EVENT}#/$defs/keyFact", events.KeyFact),
+        (f"{EVENT}#/$defs/resultFact", events.ResultFact),
         (f"{EVENT}#/$defs/quote", events.Quote),
         (f"{EVENT}#/$defs/cutFact", events.CutFact),
+        (DO_REQUEST, do_order.DoOrderRequest),
+        (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
+        (RESULT, do_order.ExecResult),
+        (f"{RESULT}#/$defs/fill", do_order.DoFill),
     ],
 )
 def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msgspec.Struct]) -> None:
     schema = registry().resolver().lookup(reference).contents
     fields = msgspec.structs.fields(struct)
     assert set(schema["properties"]) == {field.encode_name for field in fields}
-    assert set(schema["required"]) == {field.encode_name for field in fields if field.required}
+    assert set(schema.get("required", ())) == {field.encode_name for field in fields if field.required}
 
 
 @pytest.mark.parametrize(
@@ -48,6 +53,8 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
         (f"{REPORT}#/properties/status", ReportStatus),
         (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
         (f"{EVENT}#/$defs/outboxFact/properties/status", OutboxStatus),
+        (f"{EVENT}#/$defs/resultFact/properties/status", LedgerStatus),
+        (f"{RESULT}#/properties/status", do_order.ResultStatus),
     ],
 )
 def test_an_enum_lists_what_the_domain_lists(reference: str, literal: Any) -> None:
@@ -73,9 +80,9 @@ def test_the_bounds_are_the_domains() -> None:
 def test_every_reason_a_caller_can_meet_is_documented() -> None:
     documented: set[str] = set()
     for _, node in walk(openapi()):
-        if isinstance(node, dict) and isinstance(node.get("reason"), dict):
-            reason = node["reason"]
-            documented |= {reason["const"]} if "const" in reason else set(reason.get("enum", ()))
+        for reason in (node.get("reason"), node.get("error")) if isinstance(node, dict) else ():
+            if isinstance(reason, dict):
+                documented |= {reason["const"]} if "const" in reason else set(reason.get("enum", ()))
     kinds = [errors.OutcomeUnknown, *_subclasses(errors.RequestError), *_subclasses(errors.Unavailable)]
     # Tokens fail in many ways, so `Unauthorized` brings its reason along and the contract leaves it open.
     assert {vars(kind)["reason"] for kind in kinds if "reason" in vars(kind)} <= documented
@@ -149,7 +156,7 @@ def test_everything_that_can_happen_to_an_order_makes_valid_events() -> None:
     assert seen == set(get_args(events.EventType))
 
 
-@pytest.mark.parametrize("change", range(10))
+@pytest.mark.parametrize("change", range(11))
 def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int) -> None:
     event = decoded(line_of(story()[change].events[0]))
     for name in event:

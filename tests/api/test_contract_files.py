@@ -8,11 +8,24 @@ from jsonschema import Draft202012Validator
 
 from switchyard.domain.chain import GENESIS, link
 from tests.support.contract import OPENAPI, Contract, documents, problems, registry
-from tests.support.contract_files import EVENT, REPORT, REQUEST, SNAPSHOT, openapi, operations, resolved, walk
+from tests.support.contract_files import (
+    DO_REQUEST,
+    EVENT,
+    REPORT,
+    REQUEST,
+    RESULT,
+    SNAPSHOT,
+    openapi,
+    operations,
+    resolved,
+    walk,
+)
 from tests.support.openapi_structure import STRUCTURE
 
+SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT]
 
-@pytest.mark.parametrize("name", [REQUEST, SNAPSHOT, REPORT, EVENT])
+
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_file_is_valid_and_goes_by_its_own_name(name: str) -> None:
     schema = documents()[name]
     Draft202012Validator.check_schema(schema)
@@ -20,7 +33,7 @@ def test_a_schema_file_is_valid_and_goes_by_its_own_name(name: str) -> None:
     assert schema["$id"] == name
 
 
-@pytest.mark.parametrize("name", [REQUEST, SNAPSHOT, REPORT, EVENT])
+@pytest.mark.parametrize("name", SCHEMAS)
 def test_the_examples_of_a_schema_file_are_valid(name: str) -> None:
     examples = documents()[name]["examples"]
     assert examples
@@ -36,7 +49,7 @@ def test_the_example_events_are_a_real_chain() -> None:
         assert example["hash"] == previous
 
 
-@pytest.mark.parametrize("name", [REQUEST, SNAPSHOT, REPORT, EVENT, OPENAPI])
+@pytest.mark.parametrize("name", [*SCHEMAS, OPENAPI])
 def test_every_reference_leads_somewhere(name: str) -> None:
     for _, node in walk(documents()[name]):
         if isinstance(node, dict) and isinstance(node.get("$ref"), str):
@@ -78,9 +91,9 @@ def test_operations_have_distinct_ids_and_declare_their_path_parameters() -> Non
     assert len(set(ids)) == len(ids)
 
 
-def test_only_health_and_metrics_are_open_to_everyone() -> None:
+def test_only_health_metrics_and_do_order_are_open_to_everyone() -> None:
     open_paths = {path for path, _, _, operation in operations() if "security" in operation}
-    assert open_paths == {"/health", "/metrics"}
+    assert open_paths == {"/health", "/metrics", "/do/order"}
     for path, _, _, operation in operations():
         assert ("401" in operation["responses"]) == (path != "/health")
 
