@@ -202,7 +202,7 @@ async def test_a_repeat_that_is_called_a_conflict_is_accepted_as_the_same_order(
     await simulator.set_faults(conflict=1)
     first = await venue.submit(order)
     assert isinstance(first, Accepted)
-    assert await venue.submit(order) == first
+    assert await venue.submit(order) == Accepted(first.venue_order_id, already_processed=True)
     assert times_taken(simulator, order) == 1
 
 

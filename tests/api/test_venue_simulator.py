@@ -133,6 +133,24 @@ async def test_a_repeated_id_is_recognised_as_long_as_configured_even_over_a_res
         assert simulator.orders() == {"filled": 2 * filled_again - 1, "open": 2 * open_again - 1}
 
 
+async def test_an_ended_order_is_found_as_configured(tmp_path: Path) -> None:
+    for lookup in ("open", "all"):
+        async with running(tmp_path / lookup, "--lookup", lookup) as simulator, adapter(simulator) as venue:
+            await venue.submit(an_order("filled"))
+            await venue.submit(an_order("open", price=FAR))
+            assert await venue.find_by_client_id(VenueClientId("open")) is not None
+            assert (await venue.find_by_client_id(VenueClientId("filled")) is not None) == (lookup == "all")
+
+
+async def test_an_order_that_arrives_after_its_end_is_refused_and_never_taken(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        status, answer = await posted(simulator, a_body(expires_at="2026-01-05T09:00:00Z"))
+        assert (status, answer["error"]) == (400, "REQUEST_EXPIRED")
+        assert not simulator.orders()
+        status, _ = await posted(simulator, a_body(expires_at="2999-01-05T09:00:00Z"))
+        assert (status, simulator.orders()) == (200, {"one": 1})
+
+
 async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         resting = an_order("open", price=FAR)

@@ -179,7 +179,7 @@ async def test_a_quote_has_two_sides(venue: Venue) -> None:
 
 
 async def test_ids_are_recognised_for_good_and_can_be_looked_up(venue: Venue) -> None:
-    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", True)
+    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", "all")
 
 
 async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
@@ -194,7 +194,9 @@ async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
 
 async def test_the_template_is_a_venue_that_claims_nothing() -> None:
     venue: Venue = TemplateVenue(VenueName("template"))
-    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("none", False)
+    promised = venue.capabilities
+    assert (promised.dedupe, promised.lookup, promised.request_expiry) == ("none", "none", False)
+    assert (promised.amend, promised.cancel_all) == (False, False)
     for answer in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
         assert isinstance(answer, Unsent)
     with pytest.raises(VenueUnavailable):

@@ -227,7 +227,14 @@ class Engine:
 
     def _broker(self, venue: VenueSettings) -> HttpVenue:
         return HttpVenue(
-            venue.name, url=venue.url, dedupe=venue.dedupe, clock=self.clock, acceptance_window=venue.window
+            venue.name,
+            url=venue.url,
+            dedupe=venue.dedupe,
+            clock=self.clock,
+            lookup=venue.lookup,
+            acceptance_window=venue.window,
+            request_expiry=venue.request_expiry,
+            execution_ids=venue.exec_id_scope,
         )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:

@@ -10,7 +10,7 @@ from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.ids import VenueClientId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionReport, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
 from switchyard.flow.metrics import Metrics
@@ -56,8 +56,9 @@ class Recorder:
             return 0
         states = await self._states(page.reports)
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
-        strays = [report for report in page.reports if report.venue_client_id not in states]
-        for report in page.reports:
+        reports = [self._with_unique_id(report, states) for report in page.reports]
+        strays = [report for report in reports if report.venue_client_id not in states]
+        for report in reports:
             if report.venue_client_id in states:
                 order = states[report.venue_client_id].order
                 by_position.setdefault((order.account_id, order.symbol), []).append(report)
@@ -76,6 +77,11 @@ class Recorder:
 
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientId, OrderState]:
         return dict(await self._journal.load_by_client_id(list({report.venue_client_id for report in reports})))
+
+    def _with_unique_id(self, report: ExecutionReport, states: Mapping[VenueClientId, OrderState]) -> ExecutionReport:
+        state = states.get(report.venue_client_id)
+        scope = self._venue.capabilities.execution_ids
+        return with_unique_id(report, scope, None if state is None else state.order.symbol)
 
     async def _apply(
         self,

@@ -1,7 +1,7 @@
 """Reads that decide nothing: what people and stages look up."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 import msgspec
@@ -102,6 +102,11 @@ class Queries(Protocol):
 class Liveness(Protocol):
     """Which workers are alive: proven by a lock that dies with its holder, never by a clock."""
 
+    @property
+    def send_lingers(self) -> timedelta:
+        """How long a send may be under way after its sender's lock was found free; zero where that proves death."""
+        ...
+
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends."""
         ...
@@ -110,7 +115,7 @@ class Liveness(Protocol):
         """Those of the named workers whose lock is free.
 
         The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
-        back, so only a venue that deduplicates for good may be sent to again at once.
+        back, so only a venue that deduplicates for good may be sent to again before `send_lingers` has passed.
         """
         ...
 

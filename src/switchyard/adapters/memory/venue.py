@@ -59,7 +59,7 @@ class NullVenue:
     @property
     def capabilities(self) -> Capabilities:
         """Those of a venue that remembers: the window outlasts every test."""
-        return Capabilities(dedupe="forever", lookup=True)
+        return Capabilities(dedupe="forever", lookup="all")
 
     async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Fill the order, once."""

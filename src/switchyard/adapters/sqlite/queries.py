@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -182,6 +182,11 @@ class SqliteLiveness:
 
     def __init__(self) -> None:
         self._living: set[WorkerId] = set()
+
+    @property
+    def send_lingers(self) -> timedelta:
+        """Not at all: the file's lock is free only when its holder's process is gone, and its sockets with it."""
+        return timedelta()
 
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends."""

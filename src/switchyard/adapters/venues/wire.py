@@ -28,6 +28,7 @@ IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 # Error names that mean something to a program; all others are for people.
 UNKNOWN_ORDER: Final = "UNKNOWN_ORDER"
 ORDER_FINAL: Final = "ORDER_FINAL"
+REQUEST_EXPIRED: Final = "REQUEST_EXPIRED"
 
 # Longer than any venue's ids, short enough for a log line and a column.
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -60,6 +61,8 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stop_price: Decimal | None = None
     trace_id: Text | None = None
     meta: dict[str, str] = {}
+    expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
+    """The broker refuses the order (400 `REQUEST_EXPIRED`) when it arrives later; only sent where it promises that."""
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):

@@ -102,7 +102,7 @@ class PaperExchange:
 
         There is no window: it lives in the sender's process, so nothing is on its way once that is gone.
         """
-        return Capabilities(dedupe="forever", lookup=True, acceptance_window=timedelta())
+        return Capabilities(dedupe="forever", lookup="all", acceptance_window=timedelta())
 
     async def start(self) -> None:
         """Open the book and begin to trade; raises AlreadyRunning when another process has it open."""

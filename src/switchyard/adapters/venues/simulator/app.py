@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -25,12 +26,14 @@ from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     ORDER_FINAL,
+    REQUEST_EXPIRED,
     UNKNOWN_ORDER,
     OpenOrders,
     PlaceOrder,
     QuoteAnswer,
 )
 from switchyard.ports.clock import Clock
+from switchyard.ports.venue import Lookup
 
 BODY_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1_000
@@ -51,6 +54,7 @@ class SimulatorApp:
         log: EventLog,
         plan: FaultPlan,
         clock: Clock,
+        lookup: Lookup,
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
     ) -> None:
@@ -59,6 +63,7 @@ class SimulatorApp:
         self._log = log
         self._plan = plan
         self._clock = clock
+        self._lookup = lookup
         self._hang_up = hang_up
         self._refuse_connections = refuse_connections
 
@@ -121,6 +126,8 @@ class SimulatorApp:
         if seconds := self._plan.seconds("accept_late"):
             asyncio.get_running_loop().call_later(seconds, self._take_late, message)
             return SILENCE if self._plan.coin("accept_late") else problem(503, "UNAVAILABLE", "try again later")
+        if self._is_expired(message):
+            return problem(400, REQUEST_EXPIRED, "the order arrived too late")
         held = self._broker.recognised(message.client_order_id)
         if held is not None:
             return self._repeated(held, message)
@@ -140,11 +147,14 @@ class SimulatorApp:
         return spoiled(answer(200, as_answer(held)), self._plan)
 
     def _take_late(self, message: PlaceOrder) -> None:
-        if self._broker.recognised(message.client_order_id) is None:
+        if self._broker.recognised(message.client_order_id) is None and not self._is_expired(message):
             try:
                 self._broker.take(message)
             except Refused:
                 return  # nobody waits for the answer
+
+    def _is_expired(self, message: PlaceOrder) -> bool:
+        return isinstance(message.expires_at, datetime) and message.expires_at < self._clock.now()
 
     def _cancel(self, client_order_id: str) -> Answer:
         if (refusal := self._unavailable()) is not None:
@@ -161,7 +171,8 @@ class SimulatorApp:
             return problem(503, "UNAVAILABLE", "try again later")
         held = self._broker.find(client_order_id)
         hidden = held is not None and (
-            self._broker.age_seconds(held) < self._plan.faults.lagging_lookup
+            (self._lookup == "open" and not held.state.is_open)
+            or self._broker.age_seconds(held) < self._plan.faults.lagging_lookup
             or (held.state.status == "FILLED" and self._plan.hits("not_found_after_fill"))
         )
         if held is None or hidden:
