@@ -253,6 +253,22 @@ async def test_a_report_may_come_late(simulator: VenueProcess, venue: HttpVenue,
     assert times_taken(simulator, order) == 1
 
 
+async def test_a_report_may_never_come(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+    told, resting = a_fresh_order(), a_fresh_order(price=FAR)
+    await venue.submit(resting)
+    await simulator.set_faults(drop_reports=1)
+    after = len(simulator.events("report"))
+    await venue.submit(order)
+    await venue.cancel(resting)
+    await simulator.set_faults(drop_reports=0)
+    await venue.submit(told)
+    assert [report.venue_client_id for report in await read_reports(venue, 1, after=after)] == [told.venue_client_id]
+    dropped = [line["client_order_id"] for line in simulator.events("drop")]
+    assert dropped[-2:] == [order.venue_client_id, resting.venue_client_id]
+    found = await venue.find_by_client_id(order.venue_client_id)
+    assert found is not None and (found.status, len(found.fills)) == ("FILLED", 1)
+
+
 async def test_a_fill_may_come_in_parts(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(partial_fills=4)
     assert await reported(simulator, venue, [order], 4) == [order.venue_client_id] * 4

@@ -1,7 +1,7 @@
 """A venue: where orders are executed, and what may be relied on there."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal, Protocol
 
@@ -11,7 +11,7 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport
+from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 
 Dedupe = Literal["forever", "open_only", "ttl", "none"]
 Lookup = Literal["none", "open", "all"]
@@ -84,13 +84,24 @@ class VenueUnavailable(SwitchyardError):
 SendOutcome = Accepted | VenueRefused | Unsent | Ambiguous
 
 
+class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution as the venue shows it: under the same id as in its report, so that neither counts twice."""
+
+    exec_id: str
+    qty: Decimal
+    price: Decimal
+    at: datetime
+
+
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the venue has it."""
 
     venue_client_id: VenueClientId
     venue_order_id: str
-    status: str
+    status: ReportStatus
     filled_qty: Decimal
+    fills: tuple[VenueFill, ...] = ()
+    """Every execution so far; a venue that shows fewer than `filled_qty` leaves a gap that nobody guesses at."""
 
 
 class ReportPage(msgspec.Struct, frozen=True):

@@ -4,12 +4,11 @@
 |---|---|---|
 | `name`, `capabilities` | yes | declare no more than the venue's documents promise: how doubt is settled rests on it |
 | `start`, `close` | where there is something to open | not in the port; `bootstrap` calls them |
-| `submit` | yes | under `order.venue_client_id`, once: no retry of the library's own, no redirect |
+| `submit` | yes | under `order.venue_client_id`, once, within `SEND_LIMIT`: no retry of the library's, no redirect |
 | `cancel` | yes | by `order.venue_client_id`; a repeated cancel is harmless |
 | `reports` | yes | numbered by the venue; never a number behind a report that could not be read |
-| `find_by_client_id` | unless `lookup="none"` | none only where the venue itself says that there is no such order; \
-with all its fills, each under the `exec_id` that its report bears |
-| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable |
+| `find_by_client_id` | unless `lookup="none"` | none only where the venue says so; every fill under its report's id |
+| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep asks for those that differ |
 | `quote` | optional | none unless it is known without asking |
 
 What a capability promises:
@@ -31,7 +30,7 @@ What a send came to, and nothing else decides it but whether a byte may have lef
 | refused connection, failed name lookup, no free connection | `Unsent` |
 | throttled before it was looked at (429) | `Unsent`, with `retry_after` |
 | a refusal that the venue's documents call final | `VenueRefused` |
-| an answer that shows this very order | `Accepted` |
+| an answer that shows this very order | `Accepted`; `already_processed` where it says that it had it before |
 | everything else: time-out, disconnect, 5xx, an answer that cannot be read or is about something else | `Ambiguous` |
 
 Then add the adapter to the fixture of `tests/contract/test_venues.py`.

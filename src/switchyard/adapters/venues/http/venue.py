@@ -40,6 +40,7 @@ from switchyard.ports.venue import (
     Lookup,
     ReportPage,
     SendOutcome,
+    VenueFill,
     VenueOrder,
     VenueUnavailable,
     unheard,
@@ -267,6 +268,10 @@ def _shown(answer: OrderAnswer) -> VenueOrder:
         venue_order_id=answer.broker_order_id,
         status=REPORT_STATUS[answer.status],
         filled_qty=canonical(answer.filled_qty),
+        fills=tuple(
+            VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
+            for fill in answer.fills
+        ),
     )
 
 

@@ -271,6 +271,7 @@ def _shown(order: PaperOrder) -> VenueOrder:
         venue_order_id=order.venue_order_id,
         status=order.status,
         filled_qty=order.filled_qty,
+        fills=order.fills,
     )
 
 

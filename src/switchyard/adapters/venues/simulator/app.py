@@ -28,6 +28,7 @@ from switchyard.adapters.venues.wire import (
     ORDER_FINAL,
     REQUEST_EXPIRED,
     UNKNOWN_ORDER,
+    AmendOrder,
     OpenOrders,
     PlaceOrder,
     QuoteAnswer,
@@ -41,6 +42,7 @@ OPEN_ORDERS_PAGE = 500
 RETRY_AFTER = (b"retry-after", b"1")
 
 _decode_order = msgspec.json.Decoder(PlaceOrder).decode
+_decode_amend = msgspec.json.Decoder(AmendOrder).decode
 
 
 class SimulatorApp:
@@ -77,7 +79,7 @@ class SimulatorApp:
             return
         said = await self._answer(scope, body)
         await self._log.synced()
-        if said.body is None or scope["method"] != "POST" or scope["path"].startswith("/admin/"):
+        if said.body is None or scope["method"] not in ("POST", "PATCH") or scope["path"].startswith("/admin/"):
             await sender.send(said)
         elif self._plan.hits("close_mid_body"):
             await sender.send_half(said)
@@ -93,6 +95,8 @@ class SimulatorApp:
                 return self._place(scope, body)
             case ("POST", "orders", client_order_id, "cancel"):
                 return self._cancel(client_order_id)
+            case ("PATCH", "orders", client_order_id):
+                return self._amend(client_order_id, body)
             case ("GET", "orders", client_order_id):
                 return self._look_up(client_order_id)
             case ("GET", "orders") if query.get("open") == "true":
@@ -164,6 +168,24 @@ class SimulatorApp:
             return problem(404, UNKNOWN_ORDER, "there is no such order")
         if held.state.status != "CANCELED":
             return problem(409, ORDER_FINAL, "there is nothing left to cancel")
+        return spoiled(answer(200, as_answer(held)), self._plan)
+
+    def _amend(self, client_order_id: str, body: bytes) -> Answer:
+        try:
+            message = _decode_amend(body)
+        except msgspec.DecodeError as error:
+            return problem(422, "VALIDATION_ERROR", str(error))
+        if (refusal := self._unavailable()) is not None:
+            return refusal
+        held = self._broker.find(client_order_id)
+        if held is None:
+            return problem(404, UNKNOWN_ORDER, "there is no such order")
+        if not held.state.is_open:
+            return problem(409, ORDER_FINAL, "there is nothing left to change")
+        try:
+            self._broker.amend(held, message.qty, message.limit_price)
+        except Refused as refused:
+            return problem(400, refused.reason, "the order stays as it is")
         return spoiled(answer(200, as_answer(held)), self._plan)
 
     def _look_up(self, client_order_id: str) -> Answer:
