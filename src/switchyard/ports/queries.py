@@ -90,6 +90,10 @@ class Queries(Protocol):
         """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""
         ...
 
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """One page of the orders that a venue is believed to have and that have not ended, by their ids."""
+        ...
+
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
         """Of the named reports those that were applied."""
         ...

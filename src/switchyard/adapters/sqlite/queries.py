@@ -37,7 +37,12 @@ SELECT wanted.value, (
     ORDER BY created_at, order_id LIMIT 1
 ) FROM json_each(?) AS wanted
 """
-# The index holds these two statuses only, and says so to the planner by their names.
+# Here and below, an index holds some statuses only, and the planner knows it by their names.
+_OPEN_ORDERS = f"""
+SELECT {rows.ORDER_COLUMNS} FROM orders
+WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = ? AND order_id > ?
+ORDER BY order_id LIMIT ?
+"""
 _UNSETTLED = """
 SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
@@ -124,6 +129,13 @@ class SqliteQueries:
         values = (account_id, after, min(limit, PAGE_MAX))
         return await self._connections.read(
             lambda connection: list(map(rows.position, connection.execute(sql, values)))
+        )
+
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """One page of the orders that a venue is believed to have and that have not ended, by their ids."""
+        values = (venue, after or "", min(limit, PAGE_MAX))
+        return await self._connections.read(
+            lambda connection: list(map(rows.order, connection.execute(_OPEN_ORDERS, values)))
         )
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
