@@ -202,7 +202,7 @@ async def test_a_repeat_that_is_called_a_conflict_is_accepted_as_the_same_order(
     await simulator.set_faults(conflict=1)
     first = await venue.submit(order)
     assert isinstance(first, Accepted)
-    assert await venue.submit(order) == first
+    assert await venue.submit(order) == Accepted(first.venue_order_id, already_processed=True)
     assert times_taken(simulator, order) == 1
 
 
@@ -251,6 +251,22 @@ async def test_a_report_may_come_late(simulator: VenueProcess, venue: HttpVenue,
     reports = await read_reports(venue, 2, after=after)
     assert {report.venue_client_id for report in reports} == {order.venue_client_id, on_time.venue_client_id}
     assert times_taken(simulator, order) == 1
+
+
+async def test_a_report_may_never_come(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+    told, resting = a_fresh_order(), a_fresh_order(price=FAR)
+    await venue.submit(resting)
+    await simulator.set_faults(drop_reports=1)
+    after = len(simulator.events("report"))
+    await venue.submit(order)
+    await venue.cancel(resting)
+    await simulator.set_faults(drop_reports=0)
+    await venue.submit(told)
+    assert [report.venue_client_id for report in await read_reports(venue, 1, after=after)] == [told.venue_client_id]
+    dropped = [line["client_order_id"] for line in simulator.events("drop")]
+    assert dropped[-2:] == [order.venue_client_id, resting.venue_client_id]
+    found = await venue.find_by_client_id(order.venue_client_id)
+    assert found is not None and (found.status, len(found.fills)) == ("FILLED", 1)
 
 
 async def test_a_fill_may_come_in_parts(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:

@@ -133,6 +133,97 @@ async def test_a_repeated_id_is_recognised_as_long_as_configured_even_over_a_res
         assert simulator.orders() == {"filled": 2 * filled_again - 1, "open": 2 * open_again - 1}
 
 
+async def test_an_ended_order_is_found_as_configured(tmp_path: Path) -> None:
+    for lookup in ("open", "all"):
+        async with running(tmp_path / lookup, "--lookup", lookup) as simulator, adapter(simulator) as venue:
+            await venue.submit(an_order("filled"))
+            await venue.submit(an_order("open", price=FAR))
+            assert await venue.find_by_client_id(VenueClientId("open")) is not None
+            assert (await venue.find_by_client_id(VenueClientId("filled")) is not None) == (lookup == "all")
+
+
+async def test_an_order_that_arrives_after_its_end_is_refused_and_never_taken(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        status, answer = await posted(simulator, a_body(expires_at="2026-01-05T09:00:00Z"))
+        assert (status, answer["error"]) == (400, "REQUEST_EXPIRED")
+        assert not simulator.orders()
+        status, _ = await posted(simulator, a_body(expires_at="2999-01-05T09:00:00Z"))
+        assert (status, simulator.orders()) == (200, {"one": 1})
+
+
+async def amended(simulator: VenueProcess, client_id: str, body: object) -> tuple[int, Any]:
+    url = f"{simulator.url}/orders/{client_id}"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.patch(url, data=msgspec.json.encode(body)) as response,
+    ):
+        return response.status, await response.json()
+
+
+async def test_an_open_order_is_changed_and_stays_so_over_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("open", price=FAR))
+        status, answer = await amended(simulator, "open", {"qty": 3000})
+        assert (status, answer["qty"], answer["status"]) == (200, 3000, "accepted")
+        status, answer = await amended(simulator, "open", {"limit_price": 2})
+        assert (status, answer["qty"]) == (200, 3000)
+        assert [(line["qty"], line["price"]) for line in simulator.events("amend")] == [(3000, 1), (3000, 2)]
+        simulator.kill()
+        await simulator.start()
+        status, answer = await amended(simulator, "open", {"limit_price": 1000})
+        assert (status, answer["status"], answer["filled_qty"]) == (200, "filled", 3000)
+        [fill] = simulator.events("fill")
+        assert (fill["qty"], fill["client_order_id"]) == (3000, "open")
+
+
+async def test_a_change_that_makes_no_sense_is_refused_and_leaves_the_order_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator, adapter(simulator) as venue:
+        await venue.submit(an_order("open", price=FAR))
+        await venue.submit(an_order("filled"))
+        for client_id, body, expected in (
+            ("open", {}, (422, "VALIDATION_ERROR")),
+            ("open", {"qty": 0}, (422, "VALIDATION_ERROR")),
+            ("open", {"qty": -5}, (422, "VALIDATION_ERROR")),
+            ("open", {"price": 5}, (422, "VALIDATION_ERROR")),
+            ("open", {"limit_price": 150.0001}, (400, "INVALID_PRICE")),
+            ("filled", {"qty": 5000}, (409, "ORDER_FINAL")),
+            ("nobody", {"qty": 5000}, (404, "UNKNOWN_ORDER")),
+        ):
+            status, answer = await amended(simulator, client_id, body)
+            assert (status, answer["error"]) == expected
+        assert simulator.events("amend") == []
+
+
+async def test_an_order_is_not_cut_down_to_what_is_filled(tmp_path: Path) -> None:
+    """A part filled and the rest still open is what a crash between two fills leaves; the log is cut to make one."""
+    async with running(tmp_path, "--fault", "partial_fills=2") as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("open", price="1000"))
+        simulator.kill()
+        lines = simulator.events_path.read_bytes().splitlines(keepends=True)
+        order = msgspec.json.decode(lines[0])
+        order["order"].update(due_at=None, fill_price=None, limit_price="1", qty="1000")
+        simulator.events_path.write_bytes(msgspec.json.encode(order) + b"\n" + b"".join(lines[1:3]))
+        await simulator.start()
+        for qty, expected in ((400, 400), (500, 400), (501, 200)):
+            status, answer = await amended(simulator, "open", {"qty": qty})
+            assert status == expected, answer
+        assert (answer["qty"], answer["filled_qty"], answer["status"]) == (501, 500, "partially_filled")
+
+
+async def test_dropped_reports_stay_untold_over_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path, "--fault", "drop_reports=1") as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one"))
+        simulator.kill()
+        simulator.arguments = simulator.arguments[:-2]
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("two"))
+            assert [report.venue_client_id for report in await read_reports(venue, 1)] == ["two"]
+
+
 async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         resting = an_order("open", price=FAR)

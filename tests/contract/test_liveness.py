@@ -1,13 +1,17 @@
 """Who is alive: proven by a lock that dies with its holder."""
 
+from datetime import timedelta
+
 import asyncpg
 import pytest
 
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.liveness import lock_key
+from switchyard.adapters.sqlite.queries import SqliteLiveness
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.queries import Liveness
+from switchyard.ports.venue import SEND_LIMIT
 from tests.support.process import until
 
 HERE, THERE, NEVER = WorkerId("here"), WorkerId("there"), WorkerId("never")
@@ -19,6 +23,11 @@ async def test_a_worker_of_this_process_is_alive_and_an_unknown_one_is_not(liven
 
     assert await liveness.dead([HERE, NEVER]) == {NEVER}
     assert await liveness.dead([]) == frozenset()
+
+
+async def test_a_free_lock_proves_death_on_sqlite_and_a_lost_session_on_postgresql(liveness: Liveness) -> None:
+    proves_death = isinstance(liveness, SqliteLiveness)
+    assert liveness.send_lingers == (timedelta() if proves_death else SEND_LIMIT)
 
 
 async def test_a_worker_elsewhere_is_alive_until_its_session_ends(postgres_url: str) -> None:

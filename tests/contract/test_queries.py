@@ -1,13 +1,14 @@
 """What people and stages look up, on both engines."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions import apply_report, begin_attempt, record_sent
+from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.ports.journal import PAGE_MAX
@@ -111,6 +112,28 @@ async def test_a_seen_execution_is_known(database: Database, queries: Queries) -
 
     assert await queries.executions(VENUE, ["exec-1", "exec-2"]) == {"exec-1"}
     assert await queries.executions(VenueName("elsewhere"), ["exec-1"]) == frozenset()
+
+
+async def test_open_orders_of_a_venue_come_by_their_ids_a_page_at_a_time(database: Database, queries: Queries) -> None:
+    waiting, taken, working, part, asked, ended = (an_accept() for _ in range(6))
+    await commit(database.journal, ended, asked, part, working, taken, waiting)
+    await commit(database.journal, *(attempt(one) for one in (taken, working, part, asked, ended)))
+    await commit(database.journal, *(sent(attempt(one)) for one in (working, part, asked, ended)))
+    cancel = request_cancel(state_after(asked, attempt(asked), sent(attempt(asked))), START)
+    assert cancel is not None
+    fill = a_report(state_after(part), "PARTIALLY_FILLED", exec_id="part", qty=Decimal(1))
+    end = a_report(state_after(ended), "CANCELED", exec_id="end", qty=Decimal(0))
+    reported = [
+        apply_report(state_after(one, attempt(one), sent(attempt(one))), None, report, START)
+        for one, report in ((part, fill), (ended, end))
+    ]
+    await commit(database.journal, cancel, *reported)
+    expected = [sent(attempt(working)).orders[0], reported[0].orders[0], cancel.orders[0]]
+
+    assert await queries.open_orders(VENUE, limit=10) == expected
+    first = await queries.open_orders(VENUE, limit=2)
+    assert [*first, *await queries.open_orders(VENUE, after=first[-1].order_id, limit=2)] == expected
+    assert await queries.open_orders(VenueName("elsewhere"), limit=10) == []
 
 
 async def test_unfinished_outbox_rows_are_counted_with_the_oldest(database: Database, queries: Queries) -> None:

@@ -6,6 +6,7 @@ from decimal import Decimal
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
@@ -14,10 +15,10 @@ from switchyard.domain.decisions import apply_report, begin_attempt, record_sent
 from switchyard.domain.ids import AccountId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.record import Recorder
-from switchyard.ports.venue import ReportPage
+from switchyard.ports.venue import Capabilities, ReportPage
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 
@@ -30,6 +31,11 @@ class ToldVenue(NullVenue):
     def __init__(self) -> None:
         super().__init__(VENUE, clock=ManualClock())
         self.told: list[ExecutionReport] = []
+        self.execution_ids: ExecutionIdScope = "venue"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, execution_ids=self.execution_ids)
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         page = tuple(self.told[after : after + limit])
@@ -186,3 +192,35 @@ async def test_fills_after_the_end_and_fills_beyond_the_order_are_held_like_any_
 
     order = (await desk.journal.load([state.order.order_id]))[state.order.order_id].order
     assert (await desk.position()).qty == order.filled_qty == 13
+
+
+@pytest.mark.parametrize(("scope", "counted"), [("venue", 1), ("symbol", 2), ("order", 3)])
+async def test_equal_execution_ids_of_different_symbols_or_orders_count_as_the_venue_declares(
+    desk: Desk, scope: ExecutionIdScope, counted: int
+) -> None:
+    first, second, other = await desk.orders(an_accept(), an_accept(), an_accept(symbol="EURUSD"))
+    desk.venue.execution_ids = scope
+    told = [a_report(state, "PARTIALLY_FILLED", exec_id="7", qty=Decimal(10)) for state in (first, other, second)]
+    desk.venue.told = [*told, *told]
+
+    await desk.recorder.run_once()
+
+    held = await desk.queries.positions(ACCOUNT, limit=10)
+    assert sum(position.qty for position in held) == counted * 10
+    assert (desk.counted("applied"), desk.counted("duplicate")) == (counted, 6 - counted)
+    written = {
+        "venue": {"7"},
+        "symbol": {"USDJPY:7", "EURUSD:7"},
+        "order": {f"{state.order.venue_client_id}:7" for state in (first, second, other)},
+    }
+    assert await desk.queries.executions(VENUE, sorted(set.union(*written.values()))) == written[scope]
+
+
+async def test_equal_execution_ids_of_orders_that_nobody_knows_are_told_apart(desk: Desk) -> None:
+    strangers = [state_after(an_accept()), state_after(an_accept())]
+    desk.venue.execution_ids = "symbol"
+    desk.venue.told = [a_report(state, exec_id="7") for state in strangers] * 2
+
+    await desk.recorder.run_once()
+
+    assert desk.counted("unmatched") == 2

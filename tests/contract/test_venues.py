@@ -1,8 +1,9 @@
 """What every venue of class A keeps to, whatever stands behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.money import ZERO
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, Unsent, Venue, VenueRefused, VenueUnavailable
+from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRefused, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -44,17 +46,23 @@ async def null_venue(folder: Path) -> AsyncIterator[Venue]:
 
 
 @asynccontextmanager
-async def paper_exchange(folder: Path) -> AsyncIterator[Venue]:
-    exchange = PaperExchange(VenueName("sim"), path=folder / "paper.db", catalogue=Catalogue(), clock=ManualClock())
+async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
+    exchange = PaperExchange(
+        VenueName("sim"),
+        path=folder / "paper.db",
+        catalogue=Catalogue(),
+        clock=ManualClock(),
+        partial_steps=parts,
+    )
     await exchange.start()
     yield exchange
     await exchange.close()
 
 
 @asynccontextmanager
-async def http_venue(folder: Path) -> AsyncIterator[Venue]:
+async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     """The adapter over the wire, against the simulator in a process of its own."""
-    simulator = VenueProcess(folder)
+    simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
     venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock())
     try:
         await simulator.start()
@@ -65,7 +73,30 @@ async def http_venue(folder: Path) -> AsyncIterator[Venue]:
         simulator.close()
 
 
-OPENED = {"paper": paper_exchange, "null": null_venue, "http": http_venue}
+@pytest.fixture(params=["paper", "http"])
+async def in_parts(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
+    """The venues that may fill an order little by little: here in three parts."""
+    async with IN_PARTS[request.param](tmp_path, 3) as venue:
+        yield venue
+
+
+OPENED: dict[str, Callable[[Path], AbstractAsyncContextManager[Venue]]] = {
+    "paper": paper_exchange,
+    "null": null_venue,
+    "http": http_venue,
+}
+IN_PARTS: dict[str, Callable[[Path, int], AbstractAsyncContextManager[Venue]]] = {
+    "paper": paper_exchange,
+    "http": http_venue,
+}
+
+
+def executions(found: VenueOrder) -> list[tuple[str, Decimal, Decimal | None, datetime]]:
+    return [(fill.exec_id, fill.qty, fill.price, fill.at) for fill in found.fills]
+
+
+def executed(report: ExecutionReport) -> tuple[str, Decimal, Decimal | None, datetime]:
+    return (report.exec_id, report.last_qty, report.last_price, report.at)
 
 
 async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) -> None:
@@ -99,6 +130,32 @@ async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
     assert isinstance(answer, Accepted) and found is not None
     assert (found.venue_client_id, found.venue_order_id) == ("one", answer.venue_order_id)
     assert (found.status, found.filled_qty) == ("FILLED", Decimal(7000))
+
+
+async def test_an_order_is_found_with_its_fills_under_the_ids_of_their_reports(venue: Venue) -> None:
+    await venue.submit(an_order("one", qty="7000"))
+    found = await venue.find_by_client_id(VenueClientId("one"))
+    assert found is not None
+    assert executions(found) == [executed(report) for report in await read_reports(venue, 1)]
+
+
+async def test_every_part_of_a_fill_is_shown(in_parts: Venue) -> None:
+    await in_parts.submit(an_order("one", qty="7000"))
+    found = await in_parts.find_by_client_id(VenueClientId("one"))
+    reports = await read_reports(in_parts, 3)
+    assert found is not None
+    assert executions(found) == [executed(report) for report in reports]
+    assert (sum(fill.qty for fill in found.fills), found.filled_qty) == (7000, Decimal(7000))
+    assert [report.filled_qty_total for report in reports][-1] == 7000
+
+
+async def test_a_cancelled_order_is_found_as_cancelled_and_has_no_fills(market: Venue) -> None:
+    resting = an_order("resting", price=FAR)
+    await market.submit(resting)
+    await market.cancel(resting)
+    found = await market.find_by_client_id(VenueClientId("resting"))
+    assert found is not None
+    assert (found.status, found.filled_qty, found.fills) == ("CANCELED", ZERO, ())
 
 
 async def test_an_order_that_was_never_sent_is_not_found(venue: Venue) -> None:
@@ -179,7 +236,13 @@ async def test_a_quote_has_two_sides(venue: Venue) -> None:
 
 
 async def test_ids_are_recognised_for_good_and_can_be_looked_up(venue: Venue) -> None:
-    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", True)
+    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", "all")
+
+
+async def test_nothing_is_declared_that_the_adapter_does_not_do(venue: Venue) -> None:
+    promised = venue.capabilities
+    assert (promised.request_expiry, promised.amend, promised.cancel_all) == (False, False, False)
+    assert promised.execution_ids == "venue"
 
 
 async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
@@ -194,7 +257,9 @@ async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
 
 async def test_the_template_is_a_venue_that_claims_nothing() -> None:
     venue: Venue = TemplateVenue(VenueName("template"))
-    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("none", False)
+    promised = venue.capabilities
+    assert (promised.dedupe, promised.lookup, promised.request_expiry) == ("none", "none", False)
+    assert (promised.amend, promised.cancel_all) == (False, False)
     for answer in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
         assert isinstance(answer, Unsent)
     with pytest.raises(VenueUnavailable):

@@ -23,7 +23,7 @@ def blind_requeue() -> None:
     """What is in doubt is simply sent again, whatever the venue promises."""
 
     def capabilities(venue: HttpVenue) -> Capabilities:
-        return Capabilities(dedupe="forever", lookup=True)
+        return Capabilities(dedupe="forever", lookup="all")
 
     HttpVenue.capabilities = property(capabilities)  # type: ignore[assignment]
 

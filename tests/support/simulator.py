@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -19,10 +20,15 @@ class Simulator(Process):
         words = [word for name, value in (faults or {}).items() for word in ("--fault", f"{name}={value}")]
         self.arguments = ["--port", str(self.port), "--log", str(self.book), "--dedupe", dedupe, *words]
 
+    def lines(self, event: str) -> list[dict[str, Any]]:
+        """The whole lines of its log of one kind."""
+        text = self.book.read_text("utf-8")
+        found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [line for line in found if line["event"] == event]
+
     def executions(self) -> Counter[str]:
         """How often the venue took on each of our orders, by order id."""
-        lines = [json.loads(line) for line in self.book.read_text("utf-8").splitlines()]
-        return Counter(line["trace_id"] for line in lines if line["event"] == "order")
+        return Counter(line["trace_id"] for line in self.lines("order"))
 
     async def set_faults(self, session: aiohttp.ClientSession, faults: Mapping[str, float]) -> None:
         """Change how it misbehaves from now on."""

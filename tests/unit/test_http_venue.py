@@ -19,8 +19,10 @@ from switchyard.adapters.venues.wire import OrderAnswer, Report, encode
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
+    SEND_LIMIT,
     Accepted,
     Ambiguous,
+    Capabilities,
     Dedupe,
     SendOutcome,
     Unsent,
@@ -178,7 +180,7 @@ def test_an_order_that_wants_to_be_filled_at_once_waits_half_as_long() -> None:
 
 
 async def test_each_time_in_force_has_a_patience_of_its_own() -> None:
-    patience = {**SOON, "GTC": DEADLINE_SECONDS * 10.0}
+    patience = {**SOON, "GTC": ANSWER_SECONDS["GTC"]}
     async with scripted_server(say_nothing) as server, talking_to(server.url, answer_seconds=patience) as venue:
         patient = asyncio.create_task(venue.submit(ORDER))
         assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_TIMEOUT")
@@ -317,14 +319,14 @@ PROCESSED = {"error": "ALREADY_PROCESSED", "message": "again?"}
 
 async def test_a_conflict_that_shows_the_same_order_is_accepted() -> None:
     outcome, server = await submitted(reply(409, {**PROCESSED, "order": shown()}))
-    assert outcome == Accepted("brk-1")
+    assert outcome == Accepted("brk-1", already_processed=True)
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("conflict", [PROCESSED, b"already processed", {**PROCESSED, "order": shown(qty=1)}])
 async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflict: object) -> None:
     outcome, server = await submitted(reply(409, conflict), reply(200, shown()))
-    assert outcome == Accepted("brk-1")
+    assert outcome == Accepted("brk-1", already_processed=True)
     assert [(request.method, request.path) for request in server.requests] == [
         ("POST", "/orders"),
         ("GET", "/orders/one"),
@@ -421,7 +423,7 @@ async def test_a_broker_that_is_down_cannot_be_asked(monkeypatch: pytest.MonkeyP
 async def test_without_a_lookup_nobody_is_asked() -> None:
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
     async with scripted_server(absent) as server, talking_to(server.url, dedupe="none") as venue:
-        assert not venue.capabilities.lookup
+        assert venue.capabilities.lookup == "none"
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_id(ID)
         assert server.requests == []
@@ -525,9 +527,40 @@ def test_amounts_on_the_wire_are_exact_numbers() -> None:
 def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
     window = timedelta(seconds=3)
     venue: Venue = HttpVenue(
-        VenueName("broker"), url="http://127.0.0.1:1", dedupe=dedupe, clock=ManualClock(), acceptance_window=window
+        VenueName("broker"),
+        url="http://127.0.0.1:1",
+        dedupe=dedupe,
+        clock=ManualClock(),
+        lookup="open",
+        acceptance_window=window,
+        request_expiry=True,
+        execution_ids="symbol",
     )
-    capabilities = venue.capabilities
-    assert (capabilities.dedupe, capabilities.lookup) == (dedupe, dedupe != "none")
-    assert capabilities.acceptance_window == window
+    assert venue.capabilities == Capabilities(
+        dedupe=dedupe,
+        lookup="none" if dedupe == "none" else "open",
+        acceptance_window=window,
+        request_expiry=True,
+        execution_ids="symbol",
+    )
     assert venue.quote("USDJPY") is None
+
+
+async def test_an_order_bears_its_end_only_where_the_broker_keeps_to_it() -> None:
+    window = timedelta(seconds=3)
+    for promises in (False, True):
+        _, server = await submitted(reply(200, shown()), request_expiry=promises, acceptance_window=window)
+        [body] = server.posted
+        assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if promises else None)
+        assert ("expires_at" in body) == promises
+
+
+def test_no_adapter_may_send_for_longer_than_a_lost_lock_is_waited_for() -> None:
+    with pytest.raises(AssertionError):
+        HttpVenue(
+            VenueName("broker"),
+            url="http://127.0.0.1:1",
+            dedupe="open_only",
+            clock=ManualClock(),
+            answer_seconds={**ANSWER_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
+        )

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
@@ -26,6 +28,7 @@ from switchyard.ports.venue import (
     Capabilities,
     Dedupe,
     Left,
+    Lookup,
     ReportPage,
     SendOutcome,
     Unsent,
@@ -45,7 +48,8 @@ class ScriptedVenue:
 
     def __init__(self, dedupe: Dedupe) -> None:
         self.name: VenueName = VENUE
-        self.capabilities = Capabilities(dedupe=dedupe, lookup=dedupe != "none", acceptance_window=WINDOW)
+        lookup: Lookup = "none" if dedupe == "none" else "all"
+        self.capabilities = Capabilities(dedupe=dedupe, lookup=lookup, acceptance_window=WINDOW)
         self.answer: SendOutcome = Accepted("venue-1")
         self.orders: dict[VenueClientId, int] = {}
         self.takes_orders = True
@@ -105,6 +109,7 @@ class Everyone:
 
     def __init__(self) -> None:
         self.living: set[WorkerId] = set()
+        self.send_lingers = timedelta()
 
     async def hold(self, worker: WorkerId) -> None:
         self.living.add(worker)
@@ -166,6 +171,10 @@ class House:
         await self.dispatcher.run_once()
         await self.dispatcher.drain(10)
         return await self.state()
+
+    def promise(self, **capabilities: Any) -> None:
+        """Let the venue declare something else."""
+        self.venue.capabilities = replace(self.venue.capabilities, **capabilities)
 
     def sent_count(self) -> int:
         return sum(self.venue.orders.values())
@@ -247,6 +256,64 @@ async def test_nothing_is_sent_in_place_of_a_sender_that_may_be_alive() -> None:
     house.liveness.living.discard(paused)
     assert await house.resolver.run_once() == 1
     assert (await house.state()).order.status == "ACCEPTED"
+
+
+@pytest.mark.parametrize("dedupe", ["open_only", "ttl", "forever"])
+@pytest.mark.parametrize("time_in_force", ["GTC", "IOC"])
+async def test_where_only_open_orders_are_found_absent_proves_nothing(dedupe: Dedupe, time_in_force: str) -> None:
+    house = House(dedupe)
+    house.promise(lookup="open")
+    house.venue.answer, house.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
+    state = await house.accept(time_in_force)
+    sending = decisions.begin_attempt(state, state.row("new", 1), WorkerId("one"), house.clock.now())
+    await house.commit(sending)
+    await house.commit(
+        decisions.record_doubt(await house.state(), sending.outbox[0], "NETWORK_TIMEOUT", None, house.clock.now())
+    )
+    house.clock.advance(timedelta(days=30))
+    assert await house.resolver.run_once() == 0
+    state = await house.send()
+    assert (state.order.status, state.row("new", 1).attempt) == ("UNKNOWN", 1)
+
+
+async def test_where_only_open_orders_are_found_a_found_one_is_adopted_all_the_same() -> None:
+    house = House("open_only")
+    house.promise(lookup="open")
+    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await house.accept()
+    await house.send()
+    assert await house.resolver.run_once() == 1
+    assert (await house.state()).order.status == "WORKING"
+
+
+async def test_a_venue_that_turns_late_requests_away_is_sent_to_again_whether_or_not_the_sender_lives() -> None:
+    house = House("open_only", worker="two")
+    house.promise(request_expiry=True)
+    house.liveness.send_lingers = 100 * WINDOW
+    state = await house.accept()
+    paused = WorkerId("paused")
+    house.liveness.living.add(paused)
+    await house.commit(decisions.begin_attempt(state, state.row("new", 1), paused, house.clock.now()))
+    house.clock.advance(timedelta(minutes=11))
+    await house.dispatcher.recover_once()
+    house.clock.advance(WINDOW - SECOND)
+    assert await house.resolver.run_once() == 0
+    house.clock.advance(SECOND)
+    assert await house.resolver.run_once() == 1
+    assert (await house.state()).order.status == "ACCEPTED"
+
+
+async def test_a_sender_that_only_looks_dead_gets_the_time_to_give_up_and_its_order_the_time_to_turn_up() -> None:
+    house = House("open_only")
+    house.liveness.send_lingers = 7 * SECOND
+    house.venue.takes_orders = False
+    state = await house.accept()
+    await house.commit(decisions.begin_attempt(state, state.row("new", 1), WorkerId("gone"), house.clock.now()))
+    assert await house.dispatcher.recover_once() == 1
+    house.clock.advance(WINDOW + 6 * SECOND)
+    assert await house.resolver.run_once() == 0
+    house.clock.advance(SECOND)
+    assert await house.resolver.run_once() == 1
 
 
 async def test_an_order_found_absent_after_its_deadline_expires_instead_of_being_sent_late() -> None:

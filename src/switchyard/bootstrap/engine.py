@@ -38,6 +38,7 @@ from switchyard.flow.record import Recorder
 from switchyard.flow.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
+from switchyard.flow.sweep import Sweeper
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.venue import Venue, VenueUnavailable
@@ -227,7 +228,14 @@ class Engine:
 
     def _broker(self, venue: VenueSettings) -> HttpVenue:
         return HttpVenue(
-            venue.name, url=venue.url, dedupe=venue.dedupe, clock=self.clock, acceptance_window=venue.window
+            venue.name,
+            url=venue.url,
+            dedupe=venue.dedupe,
+            clock=self.clock,
+            lookup=venue.lookup,
+            acceptance_window=venue.window,
+            request_expiry=venue.request_expiry,
+            execution_ids=venue.exec_id_scope,
         )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:
@@ -283,7 +291,31 @@ class Engine:
         await Reconciler(venue, recorder, journal=self._database.journal, metrics=self.metrics).run()
         dispatcher.open_venue(venue.name)
         self._wakes["dispatch"].notify()
-        await recorder.run()
+        async with self._sweeping(venue, recorder):
+            await recorder.run()
+
+    @asynccontextmanager
+    async def _sweeping(self, venue: Venue, recorder: Recorder) -> AsyncIterator[None]:
+        """Meanwhile ask the venue for what its reports may have left out, where it can be asked."""
+        [interval] = [one.sweep for one in self.settings.venues if one.name == venue.name]
+        if not interval or venue.capabilities.lookup == "none":
+            yield
+            return
+        sweeper = Sweeper(
+            venue,
+            recorder,
+            journal=self._database.journal,
+            queries=self._database.queries,
+            clock=self.clock,
+            metrics=self.metrics,
+            interval=interval,
+        )
+        sweeping = asyncio.create_task(self._supervised(f"sweep {venue.name}", sweeper.run))
+        try:
+            yield
+        finally:
+            sweeping.cancel()
+            await asyncio.gather(sweeping, return_exceptions=True)
 
     def _notify(self) -> None:
         for wake in self._wakes.values():

@@ -5,15 +5,17 @@ from decimal import Decimal
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.money import ZERO
 
 ReportStatus = Literal["WORKING", "PARTIALLY_FILLED", "FILLED", "CANCELED", "REJECTED", "EXPIRED"]
+ExecutionIdScope = Literal["venue", "symbol", "order"]
 
 
 class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One report; `exec_id` is unique within its venue, so that a repeat is recognised."""
+    """One report; `exec_id` is unique within the scope that its venue declares, so that a repeat is recognised."""
 
     exec_id: str
     venue: VenueName
@@ -25,3 +27,19 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     filled_qty_total: Decimal = ZERO
     reason: str | None = None
     at: datetime
+
+
+def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:
+    """The report under an id that is unique within its venue, which is what the books know executions by.
+
+    `symbol` is the order's; where nobody knows the order, its client order id tells reports apart as well.
+    """
+    match scope:
+        case "venue":
+            return report
+        case "symbol" if symbol is not None:
+            # Escaped, so that the first colon is always the border: `A:B` and `C` is not `A` and `B:C`.
+            owner = symbol.replace("%", "%25").replace(":", "%3A")
+        case "symbol" | "order":
+            owner = report.venue_client_id
+    return replace(report, exec_id=f"{owner}:{report.exec_id}")

@@ -158,6 +158,19 @@ class Metrics:
             "venue_reports_total", "Execution reports, by what became of them", ["result"], registry=registry
         )
         self.strays = Counter("venue_orders_unknown_total", "Open orders at venues, known to nobody", registry=registry)
+        self.missed_reports = Counter(
+            "venue_missed_reports_total",
+            "Executions and ends that no report told of, found by asking",
+            registry=registry,
+        )
+        self.orders_missing = Counter(
+            "venue_orders_missing_total", "Open orders that their venue does not know any more", registry=registry
+        )
+        self.quantity_gaps = Counter(
+            "venue_quantity_gaps_total",
+            "Filled quantities that the venue's own fills cannot explain",
+            registry=registry,
+        )
         self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
         self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
         self.audit_cuts = Counter("audit_file_cuts_total", "Times the audit file had lost lines", registry=registry)

@@ -1,13 +1,14 @@
 """Before a venue's first send: hear what it has, so that nothing is decided on an old belief."""
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
 from switchyard.flow.metrics import Metrics
 from switchyard.flow.record import Recorder
 from switchyard.ports.journal import Journal
-from switchyard.ports.venue import Venue, VenueUnavailable
+from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
 
 log = structlog.get_logger()
 
@@ -32,9 +33,14 @@ class Reconciler:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def run_once(self) -> bool:
-        """Take in the reports that are waiting, and look at every open order; false while the venue does not answer."""
+        """Take in the reports that are waiting, and look at every open order; false while the venue does not answer.
+
+        A venue that cannot be asked at all is heard through its reports alone.
+        """
+        open_orders: Sequence[VenueOrder] = ()
         try:
-            open_orders = await self._venue.open_orders()
+            if self._venue.capabilities.lookup != "none":
+                open_orders = await self._venue.open_orders()
         except VenueUnavailable as error:
             log.warning("a venue cannot be asked yet; nothing is sent to it", venue=self._venue.name, error=str(error))
             return False

@@ -2,18 +2,23 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 
 import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.ids import VenueClientId
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionReport, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
 from switchyard.flow.metrics import Metrics
+from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
@@ -22,6 +27,8 @@ from switchyard.ports.venue import Venue
 log = structlog.get_logger()
 
 PAGE = 256
+# Beyond this, orders that are behind wait for the next sweep.
+BEHIND_MAX = 1_000
 
 
 class Recorder:
@@ -37,6 +44,9 @@ class Recorder:
         self._clock = clock
         self._metrics = metrics
         self._position: int | None = None
+        self.behind: dict[VenueClientId, Decimal] = {}
+        """Orders of which the venue reported a higher filled total than we have, with that total."""
+        self.fell_behind = Wake()
 
     async def run(self) -> None:
         """Record for as long as the process lives."""
@@ -54,21 +64,36 @@ class Recorder:
         page = await self._venue.reports(self._position, PAGE)
         if not page.reports:
             return 0
-        states = await self._states(page.reports)
+        await self.apply(page.reports)
+        await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
+        self._position = page.last_number
+        return len(page.reports)
+
+    async def apply(self, reports: Sequence[ExecutionReport]) -> int:
+        """Apply the venue's reports, each once, wherever they come from; returns how many were news of an order."""
+        states = await self._states(reports)
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
-        strays = [report for report in page.reports if report.venue_client_id not in states]
-        for report in page.reports:
+        named = [self._with_unique_id(report, states) for report in reports]
+        strays = [report for report in named if report.venue_client_id not in states]
+        for report in named:
             if report.venue_client_id in states:
                 order = states[report.venue_client_id].order
                 by_position.setdefault((order.account_id, order.symbol), []).append(report)
         positions = await self._journal.load_positions(list(by_position))
-        await asyncio.gather(
-            *(self._apply(reports, states, key, positions.get(key)) for key, reports in by_position.items()),
+        applied = await asyncio.gather(
+            *(self._apply(together, states, key, positions.get(key)) for key, together in by_position.items()),
             *(self._note_unmatched(report) for report in strays),
         )
-        await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
-        self._position = page.last_number
-        return len(page.reports)
+        return sum(applied)
+
+    async def missed(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
+        """Of the venue's reports those that were never applied."""
+        if not reports:
+            return []
+        states = await self._states(reports)
+        ids = [self._with_unique_id(report, states).exec_id for report in reports]
+        applied = await self._queries.executions(self._venue.name, ids)
+        return [report for report, exec_id in zip(reports, ids, strict=True) if exec_id not in applied]
 
     @property
     def _cursor_name(self) -> str:
@@ -77,19 +102,24 @@ class Recorder:
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientId, OrderState]:
         return dict(await self._journal.load_by_client_id(list({report.venue_client_id for report in reports})))
 
+    def _with_unique_id(self, report: ExecutionReport, states: Mapping[VenueClientId, OrderState]) -> ExecutionReport:
+        state = states.get(report.venue_client_id)
+        scope = self._venue.capabilities.execution_ids
+        return with_unique_id(report, scope, None if state is None else state.order.symbol)
+
     async def _apply(
         self,
         reports: Sequence[ExecutionReport],
         states: dict[VenueClientId, OrderState],
         key: PositionKey,
         position: Position | None,
-    ) -> None:
+    ) -> int:
         """Apply the reports that may move one position, as many as possible in one change.
 
         The position is a row that all of them write: a change for each would wait for the commit of the one before.
         """
-        waiting = list(reports)
-        at_once_max, refusals = len(waiting), 0
+        waiting = self._news(reports, states)
+        at_once_max, refusals, applied_count = len(waiting), 0, 0
         while waiting:
             batch = _together(waiting[:at_once_max])
             changes = self._decide(batch, states, position)
@@ -99,7 +129,8 @@ class Recorder:
                     states[report.venue_client_id] = after(states[report.venue_client_id], applied)
                     self._note_applied(applied, report)
                 position = change.positions[-1] if change.positions else position
-                waiting, refusals = waiting[len(batch) :], 0
+                applied_count += len(batch)
+                waiting, refusals = self._news(waiting[len(batch) :], states), 0
                 continue
             refusals += 1
             if refusals == DECISIONS_MAX:
@@ -111,6 +142,16 @@ class Recorder:
                 self._not_yet_applied(waiting), self._states(waiting), self._journal.load_positions([key])
             )
             position = positions.get(key)
+            waiting = self._news(waiting, states)
+        return applied_count
+
+    def _news(
+        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientId, OrderState]
+    ) -> list[ExecutionReport]:
+        """The reports without those of an end that is known already: a lookup may have told of it first."""
+        news = [report for report in reports if not _is_known_end(report, states[report.venue_client_id].order)]
+        self._metrics.reports.labels("duplicate").inc(len(reports) - len(news))
+        return news
 
     def _decide(
         self,
@@ -131,19 +172,35 @@ class Recorder:
         self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
         return new
 
-    async def _note_unmatched(self, report: ExecutionReport) -> None:
+    async def _note_unmatched(self, report: ExecutionReport) -> int:
         if isinstance(await self._commit(decisions.unmatched_report(report)), Committed):
             self._metrics.reports.labels("unmatched").inc()
             log.error("a venue reports on an order that nobody knows", venue=report.venue, exec_id=report.exec_id)
+        return 0
 
     def _note_applied(self, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]
         self._metrics.reports.labels("applied").inc()
         waited = self._clock.now() - order.accepted_at
         self._metrics.accept_to_report.observe(waited.total_seconds() * 1000)
+        self._compare_totals(order, report)
         if order.filled_qty > order.qty:
             self._metrics.overfills.inc()
             log.error("order overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))
+
+    def _compare_totals(self, order: Order, report: ExecutionReport) -> None:
+        """Note an order that is filled further than we have heard; a report that was overtaken ends that again."""
+        client_id = order.venue_client_id
+        told_qty = max(report.filled_qty_total, self.behind.get(client_id, ZERO))
+        if order.filled_qty >= told_qty:
+            self.behind.pop(client_id, None)
+        elif client_id in self.behind or len(self.behind) < BEHIND_MAX:
+            self.behind[client_id] = told_qty
+            self.fell_behind.notify()
+
+
+def _is_known_end(report: ExecutionReport, order: Order) -> bool:
+    return not report.last_qty and is_final(order.status) and order.status == report.status
 
 
 def _together(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:

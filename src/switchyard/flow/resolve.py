@@ -63,7 +63,7 @@ class Resolver:
 
     async def _resolve(self, due: Due) -> bool:
         venue = self._venues.get(due.row.venue)
-        if venue is None or not venue.capabilities.lookup:
+        if venue is None or venue.capabilities.lookup == "none":
             return False  # nobody can be asked: a person decides
         try:
             async with self._questions:
@@ -97,7 +97,17 @@ class Resolver:
             return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)  # a repeated cancel is harmless
         if row.kind == "cancel":
             return None  # an order that is not there cannot be cancelled; its own row is settled first
-        window = self._venues[row.venue].capabilities.acceptance_window
-        if not sender_gone or now < row.updated_at + window:
-            return None  # it may still turn up
+        if not self._is_never_to_come(row, sender_gone, now):
+            return None
         return decisions.record_unsent(state, row, "ABSENT_AT_VENUE", now, now)
+
+    def _is_never_to_come(self, row: OutboxRow, sender_gone: bool, now: datetime) -> bool:
+        """Whether an order that was absent at this time was never executed and cannot turn up any more."""
+        venue = self._venues[row.venue].capabilities
+        if venue.lookup == "open":
+            return False  # it may have been filled and forgotten: a report or a person must tell
+        may_turn_up_until = row.updated_at + venue.acceptance_window
+        if venue.request_expiry:
+            return now >= may_turn_up_until  # whoever still sends it is turned away by the venue
+        # A sender that only looks dead writes its last byte this much later, and the window begins with that.
+        return sender_gone and now >= may_turn_up_until + self._liveness.send_lingers

@@ -1,7 +1,7 @@
 """Reads that decide nothing: what people and stages look up."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, Protocol
 
 import msgspec
@@ -90,6 +90,10 @@ class Queries(Protocol):
         """One page of an account's positions, flat ones too, sorted by the bytes of their symbols."""
         ...
 
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """One page of the orders that a venue is believed to have and that have not ended, by their ids."""
+        ...
+
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
         """Of the named reports those that were applied."""
         ...
@@ -102,6 +106,11 @@ class Queries(Protocol):
 class Liveness(Protocol):
     """Which workers are alive: proven by a lock that dies with its holder, never by a clock."""
 
+    @property
+    def send_lingers(self) -> timedelta:
+        """How long a send may be under way after its sender's lock was found free; zero where that proves death."""
+        ...
+
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends."""
         ...
@@ -110,7 +119,7 @@ class Liveness(Protocol):
         """Those of the named workers whose lock is free.
 
         The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
-        back, so only a venue that deduplicates for good may be sent to again at once.
+        back, so only a venue that deduplicates for good may be sent to again before `send_lingers` has passed.
         """
         ...
 

@@ -1,9 +1,9 @@
 """A venue: where orders are executed, and what may be relied on there."""
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -11,9 +11,14 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 
 Dedupe = Literal["forever", "open_only", "ttl", "none"]
+Lookup = Literal["none", "open", "all"]
+
+# The longest that a `submit` or `cancel` may take to put its bytes on the wire and hear of them: 2 s to connect, 5 s to
+# be answered. What is sent in place of a worker that merely looks dead waits for this, so no adapter may exceed it.
+SEND_LIMIT: Final = timedelta(seconds=7)
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,16 +26,32 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     dedupe: Dedupe
     """For how long a repeated client order id is recognised."""
-    lookup: bool
-    """Whether an order can be found by its client order id."""
+    lookup: Lookup
+    """Which orders can be found by their client order id: none, those still open, or those that have ended too.
+
+    With `open`, an order that is not found may well have been executed.
+    """
     acceptance_window: timedelta = timedelta(seconds=10)
     """How long after the send an order may still turn up."""
+    request_expiry: bool = False
+    """Whether the venue itself refuses a request that reaches it later than the acceptance window.
+
+    The window must count from the attempt (the order's `updated_at`), not from when a paused sender wakes and writes.
+    """
+    execution_ids: ExecutionIdScope = "venue"
+    """Within what an execution id is unique."""
+    amend: bool = False
+    """Whether an open order can be changed in place; declared for what is to come, nobody amends yet."""
+    cancel_all: bool = False
+    """Whether all open orders can be dropped at once; declared for what is to come, nobody asks for it yet."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
     """The venue has it."""
 
     venue_order_id: str
+    already_processed: bool = False
+    """Whether it had it before this attempt, and said so instead of taking it on."""
 
 
 class VenueRefused(msgspec.Struct, frozen=True):
@@ -63,13 +84,24 @@ class VenueUnavailable(SwitchyardError):
 SendOutcome = Accepted | VenueRefused | Unsent | Ambiguous
 
 
+class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
+    """One execution as the venue shows it: under the same id as in its report, so that neither counts twice."""
+
+    exec_id: str
+    qty: Decimal
+    price: Decimal
+    at: datetime
+
+
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the venue has it."""
 
     venue_client_id: VenueClientId
     venue_order_id: str
-    status: str
+    status: ReportStatus
     filled_qty: Decimal
+    fills: tuple[VenueFill, ...] = ()
+    """Every execution so far; a venue that shows fewer than `filled_qty` leaves a gap that nobody guesses at."""
 
 
 class ReportPage(msgspec.Struct, frozen=True):

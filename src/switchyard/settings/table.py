@@ -67,8 +67,12 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: VenueName
     url: str
     dedupe: Literal["forever", "open_only", "ttl", "none"]
+    lookup: Literal["none", "open", "all"]
     window: timedelta
+    request_expiry: bool
     dedupe_ttl: timedelta
+    exec_id_scope: Literal["venue", "symbol", "order"]
+    sweep: timedelta
     delay: timedelta
     partial_steps: int
     reject_all: bool
@@ -80,9 +84,17 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "`paper:` the paper exchange; `http://host:port` a broker; `null:` in memory, fills everything, for benchmarks."),
     Setting("VENUE_DEDUPE_", "dedupe", "open_only", parse.choice("forever", "open_only", "ttl", "none"),
             "Broker: for how long it recognises a repeated client order id; `none`: neither that nor lookup."),
+    Setting("VENUE_LOOKUP_", "lookup", "all", parse.choice("none", "open", "all"),
+            "Broker: which orders it finds by client order id: none, those still open, or ended ones too; `none` with `VENUE_DEDUPE_` `none`."),
     Setting("VENUE_WINDOW_SEC_", "window", "10", parse.seconds(0, 86_400),
             "Broker: how long after a send an order may still turn up."),
+    Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
+            "Broker: whether it refuses an order that arrives after its `expires_at`, which is then sent along."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000), "Broker: how long, with `ttl`. Kept for the record: doubt is settled by asking, never by this time."),
+    Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
+            "Broker: within what its execution ids are unique; do not change it while orders are open."),
+    Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
+            "How often open orders are compared with what the venue has, in case a report was lost; `0`: never."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
             "Paper exchange: how long each report is held back."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000), "Paper exchange: fills per order."),

@@ -16,6 +16,7 @@ from switchyard.ports.venue import (
     Left,
     ReportPage,
     SendOutcome,
+    VenueFill,
     VenueOrder,
     VenueRefused,
     unheard,
@@ -59,7 +60,7 @@ class NullVenue:
     @property
     def capabilities(self) -> Capabilities:
         """Those of a venue that remembers: the window outlasts every test."""
-        return Capabilities(dedupe="forever", lookup=True)
+        return Capabilities(dedupe="forever", lookup="all")
 
     async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Fill the order, once."""
@@ -68,6 +69,8 @@ class NullVenue:
             return Accepted(known.venue_order_id)
         self._count += 1
         venue_order_id = f"{self._prefix}-{self._count}"
+        price = order.price if order.price is not None else self._price
+        fill = self._fill(order, venue_order_id, price)
         if len(self._orders) >= self._kept_max:
             del self._orders[next(iter(self._orders))]
         self._orders[order.venue_client_id] = VenueOrder(
@@ -75,8 +78,9 @@ class NullVenue:
             venue_order_id=venue_order_id,
             status="FILLED",
             filled_qty=order.qty,
+            fills=(VenueFill(exec_id=fill.exec_id, qty=order.qty, price=price, at=fill.at),),
         )
-        self._recent.publish([self._fill(order, venue_order_id)], self._count)
+        self._recent.publish([fill], self._count)
         return Accepted(venue_order_id)
 
     async def cancel(self, order: Order) -> SendOutcome:
@@ -106,7 +110,7 @@ class NullVenue:
         """The market right now, or none where the venue has none; raises VenueUnavailable."""
         return self.quote(symbol)
 
-    def _fill(self, order: Order, venue_order_id: str) -> ExecutionReport:
+    def _fill(self, order: Order, venue_order_id: str, price: Decimal) -> ExecutionReport:
         return ExecutionReport(
             exec_id=f"{venue_order_id}-1",
             venue=self._name,
@@ -114,7 +118,7 @@ class NullVenue:
             venue_order_id=venue_order_id,
             status="FILLED",
             last_qty=order.qty,
-            last_price=order.price if order.price is not None else self._price,
+            last_price=price,
             filled_qty_total=order.qty,
             at=self._clock.now(),
         )

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from datetime import timedelta
 
 import asyncpg
 
@@ -9,6 +10,7 @@ from switchyard.adapters.postgres.connection import FAILED, Connection, Reader
 from switchyard.adapters.postgres.standing import StandingConnection
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
+from switchyard.ports.venue import SEND_LIMIT
 
 # Whoever only asks `dead` has the lock for a moment; one that is not free by then has a holder.
 PATIENCE_SECONDS = 1
@@ -24,15 +26,19 @@ class PostgresLiveness:
 
     The session can end before the worker does, when the network or the server fails. Until the lock is taken again the
     others rightly see nobody and may treat the worker's unfinished rows as orphans. That stays harmless for the rows,
-    whose versions turn the late writer away, and for the venue as long as an orphan's order is asked for, and not
-    sent again, before the venue's acceptance window has passed: an attempt gives up within that window, and no new
-    attempt begins without the database.
+    whose versions turn the late writer away, and for the venue as long as an orphan's order is not sent again before
+    the worker has given up its own attempt (`send_lingers`) and the venue's acceptance window has passed after that.
     """
 
     def __init__(self, url: str, reader: Reader) -> None:
         self._url = url
         self._reader = reader
         self._held: dict[WorkerId, StandingConnection] = {}
+
+    @property
+    def send_lingers(self) -> timedelta:
+        """As long as any send may take: a free lock proves that the session is gone, not the process."""
+        return SEND_LIMIT
 
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends; raises AlreadyRunning when another process is."""

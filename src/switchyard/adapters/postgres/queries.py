@@ -36,7 +36,12 @@ SELECT wanted.venue, head.created_at FROM unnest($1::text[]) AS wanted (venue) C
     WHERE status = 'queued' AND kind = 'new' AND waiting.venue = wanted.venue ORDER BY created_at, order_id LIMIT 1
 ) AS head
 """
-# The index holds these two statuses only, and says so to the planner by their names.
+# Here and below, an index holds some statuses only, and the planner knows it by their names.
+_OPEN_ORDERS = f"""
+SELECT {rows.ORDER_COLUMNS} FROM orders
+WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = $1 AND order_id > $2
+ORDER BY order_id LIMIT $3
+"""
 _UNSETTLED = """
 SELECT order_id, kind, number, created_at FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, order_id LIMIT $2
@@ -121,6 +126,11 @@ class PostgresQueries:
         return [
             rows.position(record) for record in await self._reader.rows(sql, account_id, after, min(limit, PAGE_MAX))
         ]
+
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """One page of the orders that a venue is believed to have and that have not ended, by their ids."""
+        found = await self._reader.rows(_OPEN_ORDERS, venue, after or "", min(limit, PAGE_MAX))
+        return [rows.order(record) for record in found]
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
         """Of the named reports those that were applied."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,7 +37,12 @@ SELECT wanted.value, (
     ORDER BY created_at, order_id LIMIT 1
 ) FROM json_each(?) AS wanted
 """
-# The index holds these two statuses only, and says so to the planner by their names.
+# Here and below, an index holds some statuses only, and the planner knows it by their names.
+_OPEN_ORDERS = f"""
+SELECT {rows.ORDER_COLUMNS} FROM orders
+WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = ? AND order_id > ?
+ORDER BY order_id LIMIT ?
+"""
 _UNSETTLED = """
 SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
@@ -126,6 +131,13 @@ class SqliteQueries:
             lambda connection: list(map(rows.position, connection.execute(sql, values)))
         )
 
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """One page of the orders that a venue is believed to have and that have not ended, by their ids."""
+        values = (venue, after or "", min(limit, PAGE_MAX))
+        return await self._connections.read(
+            lambda connection: list(map(rows.order, connection.execute(_OPEN_ORDERS, values)))
+        )
+
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
         """Of the named reports those that were applied."""
         sql = "SELECT exec_id FROM executions WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?))"
@@ -182,6 +194,11 @@ class SqliteLiveness:
 
     def __init__(self) -> None:
         self._living: set[WorkerId] = set()
+
+    @property
+    def send_lingers(self) -> timedelta:
+        """Not at all: the file's lock is free only when its holder's process is gone, and its sockets with it."""
+        return timedelta()
 
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends."""

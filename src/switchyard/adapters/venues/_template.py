@@ -4,12 +4,24 @@
 |---|---|---|
 | `name`, `capabilities` | yes | declare no more than the venue's documents promise: how doubt is settled rests on it |
 | `start`, `close` | where there is something to open | not in the port; `bootstrap` calls them |
-| `submit` | yes | under `order.venue_client_id`, once: no retry of the library's own, no redirect |
+| `submit` | yes | under `order.venue_client_id`, once, within `SEND_LIMIT`: no retry of the library's, no redirect |
 | `cancel` | yes | by `order.venue_client_id`; a repeated cancel is harmless |
 | `reports` | yes | numbered by the venue; never a number behind a report that could not be read |
-| `find_by_client_id` | with `lookup=True` | none only where the venue itself says that there is no such order |
-| `open_orders` | with `lookup=True` | all of them, or VenueUnavailable |
+| `find_by_client_id` | unless `lookup="none"` | none only where the venue says so; every fill under its report's id |
+| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep asks for those that differ |
 | `quote` | optional | none unless it is known without asking |
+
+What a capability promises:
+
+| capability | declare it only if |
+|---|---|
+| `dedupe` | a repeated client order id is answered or refused, and never executed, for that long |
+| `lookup="open"` | an order that the venue may still fill is found; one that has ended may be forgotten |
+| `lookup="all"` | every order ever taken on is found: what is absent is sent again |
+| `acceptance_window` | an order is found, or will never exist, so long after its bytes left |
+| `request_expiry` | each request bears an end (`order.updated_at` and the window) that the venue itself enforces |
+| `execution_ids` | the venue's own execution ids repeat outside of `symbol`, or of one `order` |
+| `amend`, `cancel_all` | the venue can; nothing here uses them yet |
 
 What a send came to, and nothing else decides it but whether a byte may have left and what came back:
 
@@ -18,7 +30,7 @@ What a send came to, and nothing else decides it but whether a byte may have lef
 | refused connection, failed name lookup, no free connection | `Unsent` |
 | throttled before it was looked at (429) | `Unsent`, with `retry_after` |
 | a refusal that the venue's documents call final | `VenueRefused` |
-| an answer that shows this very order | `Accepted` |
+| an answer that shows this very order | `Accepted`; `already_processed` where it says that it had it before |
 | everything else: time-out, disconnect, 5xx, an answer that cannot be read or is about something else | `Ambiguous` |
 
 Then add the adapter to the fixture of `tests/contract/test_venues.py`.
@@ -60,7 +72,7 @@ class TemplateVenue:
     @property
     def capabilities(self) -> Capabilities:
         """The weakest there are: at most once, and a person decides what is in doubt."""
-        return Capabilities(dedupe="none", lookup=False, acceptance_window=timedelta(seconds=10))
+        return Capabilities(dedupe="none", lookup="none", acceptance_window=timedelta(seconds=10))
 
     async def start(self) -> None:
         """Open what is needed to send."""

@@ -5,6 +5,7 @@
 | `POST /orders`, header `Idempotency-Key` | `OrderAnswer`; 400 or 422 refused, 409 processed before |
 | `GET /orders/{client_order_id}` | `OrderAnswer`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderAnswer`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
+| `PATCH /orders/{client_order_id}` | `OrderAnswer`; 404, 409 as above; 400 `QTY_FILLED`: not more than is filled |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, a page at a time |
 | `GET /reports?after=N&limit=M` | `Reports`; waits a short while when there are none |
 | `GET /quotes/{symbol}` | `QuoteAnswer` |
@@ -28,6 +29,7 @@ IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 # Error names that mean something to a program; all others are for people.
 UNKNOWN_ORDER: Final = "UNKNOWN_ORDER"
 ORDER_FINAL: Final = "ORDER_FINAL"
+REQUEST_EXPIRED: Final = "REQUEST_EXPIRED"
 
 # Longer than any venue's ids, short enough for a log line and a column.
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
@@ -60,6 +62,21 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stop_price: Decimal | None = None
     trace_id: Text | None = None
     meta: dict[str, str] = {}
+    expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
+    """The broker refuses the order (400 `REQUEST_EXPIRED`) when it arrives later; only sent where it promises that."""
+
+
+class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `PATCH /orders/{client_order_id}`: what is left out stays as it is."""
+
+    qty: Decimal | None = None
+    """In all, what is filled already included."""
+    limit_price: Decimal | None = None
+
+    def __post_init__(self) -> None:
+        _check_amounts(self.qty, self.limit_price)
+        if not self.qty and not self.limit_price:
+            raise ValueError("qty or limit_price is needed, and greater than 0")
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):

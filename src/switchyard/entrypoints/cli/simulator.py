@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 import typer
@@ -25,6 +25,9 @@ Log = Annotated[Path, typer.Option(help="JSON Lines of what it did; a restart co
 Host = Annotated[str, typer.Option(help="Address to listen on; there are no tokens, so keep it to yourself.")]
 Recognition = Annotated[Dedupe, typer.Option(help="For how long a repeated client order id is recognised.")]
 Ttl = Annotated[float, typer.Option(min=0, help="Seconds, with --dedupe ttl.")]
+Found = Annotated[
+    Literal["open", "all"], typer.Option(help="Whether an order that has ended is still found by its client order id.")
+]
 Seed = Annotated[int, typer.Option(help="Of the market and of the faults.")]
 FaultOptions = Annotated[list[str] | None, typer.Option("--fault", help="name=value, repeatable; see /admin/faults.")]
 
@@ -40,6 +43,7 @@ def venue_sim(
     host: Host = "127.0.0.1",
     dedupe: Recognition = "forever",
     dedupe_ttl: Ttl = 60.0,
+    lookup: Found = "all",
     seed: Seed = 0,
     fault: FaultOptions = None,
 ) -> None:
@@ -51,11 +55,18 @@ def venue_sim(
     faults = _parsed(fault or [])
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(host, port, log, dedupe, dedupe_ttl, seed, faults))
+        runner.run(_serve(host, port, log, dedupe, dedupe_ttl, lookup, seed, faults))
 
 
 async def _serve(
-    host: str, port: int, log: Path, dedupe: Dedupe, dedupe_ttl: float, seed: int, faults: "Faults"
+    host: str,
+    port: int,
+    log: Path,
+    dedupe: Dedupe,
+    dedupe_ttl: float,
+    lookup: Literal["open", "all"],
+    seed: int,
+    faults: "Faults",
 ) -> None:
     from switchyard.adapters.system_clock import SystemClock
     from switchyard.adapters.venues.simulator.simulator import VenueSimulator
@@ -70,6 +81,7 @@ async def _serve(
         seed=seed,
         dedupe=dedupe,
         dedupe_ttl_seconds=dedupe_ttl,
+        lookup=lookup,
         hang_up=_hang_up,
         refuse_connections=door.shut_for,
     )

@@ -30,7 +30,7 @@ def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
             problem = decoded(body, ErrorAnswer)
             shown = None if problem is None else problem.order
             if shown is not None and shows(order, shown):
-                return Accepted(shown.broker_order_id)
+                return Accepted(shown.broker_order_id, already_processed=True)
             return Ambiguous(f"CONFLICT: {problem.error if problem else 'no reason given'}")
         case _:
             return _otherwise(exchange, now)

@@ -8,9 +8,10 @@ from typing import Final, TypeGuard
 from urllib.parse import quote as quoted
 
 import structlog
+from msgspec import UNSET
 
 from switchyard.adapters.venues.http.outcomes import cancelled, decoded, shows, submitted
-from switchyard.adapters.venues.http.transport import Answer, Exchange, Lost, NotSent, Transport
+from switchyard.adapters.venues.http.transport import CONNECT_SECONDS, Answer, Exchange, Lost, NotSent, Transport
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     REPORT_STATUS,
@@ -28,15 +29,18 @@ from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionIdScope, ExecutionReport
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
+    SEND_LIMIT,
     Accepted,
     Capabilities,
     Dedupe,
     Left,
+    Lookup,
     ReportPage,
     SendOutcome,
+    VenueFill,
     VenueOrder,
     VenueUnavailable,
     unheard,
@@ -72,14 +76,24 @@ class HttpVenue:
         url: str,
         dedupe: Dedupe,
         clock: Clock,
+        lookup: Lookup = "all",
         acceptance_window: timedelta = timedelta(seconds=10),
+        request_expiry: bool = False,
+        execution_ids: ExecutionIdScope = "venue",
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
         answer_seconds: Mapping[TimeInForce, float] = ANSWER_SECONDS,
     ) -> None:
+        assert CONNECT_SECONDS + max(answer_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
-        self._capabilities = Capabilities(dedupe=dedupe, lookup=dedupe != "none", acceptance_window=acceptance_window)
+        self._capabilities = Capabilities(
+            dedupe=dedupe,
+            lookup="none" if dedupe == "none" else lookup,
+            acceptance_window=acceptance_window,
+            request_expiry=request_expiry,
+            execution_ids=execution_ids,
+        )
         self._clock = clock
         self._answer_seconds = answer_seconds
         self._sends = Transport(url, connections_max=connections_max, idle_seconds=idle_seconds, headers=headers)
@@ -108,7 +122,7 @@ class HttpVenue:
 
     async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
         """Send an order under its `venue_client_id`, which is also its idempotency key."""
-        exchange = await self._send("/orders", order, encode(_message(order)), left)
+        exchange = await self._send("/orders", order, encode(self._message(order)), left)
         outcome = submitted(order, exchange, self._clock.now())
         if isinstance(exchange, Answer) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._processed_before(order) or outcome
@@ -121,13 +135,15 @@ class HttpVenue:
 
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
         """The order as the broker has it, or none where it says so; raises VenueUnavailable."""
-        if not self._capabilities.lookup:
+        if self._capabilities.lookup == "none":
             raise VenueUnavailable(f"{self._name} cannot be asked for an order")
         answer = await self._find(client_id)
         return None if answer is None else _shown(answer)
 
     async def open_orders(self) -> Sequence[VenueOrder]:
         """Every order that the broker may still fill; raises VenueUnavailable."""
+        if self._capabilities.lookup == "none":
+            raise VenueUnavailable(f"{self._name} cannot be asked for its open orders")
         found: list[VenueOrder] = []
         path = "/orders?open=true"
         for _ in range(OPEN_ORDER_PAGES_MAX):
@@ -200,13 +216,33 @@ class HttpVenue:
 
     async def _processed_before(self, order: Order) -> Accepted | None:
         """The order that a 409 speaks of, once the broker shows that it is this one."""
-        if not self._capabilities.lookup:
+        if self._capabilities.lookup == "none":
             return None
         try:
             answer = await self._find(order.venue_client_id)
         except VenueUnavailable:
             return None
-        return Accepted(answer.broker_order_id) if answer is not None and shows(order, answer) else None
+        if answer is None or not shows(order, answer):
+            return None
+        return Accepted(answer.broker_order_id, already_processed=True)
+
+    def _message(self, order: Order) -> PlaceOrder:
+        promised = self._capabilities
+        return PlaceOrder(
+            idempotency_key=order.venue_client_id,
+            client_order_id=order.venue_client_id,
+            symbol=order.symbol,
+            intent=order.side,
+            qty=order.qty,
+            type=order.type,
+            time_in_force=order.time_in_force,
+            limit_price=order.price,
+            stop_price=order.stop_price,
+            trace_id=order.order_id,
+            meta={"source": "Switchyard"},
+            # From when the attempt was committed: a sender that was paused since then must be too late.
+            expires_at=order.updated_at + promised.acceptance_window if promised.request_expiry else UNSET,
+        )
 
     def _report(self, report: Report) -> ExecutionReport:
         return ExecutionReport(
@@ -226,28 +262,16 @@ class HttpVenue:
         return VenueUnavailable(f"{self._name}: {_described(exchange)}")
 
 
-def _message(order: Order) -> PlaceOrder:
-    return PlaceOrder(
-        idempotency_key=order.venue_client_id,
-        client_order_id=order.venue_client_id,
-        symbol=order.symbol,
-        intent=order.side,
-        qty=order.qty,
-        type=order.type,
-        time_in_force=order.time_in_force,
-        limit_price=order.price,
-        stop_price=order.stop_price,
-        trace_id=order.order_id,
-        meta={"source": "Switchyard"},
-    )
-
-
 def _shown(answer: OrderAnswer) -> VenueOrder:
     return VenueOrder(
         venue_client_id=VenueClientId(answer.client_order_id or answer.idempotency_key),
         venue_order_id=answer.broker_order_id,
         status=REPORT_STATUS[answer.status],
         filled_qty=canonical(answer.filled_qty),
+        fills=tuple(
+            VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
+            for fill in answer.fills
+        ),
     )
 
 

@@ -102,7 +102,7 @@ class PaperExchange:
 
         There is no window: it lives in the sender's process, so nothing is on its way once that is gone.
         """
-        return Capabilities(dedupe="forever", lookup=True, acceptance_window=timedelta())
+        return Capabilities(dedupe="forever", lookup="all", acceptance_window=timedelta())
 
     async def start(self) -> None:
         """Open the book and begin to trade; raises AlreadyRunning when another process has it open."""
@@ -271,6 +271,7 @@ def _shown(order: PaperOrder) -> VenueOrder:
         venue_order_id=order.venue_order_id,
         status=order.status,
         filled_qty=order.filled_qty,
+        fills=order.fills,
     )
 
 

@@ -17,6 +17,7 @@ from switchyard.domain.instruments import Instrument, check_multiple
 from switchyard.domain.money import EXACT, ONE, ZERO, canonical, positive_amount
 from switchyard.domain.orders import Order, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.ports.venue import VenueFill
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,7 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None
     """When the next report is made; none while the order rests or when it has ended."""
     report_count: int = 0
+    fills: tuple[VenueFill, ...] = ()
 
     @property
     def is_open(self) -> bool:
@@ -72,13 +74,18 @@ def refusal(order: Order, instrument: Instrument, rules: Rules) -> str | None:
         return "UNSUPPORTED_TYPE"
     if (order.price is None) != (order.type == "MARKET"):
         return "INVALID_PRICE"
+    return amount_refusal(order.qty, order.price, instrument)
+
+
+def amount_refusal(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
+    """Why an order cannot have these amounts, or none."""
     try:
-        positive_amount(order.qty, "qty")
-        if order.price is not None:
-            positive_amount(order.price, "price")
-        check_multiple(order.qty, instrument.step, "qty", instrument)
-        if order.price is not None:
-            check_multiple(order.price, instrument.tick, "price", instrument)
+        positive_amount(qty, "qty")
+        if price is not None:
+            positive_amount(price, "price")
+        check_multiple(qty, instrument.step, "qty", instrument)
+        if price is not None:
+            check_multiple(price, instrument.tick, "price", instrument)
     except InvalidField as error:
         return f"INVALID_{str(error.field).upper()}"
     return None
@@ -133,6 +140,19 @@ def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder
     return order, reports
 
 
+def amended(
+    order: PaperOrder, qty: Decimal, limit_price: Decimal, quote: Quote, now: datetime, rules: Rules
+) -> PaperOrder:
+    """An open order with another quantity or price: matched at once where the market is there already."""
+    assert order.is_open and qty > order.filled_qty
+    changed = replace(order, qty=canonical(qty), limit_price=canonical(limit_price))
+    parts = min(max(rules.partial_steps, 1), _units(EXACT.subtract(qty, order.filled_qty), order.step))
+    if order.due_at is not None or not is_reached(order.side, limit_price, quote):
+        return replace(changed, fills_left=parts)
+    market_price = quote.ask if order.side == "BUY" else quote.bid
+    return replace(changed, fills_left=parts, fill_price=market_price, due_at=now + rules.delay)
+
+
 def canceled(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, ExecutionReport]:
     """An open order without its remainder."""
     assert order.is_open
@@ -142,7 +162,7 @@ def canceled(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder
 def _filled(
     order: PaperOrder, next_due_at: datetime, now: datetime, rules: Rules
 ) -> tuple[PaperOrder, ExecutionReport]:
-    assert order.fills_left > 0
+    assert order.fills_left > 0 and order.fill_price is not None
     last = order.fills_left == 1
     remaining = EXACT.subtract(order.qty, order.filled_qty)
     qty = remaining if last else _slice(remaining, order.step, order.fills_left)
@@ -153,6 +173,10 @@ def _filled(
         fills_left=order.fills_left - 1,
         due_at=None if last else next_due_at,
         report_count=order.report_count + 1,
+        fills=(
+            *order.fills,
+            VenueFill(exec_id=_exec_id(order, order.report_count + 1), qty=qty, price=order.fill_price, at=now),
+        ),
     )
     return after, _report(after, now, rules, last_qty=qty, last_price=order.fill_price)
 
@@ -173,7 +197,7 @@ def _report(
     reason: str | None = None,
 ) -> ExecutionReport:
     return ExecutionReport(
-        exec_id=f"{order.venue_order_id}-{order.report_count}",
+        exec_id=_exec_id(order, order.report_count),
         venue=rules.venue,
         venue_client_id=order.client_id,
         venue_order_id=order.venue_order_id,
@@ -184,6 +208,10 @@ def _report(
         reason=reason,
         at=now,
     )
+
+
+def _exec_id(order: PaperOrder, report_number: int) -> str:
+    return f"{order.venue_order_id}-{report_number}"
 
 
 def _units(qty: Decimal, step: Decimal) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -25,12 +26,15 @@ from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     ORDER_FINAL,
+    REQUEST_EXPIRED,
     UNKNOWN_ORDER,
+    AmendOrder,
     OpenOrders,
     PlaceOrder,
     QuoteAnswer,
 )
 from switchyard.ports.clock import Clock
+from switchyard.ports.venue import Lookup
 
 BODY_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1_000
@@ -38,6 +42,7 @@ OPEN_ORDERS_PAGE = 500
 RETRY_AFTER = (b"retry-after", b"1")
 
 _decode_order = msgspec.json.Decoder(PlaceOrder).decode
+_decode_amend = msgspec.json.Decoder(AmendOrder).decode
 
 
 class SimulatorApp:
@@ -51,6 +56,7 @@ class SimulatorApp:
         log: EventLog,
         plan: FaultPlan,
         clock: Clock,
+        lookup: Lookup,
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
     ) -> None:
@@ -59,6 +65,7 @@ class SimulatorApp:
         self._log = log
         self._plan = plan
         self._clock = clock
+        self._lookup = lookup
         self._hang_up = hang_up
         self._refuse_connections = refuse_connections
 
@@ -72,7 +79,7 @@ class SimulatorApp:
             return
         said = await self._answer(scope, body)
         await self._log.synced()
-        if said.body is None or scope["method"] != "POST" or scope["path"].startswith("/admin/"):
+        if said.body is None or scope["method"] not in ("POST", "PATCH") or scope["path"].startswith("/admin/"):
             await sender.send(said)
         elif self._plan.hits("close_mid_body"):
             await sender.send_half(said)
@@ -88,6 +95,8 @@ class SimulatorApp:
                 return self._place(scope, body)
             case ("POST", "orders", client_order_id, "cancel"):
                 return self._cancel(client_order_id)
+            case ("PATCH", "orders", client_order_id):
+                return self._amend(client_order_id, body)
             case ("GET", "orders", client_order_id):
                 return self._look_up(client_order_id)
             case ("GET", "orders") if query.get("open") == "true":
@@ -121,6 +130,8 @@ class SimulatorApp:
         if seconds := self._plan.seconds("accept_late"):
             asyncio.get_running_loop().call_later(seconds, self._take_late, message)
             return SILENCE if self._plan.coin("accept_late") else problem(503, "UNAVAILABLE", "try again later")
+        if self._is_expired(message):
+            return problem(400, REQUEST_EXPIRED, "the order arrived too late")
         held = self._broker.recognised(message.client_order_id)
         if held is not None:
             return self._repeated(held, message)
@@ -140,11 +151,14 @@ class SimulatorApp:
         return spoiled(answer(200, as_answer(held)), self._plan)
 
     def _take_late(self, message: PlaceOrder) -> None:
-        if self._broker.recognised(message.client_order_id) is None:
+        if self._broker.recognised(message.client_order_id) is None and not self._is_expired(message):
             try:
                 self._broker.take(message)
             except Refused:
                 return  # nobody waits for the answer
+
+    def _is_expired(self, message: PlaceOrder) -> bool:
+        return isinstance(message.expires_at, datetime) and message.expires_at < self._clock.now()
 
     def _cancel(self, client_order_id: str) -> Answer:
         if (refusal := self._unavailable()) is not None:
@@ -156,12 +170,31 @@ class SimulatorApp:
             return problem(409, ORDER_FINAL, "there is nothing left to cancel")
         return spoiled(answer(200, as_answer(held)), self._plan)
 
+    def _amend(self, client_order_id: str, body: bytes) -> Answer:
+        try:
+            message = _decode_amend(body)
+        except msgspec.DecodeError as error:
+            return problem(422, "VALIDATION_ERROR", str(error))
+        if (refusal := self._unavailable()) is not None:
+            return refusal
+        held = self._broker.find(client_order_id)
+        if held is None:
+            return problem(404, UNKNOWN_ORDER, "there is no such order")
+        if not held.state.is_open:
+            return problem(409, ORDER_FINAL, "there is nothing left to change")
+        try:
+            self._broker.amend(held, message.qty, message.limit_price)
+        except Refused as refused:
+            return problem(400, refused.reason, "the order stays as it is")
+        return spoiled(answer(200, as_answer(held)), self._plan)
+
     def _look_up(self, client_order_id: str) -> Answer:
         if self._plan.hits("lookup_5xx"):
             return problem(503, "UNAVAILABLE", "try again later")
         held = self._broker.find(client_order_id)
         hidden = held is not None and (
-            self._broker.age_seconds(held) < self._plan.faults.lagging_lookup
+            (self._lookup == "open" and not held.state.is_open)
+            or self._broker.age_seconds(held) < self._plan.faults.lagging_lookup
             or (held.state.status == "FILLED" and self._plan.hits("not_found_after_fill"))
         )
         if held is None or hidden:

@@ -2,19 +2,32 @@
 
 import asyncio
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import islice
+from typing import assert_never
 
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.market import STEP, Market
-from switchyard.adapters.venues.paper.matching import PaperOrder, Rules, advanced, arrived, canceled, matched, refusal
+from switchyard.adapters.venues.paper.matching import (
+    PaperOrder,
+    Rules,
+    advanced,
+    amended,
+    amount_refusal,
+    arrived,
+    canceled,
+    matched,
+    refusal,
+)
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
 from switchyard.adapters.venues.simulator.orders import (
     HeldOrder,
-    apply_execution,
+    amend_entry,
     as_order,
     execution_entry,
     order_entry,
+    report_of,
     state_after,
 )
 from switchyard.adapters.venues.simulator.reporting import Reporting
@@ -78,18 +91,27 @@ class Broker:
         told: list[Report] = []
         told_ids: set[str] = set()
         for entry in entries:
-            if entry.event == "order":
-                assert entry.order is not None
-                self._hold(HeldOrder(entry.client_order_id, entry.at, entry.order))
-                continue
-            assert entry.exec_id is not None
-            if entry.event == "report":
-                told.append(executions[entry.exec_id])
-                told_ids.add(entry.exec_id)
-            else:
-                held = self._orders[entry.venue_order_id]
-                held.state = state_after(held.state, entry)
-                executions[entry.exec_id] = self._apply(held, entry)
+            match entry.event:
+                case "order":
+                    assert entry.order is not None
+                    self._hold(HeldOrder(entry.client_order_id, entry.at, entry.order))
+                case "amend":
+                    assert entry.order is not None
+                    self._orders[entry.venue_order_id].state = entry.order
+                case "report":
+                    assert entry.exec_id is not None
+                    told.append(executions[entry.exec_id])
+                    told_ids.add(entry.exec_id)
+                case "drop":
+                    assert entry.exec_id is not None
+                    told_ids.add(entry.exec_id)
+                case "fill" | "cancel" | "expire":
+                    assert entry.exec_id is not None
+                    held = self._orders[entry.venue_order_id]
+                    held.state = state_after(held.state, entry)
+                    executions[entry.exec_id] = self._book_keep(held, entry)
+                case _:
+                    assert_never(entry.event)
         self._book = Book(len(self._orders), 0, (held.state for held in self._orders.values() if held.state.is_open))
         self._reporting.restore(told, [report for id_, report in executions.items() if id_ not in told_ids])
 
@@ -142,6 +164,22 @@ class Broker:
             self._record(held, state, [report])
         return held
 
+    def amend(self, held: HeldOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
+        """Change an open order, or raise Refused."""
+        state = held.state
+        qty, limit_price = qty or state.qty, limit_price or state.limit_price
+        if qty <= state.filled_qty:
+            raise Refused("QTY_FILLED")
+        if limit_price is None:
+            raise Refused("INVALID_PRICE")
+        reason = amount_refusal(qty, limit_price, self._catalogue.find(state.symbol))
+        if reason is not None:
+            raise Refused(reason)
+        now = self._clock.now()
+        held.state = amended(state, qty, limit_price, self._market.quote(state.symbol, now), now, self._rules)
+        self._log.append(amend_entry(held, now))
+        self._advance(held, held.state)
+
     def find(self, client_order_id: str) -> HeldOrder | None:
         """The latest order under this id."""
         return self._latest.get(client_order_id)
@@ -191,10 +229,10 @@ class Broker:
         for report in reports:
             entry = execution_entry(held, report)
             self._log.append(entry)
-            self._reporting.report(self._apply(held, entry))
+            self._reporting.report(self._book_keep(held, entry))
 
-    def _apply(self, held: HeldOrder, entry: Entry) -> Report:
-        report = apply_execution(held, entry)
+    def _book_keep(self, held: HeldOrder, entry: Entry) -> Report:
+        report = report_of(entry)
         if entry.event == "fill":
             self._statement.append(_statement_line(held, report))
         return report

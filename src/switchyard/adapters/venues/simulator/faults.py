@@ -49,6 +49,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Report an execution behind the one that follows it."""
     late_reports: Seconds = 0.0
     """Report an execution so much later than it happened."""
+    drop_reports: Probability = 0.0
+    """Never report an execution that happened."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Fill an order in so many parts."""
     refuse_connections: Seconds = 0.0

@@ -23,7 +23,7 @@ from switchyard.domain.reports import ReportStatus
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line. Exactly one `order` line stands for each order that was taken on."""
 
-    event: Literal["order", "fill", "cancel", "expire", "report"]
+    event: Literal["order", "amend", "fill", "cancel", "expire", "report", "drop"]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: OrderType | None = None
     trace_id: str | None = None
     order: PaperOrder | None = None
-    """Of an `order`: how it began, for a restart to continue from."""
+    """Of an `order` and an `amend`: as it left it, for a restart to continue from."""
 
 
 class LogBroken(SwitchyardError):

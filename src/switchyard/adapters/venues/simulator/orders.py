@@ -12,6 +12,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import VenueFill
 
 
 class HeldOrder(msgspec.Struct):
@@ -24,7 +25,6 @@ class HeldOrder(msgspec.Struct):
     client_order_id: str
     accepted_at: datetime
     state: PaperOrder
-    fills: tuple[Fill, ...] = ()
 
 
 def as_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
@@ -75,7 +75,7 @@ def as_answer(held: HeldOrder) -> OrderAnswer:
         intent=state.side,
         qty=state.qty,
         filled_qty=state.filled_qty,
-        fills=held.fills,
+        fills=tuple(Fill(exec_id=fill.exec_id, qty=fill.qty, price=fill.price, at=fill.at) for fill in state.fills),
     )
 
 
@@ -112,12 +112,24 @@ def execution_entry(held: HeldOrder, report: ExecutionReport) -> Entry:
     )
 
 
-def apply_execution(held: HeldOrder, entry: Entry) -> Report:
-    """Note an execution on its order, when it happens and when the log is read again; returns its report."""
+def amend_entry(held: HeldOrder, now: datetime) -> Entry:
+    """The line of an order that was changed."""
+    state = held.state
+    return Entry(
+        event="amend",
+        client_order_id=held.client_order_id,
+        venue_order_id=state.venue_order_id,
+        exec_id=None,
+        qty=state.qty,
+        price=state.limit_price,
+        at=now,
+        order=state,
+    )
+
+
+def report_of(entry: Entry) -> Report:
+    """What is told of an execution."""
     assert entry.exec_id is not None and entry.status is not None and entry.filled_qty is not None
-    if entry.qty:
-        assert entry.price is not None
-        held.fills += (Fill(exec_id=entry.exec_id, qty=entry.qty, price=entry.price, at=entry.at),)
     return Report(
         exec_id=entry.exec_id,
         client_order_id=entry.client_order_id,
@@ -134,8 +146,13 @@ def apply_execution(held: HeldOrder, entry: Entry) -> Report:
 def state_after(state: PaperOrder, entry: Entry) -> PaperOrder:
     """The matching's state after an execution that the log tells of."""
     assert entry.status is not None and entry.filled_qty is not None
+    fills = state.fills
+    if entry.qty:
+        assert entry.exec_id is not None and entry.price is not None
+        fills += (VenueFill(exec_id=entry.exec_id, qty=entry.qty, price=entry.price, at=entry.at),)
     after = replace(
         state,
+        fills=fills,
         status=entry.status,
         filled_qty=entry.filled_qty,
         fills_left=state.fills_left - 1 if entry.qty else state.fills_left,

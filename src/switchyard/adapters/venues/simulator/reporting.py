@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from typing import Literal
 
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
@@ -33,7 +34,10 @@ class Reporting:
             self._tell(report)
 
     def report(self, report: Report) -> None:
-        """Tell of an execution: now, later, behind the next one, or twice."""
+        """Tell of an execution: now, later, behind the next one, twice, or never."""
+        if self._plan.hits("drop_reports"):
+            self._note("drop", report)  # or a restart would tell of it after all
+            return
         loop = asyncio.get_running_loop()
         if seconds := self._plan.seconds("late_reports"):
             loop.call_later(seconds, self._tell, report)
@@ -69,9 +73,14 @@ class Reporting:
 
     def _tell(self, report: Report) -> None:
         self._row.append(report)
+        self._note("report", report, len(self._row))
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _note(self, event: Literal["report", "drop"], report: Report, number: int | None = None) -> None:
         self._log.append(
             Entry(
-                event="report",
+                event=event,
                 client_order_id=report.client_order_id,
                 venue_order_id=report.broker_order_id,
                 exec_id=report.exec_id,
@@ -79,8 +88,6 @@ class Reporting:
                 price=report.last_price,
                 at=self._clock.now(),
                 status=REPORT_STATUS[report.status],
-                number=len(self._row),
+                number=number,
             )
         )
-        self._news.set()
-        self._news = asyncio.Event()

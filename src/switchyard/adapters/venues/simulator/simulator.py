@@ -12,7 +12,7 @@ from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults
 from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Dedupe
+from switchyard.ports.venue import Dedupe, Lookup
 
 
 class VenueSimulator:
@@ -26,6 +26,7 @@ class VenueSimulator:
         seed: int,
         dedupe: Dedupe,
         dedupe_ttl_seconds: float,
+        lookup: Lookup,
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
     ) -> None:
@@ -48,6 +49,7 @@ class VenueSimulator:
             log=self._log,
             plan=plan,
             clock=clock,
+            lookup=lookup,
             hang_up=hang_up,
             refuse_connections=refuse_connections,
         )
