@@ -323,6 +323,8 @@ def _leave(turn: Turn | None) -> None:
 
 def _label(outcome: SendOutcome) -> str:
     match outcome:
+        case Accepted(already_processed=True):
+            return "conflict_processed"
         case Accepted():
             return "success"
         case VenueRefused():
