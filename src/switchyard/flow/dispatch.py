@@ -1,6 +1,7 @@
 """Send what the outbox holds: commit the attempt, send, record what came of it."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -80,6 +81,7 @@ class Dispatcher:
         self._retry_max = retry_max
         self._idle_seconds = idle_seconds
         self._stuck_after = stuck_after
+        self._claiming: asyncio.Future[list[bool]] | None = None
         self._sends: dict[_Key, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
         self._open: set[VenueName] = set()
@@ -119,7 +121,9 @@ class Dispatcher:
             taken[one.row.venue] += 1
             if taken[one.row.venue] <= free[one.row.venue]:
                 claims.append(self._claim(one))
-        return sum(await asyncio.gather(*claims))
+        # Not to be interrupted: an attempt that is committed and then not made would be a doubt out of nothing.
+        self._claiming = asyncio.gather(*claims)
+        return sum(await asyncio.shield(self._claiming))
 
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on: what it has is known."""
@@ -154,8 +158,12 @@ class Dispatcher:
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, at most so long; what is left is settled by the next start."""
-        if self._sends:
-            await asyncio.wait(set(self._sends.values()), timeout=seconds_max)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds_max):
+                if self._claiming is not None:
+                    await asyncio.wait({self._claiming})
+                if self._sends:
+                    await asyncio.wait(set(self._sends.values()))
 
     async def _claim(self, due: Due) -> bool:
         # The line forms in the order of acceptance, here and now: what is committed first may come back later.
