@@ -99,3 +99,21 @@ async def test_the_database_has_a_clock(database: Database) -> None:
     first, second = await database.ledger.now(), await database.ledger.now()
     assert first.tzinfo is not None
     assert timedelta(0) <= second - first < timedelta(hours=1)
+
+
+async def test_entries_are_found_by_a_range_of_keys_and_their_age(database: Database) -> None:
+    soon = START + timedelta(seconds=10)
+    for key in ("aa", "ab0", "abf", "abg", "b"):
+        await commit(database.journal, an_accept(key=key, now=soon))
+    await commit(database.journal, an_accept(key="ab1", now=START))
+    await commit(database.journal, an_accept(key="ab2", now=soon, account=AccountId("other")))
+
+    async def found(seconds: float, limit: int) -> list[str]:
+        since = START + timedelta(seconds=seconds)
+        entries = await database.ledger.entries(ACCOUNT, PLACE_ORDER, "ab0", "abf", since, limit)
+        return sorted(entry.idempotency_key for entry in entries)
+
+    assert await found(1, 10) == ["ab0", "abf"]
+    assert await found(-1, 10) == ["ab0", "ab1", "abf"]
+    assert len(await found(1, 1)) == 1
+    assert await found(11, 10) == []

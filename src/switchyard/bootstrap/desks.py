@@ -41,7 +41,13 @@ class Desks:
     ) -> None:
         self.forecast = Forecast(database.queries, settings.venue_names, clock)
         self.database_clock = DatabaseClock(database.ledger, clock)
-        placing = Placing(journal=database.journal, commit=sequencer.offer, clock=clock, randomness=randomness)
+        placing = Placing(
+            journal=database.journal,
+            ledger=database.ledger,
+            commit=sequencer.offer,
+            database_clock=self.database_clock,
+            randomness=randomness,
+        )
         routes = Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast)
         remembered = Remembered(caches.cache, caches.ttl)
         watched = settings.idempotency.monitoring
@@ -56,8 +62,8 @@ class Desks:
             journal=database.journal,
             commit=sequencer.offer,
             clock=clock,
+            database_clock=self.database_clock,
             placing=placing,
-            ledger=database.ledger,
             catalogue=catalogue,
             routes=routes,
             remembered=remembered,
@@ -68,6 +74,7 @@ class Desks:
             settings.idempotency,
             placing=placing,
             queries=database.queries,
+            ledger=database.ledger,
             catalogue=catalogue,
             routes=routes,
             remembered=remembered,

@@ -193,7 +193,7 @@ class Engine:
         stages = {
             "forecast": self.desks.forecast.run,
             "database clock": self.desks.database_clock.run,
-            "reap": Reaper(self._database.ledger, self.clock, self.metrics).run,
+            "reap": Reaper(self._database.ledger, self.desks.database_clock, self.metrics).run,
         }
         if self.caches.cache is not None:
             stages["cache"] = self.caches.cache.run

@@ -2,9 +2,10 @@
 
 from switchyard.client.api import Client
 from switchyard.client.errors import ApiError, ClientError, NotReachable, UnreadableAnswer
+from switchyard.client.placement import place_order_with_idempotency
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
-from switchyard.client.wire import Acknowledgement, RecordedEvent
+from switchyard.client.wire import Acknowledgement, OrderPlacementResult, RecordedEvent
 
 __all__ = [
     "Acknowledgement",
@@ -13,7 +14,9 @@ __all__ = [
     "ClientError",
     "Message",
     "NotReachable",
+    "OrderPlacementResult",
     "RecordedEvent",
     "Retry",
     "UnreadableAnswer",
+    "place_order_with_idempotency",
 ]

@@ -1,8 +1,10 @@
 """The client: one gateway, one account, over HTTP."""
 
 import asyncio
+import math
 import os
 import secrets
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -18,7 +20,18 @@ from yarl import URL
 from switchyard.client.errors import ClientError, NotReachable, UnreadableAnswer
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
-from switchyard.client.wire import Acknowledgement, EventPage, OrderPage, RecordedEvent, api_error, read
+from switchyard.client.wire import (
+    Acknowledgement,
+    EventPage,
+    OrderPage,
+    OrderPlacementResult,
+    PlacementAnswer,
+    RecordedEvent,
+    api_error,
+    order_by_content,
+    read,
+)
+from switchyard.domain.derived_keys import Amount
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.lifecycle import Status
@@ -27,6 +40,8 @@ from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInFo
 PAGE_ORDERS_MAX = 100
 # Four keepalives of the server's default: a silence that long means that the peer is gone without a goodbye.
 SILENCE_SECONDS_MAX = 60.0
+# For how long a gateway takes an equal order for a repeat, unless it is configured otherwise.
+WINDOW_SECONDS = 60.0
 
 
 class Client:
@@ -36,6 +51,7 @@ class Client:
         self._base_url = base_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"}
         self._retry = retry or Retry()
+        self._timeout_seconds = timeout_seconds
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._stream_timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=timeout_seconds, sock_read=SILENCE_SECONDS_MAX
@@ -94,6 +110,30 @@ class Client:
                 error.idempotency_key = key
             raise
         return msgspec.structs.replace(acknowledgement, idempotency_key=key, replayed=answer.replayed)
+
+    async def place_by_content(
+        self,
+        symbol: str,
+        side: str,
+        qty: Amount,
+        *,
+        order_type: str = "MARKET",
+        limit_price: Amount | None = None,
+        stop_price: Amount | None = None,
+        window_seconds: float = WINDOW_SECONDS,
+    ) -> OrderPlacementResult:
+        """Place an order that has no key: an equal one within the window is its duplicate, whoever sends it.
+
+        For callers that cannot keep a key between two tries. Two equal orders that are both meant need `place`.
+        """
+        answer = await self._request(
+            "POST",
+            "/orders",
+            body=encode(order_by_content(symbol, side, qty, order_type, limit_price, stop_price)),
+            headers={"Idempotency-Derive": "true"},
+            window_seconds=window_seconds,
+        )
+        return read(answer.body, PlacementAnswer).result()
 
     async def order(self, order_id: str) -> OrderSnapshot:
         """The order as it stands."""
@@ -206,8 +246,13 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        window_seconds: float = math.inf,
     ) -> "_Answer":
-        """One request, repeated while the way or the gateway is down: every request of this API may be repeated."""
+        """One request, repeated while the way or the gateway is down: every request of this API may be repeated.
+
+        Where a repeat is recognised only within a window, none is sent that might arrive after it.
+        """
+        ends_at = time.monotonic() + window_seconds - self._timeout_seconds
         failures, in_doubt = 0, False
         while True:
             try:
@@ -218,7 +263,10 @@ class Client:
                 error.in_doubt = in_doubt = in_doubt or error.in_doubt
                 if not error.repeatable or failures >= self._retry.attempts_max:
                     raise
-                await asyncio.sleep(self._retry.delay(failures, error.retry_after_seconds))
+                delay = self._retry.delay(failures, error.retry_after_seconds)
+                if in_doubt and time.monotonic() + delay > ends_at:
+                    raise
+                await asyncio.sleep(delay)
 
     async def _attempt(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Answer":
         sent = dict(headers)

@@ -2,13 +2,16 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from switchyard.client.errors import ApiError, UnreadableAnswer
+from switchyard.domain.derived_keys import Amount, decimal_of
+from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.money import positive_amount
+from switchyard.domain.orders import OrderRequest, OrderSnapshot
 
 T = TypeVar("T")
 
@@ -30,6 +33,45 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     idempotency_key: str | None = None
     replayed: bool = False
     """Whether an earlier request with the same key had placed this order."""
+
+
+class OrderPlacementResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an order that is recognised by its content, under the specification's own names."""
+
+    success: bool
+    status: Literal["placed", "duplicate_detected", "processing", "failed"]
+    message: str
+    orderId: OrderId | None = None  # noqa: N815
+    """The order that this request, or the one it repeats, has made."""
+    fromCache: bool = False  # noqa: N815
+    requestId: str | None = None  # noqa: N815
+    """This request's, where it made an order."""
+    originalRequestId: str | None = None  # noqa: N815
+    """That of the request which this one repeats."""
+
+
+class PlacementAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The two answers to an order without a key: an acknowledgement, or which request it repeats."""
+
+    order_id: OrderId
+    status: Literal["ACCEPTED", "duplicate_detected", "processing", "failed"]
+    success: bool = True
+    message: str = "Order placed successfully"
+    from_cache: bool = False
+    request_id: str | None = None
+    original_request_id: str | None = None
+
+    def result(self) -> OrderPlacementResult:
+        """The same for callers."""
+        return OrderPlacementResult(
+            success=self.success,
+            status="placed" if self.status == "ACCEPTED" else self.status,
+            message=self.message,
+            orderId=self.order_id,
+            fromCache=self.from_cache,
+            requestId=self.request_id,
+            originalRequestId=self.original_request_id,
+        )
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -57,6 +99,27 @@ class EventPage(msgspec.Struct, frozen=True):
     """The body of `GET /orders/{orderId}/events` and `GET /accounts/{accountId}/events`."""
 
     events: list[RecordedEvent]
+
+
+def order_by_content(
+    symbol: str, side: str, quantity: Amount, order_type: str, limit_price: Amount | None, stop_price: Amount | None
+) -> OrderRequest:
+    """The request, its amounts exact, or an InvalidField that names the argument; the gateway judges the rest."""
+    return OrderRequest(
+        symbol=symbol,
+        side=side.upper(),  # type: ignore[arg-type]
+        type=order_type.upper(),  # type: ignore[arg-type]
+        qty=_exact_amount(quantity, "quantity"),
+        price=None if limit_price is None else _exact_amount(limit_price, "limit_price"),
+        stop_price=None if stop_price is None else _exact_amount(stop_price, "stop_price"),
+    )
+
+
+def _exact_amount(value: Amount, name: str) -> Decimal:
+    number = decimal_of(value)
+    if number is None:
+        raise InvalidField(name, "must be a number")
+    return positive_amount(number, name)
 
 
 # Numbers in free-form data are read from their text, so that they stay the numbers that were sent.

@@ -147,7 +147,7 @@ def _whole(value: int, name: str, low: int) -> int:
 
 
 def _amount(value: Amount, name: str) -> str:
-    number = _decimal(value)
+    number = decimal_of(value)
     if number is None or not number.is_finite():
         raise InvalidField(name, "must be a finite number")
     if number >= AMOUNT_LIMIT:
@@ -158,7 +158,8 @@ def _amount(value: Amount, name: str) -> str:
     return text
 
 
-def _decimal(value: Amount) -> Decimal | None:
+def decimal_of(value: Amount) -> Decimal | None:
+    """The number that is meant, or none where it is not one."""
     match value:
         case Decimal():
             return value

@@ -15,6 +15,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.outbox import OrderState
+from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.duplicates import DuplicateWatch
 from switchyard.flow.intents import Intent, Placed, Placing
@@ -22,7 +23,6 @@ from switchyard.flow.remember import Remembered
 from switchyard.flow.routes import Routes
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import Ledger
 
 _AMOUNTS = ("qty", "price", "stopPrice")
 
@@ -36,8 +36,8 @@ class OrderDesk:
         journal: Journal,
         commit: Commit,
         clock: Clock,
+        database_clock: DatabaseClock,
         placing: Placing,
-        ledger: Ledger,
         catalogue: Catalogue,
         routes: Routes,
         remembered: Remembered,
@@ -47,8 +47,8 @@ class OrderDesk:
         self._journal = journal
         self._commit = commit
         self._clock = clock
+        self._database_clock = database_clock
         self._placing = placing
-        self._ledger = ledger
         self._catalogue = catalogue
         self._routes = routes
         self._remembered = remembered
@@ -67,24 +67,23 @@ class OrderDesk:
             operation=PLACE_ORDER,
             key=key,
             digest=digest(body),
-            created_at=self._clock.now(),
+            created_at=await self._database_clock.now(),
             ttl=self._key_ttl,
         )
         known = await self._remembered.find(account, PLACE_ORDER, key, intent.digest)
-        if known is not None:
+        # By the ledger's clock: the cache has only this process's own.
+        if known is not None and intent.created_at < known.expires_at:
             self._duplicates.found(account, key, known.order_id)
             return Placed(known.order_id, replayed=True)
         try:
             to = self._routes.open_way(request)
         except QueueDelayed:
             # No new order now; what an earlier request has made is there all the same.
-            taken = await self._ledger.entry(account, PLACE_ORDER, key)
-            if taken is None or await self._has_expired(taken):
+            found = await self._placing.find(intent, self._has_expired)
+            if found is None:
                 raise
-            placed = Placed(taken.order_id, taken, replayed=True)
-        else:
-            placed = await self._placing.place_once(intent, request, to, self._has_expired)
-        return self._judged(intent, placed)
+            return self._judged(intent, found)
+        return self._judged(intent, await self._placing.place_once(intent, request, to, self._has_expired))
 
     async def cancel(self, account: AccountId, order: OrderId) -> None:
         """Ask for an order's end; another account's order looks like none."""
@@ -107,11 +106,13 @@ class OrderDesk:
             self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
         else:
             self._duplicates.placed()
+            if placed.reuses_expired_key:
+                self._duplicates.began_anew(intent.account_id, intent.key)
         return placed
 
     async def _has_expired(self, taken: LedgerEntry) -> bool:
         """Past its time, and never before its order has ended."""
-        if self._clock.now() < taken.expires_at:
+        if await self._database_clock.now() < taken.expires_at:
             return False
         state = (await self._journal.load([taken.order_id])).get(taken.order_id)
         return state is None or is_final(state.order.status)

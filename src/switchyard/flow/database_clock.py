@@ -8,6 +8,8 @@ from switchyard.ports.ledger import Ledger
 
 # Clocks drift by milliseconds in this time.
 LOOK_SECONDS = 10.0
+# An answer that took longer says less than what was told before, carried on.
+ROUND_TRIP_SECONDS_MAX = 1.0
 
 
 class DatabaseClock:
@@ -25,16 +27,20 @@ class DatabaseClock:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> datetime:
-        """Ask for the time."""
-        before = self._clock.monotonic()
-        told = await self._ledger.now()
-        # The answer was true somewhere between the question and its arrival.
-        self._told = (told, (before + self._clock.monotonic()) / 2)
-        return self._told[0]
+        """Ask for the time; returns the time that is taken for it."""
+        asked = self._clock.monotonic()
+        now = await self._ledger.now()
+        # As if it were told only now: this clock is a little late, never ahead, so that nothing is dated in the future
+        # and waits until it has come.
+        heard = self._clock.monotonic()
+        if self._told is None or heard - asked <= ROUND_TRIP_SECONDS_MAX:
+            self._told = (now, heard)
+        return self._carried(self._told)
 
     async def now(self) -> datetime:
         """The database's time; asks only where it was never told."""
-        if self._told is None:
-            return await self.look()
-        told, at = self._told
-        return told + timedelta(seconds=self._clock.monotonic() - at)
+        return await self.look() if self._told is None else self._carried(self._told)
+
+    def _carried(self, told: tuple[datetime, float]) -> datetime:
+        now, heard = told
+        return now + timedelta(seconds=self._clock.monotonic() - heard)

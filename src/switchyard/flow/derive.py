@@ -1,9 +1,11 @@
 """Requests without a key: an equal one shortly after the first is its duplicate, whoever repeats it wherever.
 
-The ledger's key is derived from the content alone. How long ago the first request was is judged by the database's
-clock, so that neither the border of a minute nor a gateway whose clock is off opens a gap.
+The ledger's key is derived from the content alone: the specification's key, followed by a digest of everything else
+that the order says, so that each content has a place of its own from the first request on. How long ago that was is
+judged by the database's clock, so that neither the border of a minute nor a gateway whose clock is off opens a gap.
 """
 
+import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Literal
@@ -12,6 +14,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.canonical import digest
+from switchyard.domain.errors import QueueDelayed, Unavailable
 from switchyard.domain.idempotency import LedgerEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
@@ -25,14 +28,15 @@ from switchyard.flow.metrics import Metrics
 from switchyard.flow.remember import Remembered, request_id
 from switchyard.flow.routes import Routes
 from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
 from switchyard.ports.queries import Queries
 from switchyard.settings import IdempotencySettings
 
 log = structlog.get_logger()
 
 DERIVED = "orders.derived"
-# Enough of a digest to keep two requests apart that share a key.
-DIGEST_SHOWN = 16
+# Hexadecimal digits that keep the contents apart that share a key: 128 bits, which nobody hits by trying.
+CONTENT_LENGTH = 32
 
 DerivedStatus = Literal["placed", "duplicate_detected", "processing", "failed"]
 
@@ -58,6 +62,7 @@ class DerivedDesk:
         *,
         placing: Placing,
         queries: Queries,
+        ledger: Ledger,
         catalogue: Catalogue,
         routes: Routes,
         remembered: Remembered,
@@ -70,6 +75,7 @@ class DerivedDesk:
         self._resolution = timedelta(milliseconds=settings.key_generation.timestamp_resolution_ms)
         self._placing = placing
         self._queries = queries
+        self._ledger = ledger
         self._catalogue = catalogue
         self._routes = routes
         self._remembered = remembered
@@ -81,33 +87,39 @@ class DerivedDesk:
     async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedAnswer:
         """Make the order durable, or say which earlier request it repeats."""
         request = checked(order_request(body), self._catalogue)
-        intent = await self._intent(account, request)
+        derived = self._derived_key(account, request)
+        content = digest(msgspec.structs.asdict(request))
+        intent = Intent(
+            account_id=account,
+            operation=DERIVED,
+            key=derived + content.removeprefix("sha256:")[:CONTENT_LENGTH],
+            digest=content,
+            created_at=await self._database_clock.now(),
+            # As long as a repeat is recognised, the ledger must have what it repeats.
+            ttl=max(self._settings.cache.ttl, self._resolution),
+        )
         known = await self._remembered.find(account, DERIVED, intent.key, intent.digest)
         if known is not None and intent.created_at - known.created_at < self._resolution:
             self._duplicates.found(account, intent.key, known.order_id)
             return _repeat(known.order_id, "duplicate_detected", from_cache=True)
         placed = await self._place(intent, request)
-        if placed.replayed and placed.entry is not None and placed.entry.request_digest != intent.digest:
-            log.critical("different orders share a derived key", account_id=account, idempotency_key=intent.key)
-            self._metrics.collisions.inc()
-            # Each content has a place of its own from here on, in which its own repeats are found.
-            mark = intent.digest.removeprefix("sha256:")[:DIGEST_SHOWN]
-            intent = msgspec.structs.replace(intent, key=f"{intent.key}:{mark}")
-            placed = await self._place(intent, request)
-        if not placed.replayed:
-            self._duplicates.placed()
-            return DerivedAnswer(
-                success=True,
-                status="placed",
-                message="Order placed successfully",
-                order_id=placed.order_id,
-                from_cache=False,
-                request_id=request_id(placed.order_id),
-            )
-        self._duplicates.found(account, intent.key, placed.order_id)
-        return await self._duplicate(intent, placed)
+        if placed.replayed:
+            self._duplicates.found(account, intent.key, placed.order_id)
+            return await self._duplicate(intent, placed)
+        self._duplicates.placed()
+        if placed.reuses_expired_key:
+            self._duplicates.began_anew(account, intent.key)
+        await self._look_for_collision(intent, derived)
+        return DerivedAnswer(
+            success=True,
+            status="placed",
+            message="Order placed successfully",
+            order_id=placed.order_id,
+            from_cache=False,
+            request_id=request_id(placed.order_id),
+        )
 
-    async def _intent(self, account: AccountId, request: OrderRequest) -> Intent:
+    def _derived_key(self, account: AccountId, request: OrderRequest) -> str:
         generation = self._settings.key_generation
         begun = self._clock.monotonic()
         key = generate_idempotency_key(
@@ -125,43 +137,58 @@ class DerivedDesk:
         )
         if self._settings.monitoring.track_key_generation:
             self._metrics.key_generation.observe((self._clock.monotonic() - begun) * 1000)
-        return Intent(
-            account_id=account,
-            operation=DERIVED,
-            key=key,
-            digest=digest(msgspec.structs.asdict(request)),
-            created_at=await self._database_clock.now(),
-            ttl=self._settings.cache.ttl,
-        )
+        return key
 
     async def _place(self, intent: Intent, request: OrderRequest) -> Placed:
         async def renews(taken: LedgerEntry) -> bool:
             return await self._begins_anew(intent, taken)
 
-        return await self._placing.place_once(intent, request, self._routes.open_way(request), renews)
+        try:
+            to = self._routes.open_way(request)
+        except QueueDelayed:
+            # No new order now; what an earlier request has made is there all the same.
+            found = await self._placing.find(intent, renews)
+            if found is None:
+                raise
+            return found
+        return await self._placing.place_once(intent, request, to, renews)
 
     async def _begins_anew(self, intent: Intent, taken: LedgerEntry) -> bool:
         behavior = self._settings.behavior
         if intent.created_at - taken.created_at >= self._resolution:
-            if intent.created_at < taken.expires_at:
-                return True
-            if not behavior.allow_retry_after_expiry:
-                return False
-            log.warning("an expired key is used again", account_id=intent.account_id, idempotency_key=intent.key)
-            self._metrics.expired_reuse.inc()
-            return True
-        if taken.request_digest != intent.digest or not behavior.allow_retry_after_failure:
+            return intent.created_at < taken.expires_at or behavior.allow_retry_after_expiry
+        if not behavior.allow_retry_after_failure:
             return False
         order = await self._queries.order(taken.order_id)
         return order is not None and is_proven_unsent(order)
 
+    async def _look_for_collision(self, intent: Intent, derived: str) -> None:
+        """Raise the alarm when another content has the same derived key; the order is a new one all the same."""
+        with contextlib.suppress(Unavailable):  # it is placed, whether or not anybody can look
+            sharing = await self._ledger.entries(
+                intent.account_id,
+                DERIVED,
+                derived + "0" * CONTENT_LENGTH,
+                derived + "f" * CONTENT_LENGTH,
+                intent.created_at - self._resolution,
+                2,  # itself, and one more
+            )
+            if any(entry.idempotency_key != intent.key for entry in sharing):
+                self._metrics.collisions.inc()
+                log.critical(
+                    "different orders share a derived key", account_id=intent.account_id, idempotency_key=derived
+                )
+
     async def _duplicate(self, intent: Intent, placed: Placed) -> DerivedAnswer:
-        order = await self._queries.order(placed.order_id)
+        order = None
+        with contextlib.suppress(Unavailable):  # a duplicate it is, whether or not anybody can look
+            order = await self._queries.order(placed.order_id)
         status = _progress(order)
-        if placed.entry is not None and order is not None and status == "duplicate_detected":
-            stage = "completed" if is_final(order.status) else "submitted"
-            self._remembered.keep(placed.entry, stage, now=intent.created_at)  # type: ignore[arg-type]
-        return _repeat(placed.order_id, status, from_cache=False)
+        # Only what cannot change any more: an order that rests at its venue may still be refused there.
+        if order is not None and placed.entry is not None and is_final(order.status) and status == "duplicate_detected":
+            self._remembered.keep(placed.entry, "completed", now=intent.created_at)
+        reason = order.reason if order is not None else None
+        return _repeat(placed.order_id, status, from_cache=False, reason=reason)
 
 
 _MESSAGES: Mapping[DerivedStatus, str] = {
@@ -171,11 +198,12 @@ _MESSAGES: Mapping[DerivedStatus, str] = {
 }
 
 
-def _repeat(order: OrderId, status: DerivedStatus, *, from_cache: bool) -> DerivedAnswer:
+def _repeat(order: OrderId, status: DerivedStatus, *, from_cache: bool, reason: str | None = None) -> DerivedAnswer:
+    message = _MESSAGES[status]
     return DerivedAnswer(
         success=status == "duplicate_detected",
         status=status,
-        message=_MESSAGES[status],
+        message=f"{message}: {reason}" if status == "failed" and reason else message,
         order_id=order,
         from_cache=from_cache,
         original_request_id=request_id(order),

@@ -93,6 +93,11 @@ class DuplicateWatch:
         if self._rate is not None:
             self._rate.record(is_duplicate=False)
 
+    def began_anew(self, account: AccountId, key: str) -> None:
+        """A new order under a key whose earlier order had outlived its time: no duplicate, and worth a look."""
+        log.warning("an expired key is used again", account_id=account, idempotency_key=key)
+        self._metrics.expired_reuse.inc()
+
     def found(self, account: AccountId, key: str, order: OrderId) -> None:
         """A repeat of an earlier request, which made no order."""
         self._metrics.replayed.inc()

@@ -20,9 +20,11 @@ from switchyard.domain.ids import (
     venue_client_id,
 )
 from switchyard.domain.orders import OrderRequest
+from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.decide import Commit
-from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.clock import Randomness
 from switchyard.ports.journal import Journal
+from switchyard.ports.ledger import Ledger
 
 # A first try, and one more each time somebody was faster or the key had begun anew.
 TRIES_MAX = 8
@@ -50,6 +52,15 @@ class Placed(msgspec.Struct, frozen=True):
     """What the ledger has of the intent; none for a request without a key."""
     replayed: bool = False
     """Whether an earlier request had made it; its digest may be another one."""
+    before: LedgerEntry | None = None
+    """What the key stood for until it began anew with this order, as far as the ledger still knew."""
+
+    @property
+    def reuses_expired_key(self) -> bool:
+        """Whether this is a new order under a key whose earlier order had outlived its time."""
+        if self.replayed or self.entry is None or self.entry.generation == 0:
+            return False
+        return self.before is None or self.before.expires_at <= self.entry.created_at
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -65,16 +76,27 @@ Renewal = Callable[[LedgerEntry], Awaitable[bool]]
 class Placing:
     """Writes orders, each intent's once."""
 
-    def __init__(self, *, journal: Journal, commit: Commit, clock: Clock, randomness: Randomness) -> None:
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        ledger: Ledger,
+        commit: Commit,
+        database_clock: DatabaseClock,
+        randomness: Randomness,
+    ) -> None:
         self._journal = journal
+        self._ledger = ledger
         self._commit = commit
-        self._clock = clock
+        # Orders are dated by one clock for all gateways: a deadline counts from there, and workers judge it.
+        self._database_clock = database_clock
         self._randomness = randomness
 
     async def place(self, account: AccountId, request: OrderRequest, to: Destination) -> Placed:
         """Write an order that nothing but its own id identifies."""
         for _ in range(TRIES_MAX):
-            made = self._fresh_id()
+            now = await self._database_clock.now()
+            made = self._fresh_id(now)
             client_id = venue_client_id(account, "", None, 0, made)
             change = decisions.accept(
                 request,
@@ -84,7 +106,7 @@ class Placing:
                 venue_client_id=client_id,
                 ledger=None,
                 quote=to.quote,
-                now=self._clock.now(),
+                now=now,
             )
             if isinstance(await self._commit(change), Committed):
                 return Placed(made)
@@ -96,8 +118,10 @@ class Placing:
         `renews` says of the entry that has the key whether the key begins anew all the same.
         """
         generation, version = 0, 1
+        before: LedgerEntry | None = None
         for _ in range(TRIES_MAX):
-            entry = self._entry(intent, generation, version)
+            now = await self._database_clock.now()
+            entry = self._entry(intent, generation, version, self._fresh_id(now))
             change = decisions.accept(
                 request,
                 account=intent.account_id,
@@ -106,31 +130,38 @@ class Placing:
                 venue_client_id=_client_id(intent, generation, entry.order_id),
                 ledger=entry,
                 quote=to.quote,
-                now=self._clock.now(),
+                now=now,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
-                return Placed(entry.order_id, entry)
+                return Placed(entry.order_id, entry, before=before)
             taken = outcome.ledger
             if taken is None:
                 # The ledger has forgotten the key, and the venue still knows the ids of its earlier orders.
                 generation, version = await self._first_free(intent, generation + 1), 1
             elif await renews(taken):
-                generation, version = taken.generation + 1, taken.version + 1
+                generation, version, before = taken.generation + 1, taken.version + 1, taken
             else:
                 return Placed(taken.order_id, taken, replayed=True)
         raise JournalUnavailable("the order could not be written")
 
-    def _fresh_id(self) -> OrderId:
-        return order_id(int(self._clock.now().timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
+    async def find(self, intent: Intent, renews: Renewal) -> Placed | None:
+        """The order that the intent has, where no new one can be taken; none where it would need one."""
+        taken = await self._ledger.entry(intent.account_id, intent.operation, intent.key)
+        if taken is None or await renews(taken):
+            return None
+        return Placed(taken.order_id, taken, replayed=True)
 
-    def _entry(self, intent: Intent, generation: int, version: int) -> LedgerEntry:
+    def _fresh_id(self, now: datetime) -> OrderId:
+        return order_id(int(now.timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
+
+    def _entry(self, intent: Intent, generation: int, version: int, made: OrderId) -> LedgerEntry:
         return LedgerEntry(
             account_id=intent.account_id,
             operation=intent.operation,
             idempotency_key=intent.key,
             generation=generation,
-            order_id=self._fresh_id(),
+            order_id=made,
             request_digest=intent.digest,
             created_at=intent.created_at,
             expires_at=intent.created_at + intent.ttl,

@@ -26,6 +26,12 @@ class Ledger(Protocol):
         """What the key stands for, expired or not."""
         ...
 
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[LedgerEntry]:
+        """Entries made after that moment whose keys lie between the two, both included."""
+        ...
+
     async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
         """Look at the next entries and remove those that have expired and whose order is final."""
         ...

@@ -10,6 +10,10 @@ from switchyard.ports.ledger import LedgerKey, Reaped
 
 _COLUMNS = ", ".join(LedgerEntry.__struct_fields__)
 _ENTRY = f"SELECT {_COLUMNS} FROM idempo_ledger WHERE (account_id, operation, idempotency_key) = ($1, $2, $3)"
+_BETWEEN = f"""
+SELECT {_COLUMNS} FROM idempo_ledger
+WHERE account_id = $1 AND operation = $2 AND idempotency_key BETWEEN $3 AND $4 AND created_at > $5 LIMIT $6
+"""
 # A walk in the order of the primary key: an index by expiry would cost every order that comes in.
 _REAP = """
 WITH page AS (
@@ -42,6 +46,13 @@ class PostgresLedger:
         """What the key stands for, expired or not."""
         found = await self._reader.rows(_ENTRY, account, operation, key)
         return LedgerEntry(**found[0]) if found else None
+
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[LedgerEntry]:
+        """Entries made after that moment whose keys lie between the two, both included."""
+        found = await self._reader.rows(_BETWEEN, account, operation, first, last, since, limit)
+        return [LedgerEntry(**row) for row in found]
 
     async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
         """Look at the next entries and remove those that have expired and whose order is final."""

@@ -18,6 +18,10 @@ _ENTRY = f"""
 SELECT {rows.LEDGER_COLUMNS} FROM idempo_ledger
 WHERE account_id = ? AND operation = ? AND idempotency_key = ?
 """
+_BETWEEN = f"""
+SELECT {rows.LEDGER_COLUMNS} FROM idempo_ledger
+WHERE account_id = ? AND operation = ? AND idempotency_key BETWEEN ? AND ? AND created_at > ? LIMIT ?
+"""
 # A walk in the order of the primary key: an index by expiry would cost every order that comes in.
 _PAGE = """
 SELECT account_id, operation, idempotency_key, expires_at < ?, order_id FROM idempo_ledger
@@ -46,6 +50,14 @@ class SqliteLedger:
             lambda connection: connection.execute(_ENTRY, (account, operation, key)).fetchone()
         )
         return None if row is None else rows.ledger_entry(row)
+
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[LedgerEntry]:
+        """Entries made after that moment whose keys lie between the two, both included."""
+        values = (account, operation, first, last, stamp(since), limit)
+        found = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
+        return [rows.ledger_entry(row) for row in found]
 
     async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
         """Look at the next entries and remove those that have expired and whose order is final."""

@@ -17,8 +17,6 @@ DEFAULT_ACCOUNT = "demo"
 TOKEN_VARIABLE = "SWITCHYARD_TOKEN"
 # A command's own token outlives any command but a forgotten `watch`.
 COMMAND_TOKEN_TTL = timedelta(hours=24)
-# A gateway that listens on every address is reached on this machine by the loopback one.
-_WILDCARDS = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 def _checked_url(url: str | None) -> str | None:
@@ -52,6 +50,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing
 def connect(url: str | None, account: str) -> "Client":
     """A client for the gateway, with the environment's token or one signed with the local secret."""
     from switchyard.client import Client
+    from switchyard.client.address import gateway_url
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     # With both given no settings are needed: the command may run where no gateway ever did.
@@ -60,12 +59,6 @@ def connect(url: str | None, account: str) -> "Client":
         url = url or gateway_url(settings.host, settings.port)
         token = token or _local_token(settings, account)
     return Client(url or "", token)
-
-
-def gateway_url(host: str, port: int) -> str:
-    """Where a gateway with these settings is reached from this machine."""
-    host = _WILDCARDS.get(host, host)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:

@@ -53,6 +53,7 @@ class Gateway:
         self,
         *,
         desks: Desks,
+        derives: bool,
         derives_for: Callable[[AccountId], bool],
         do_orders: DoOrders,
         queries: Queries,
@@ -64,6 +65,7 @@ class Gateway:
     ) -> None:
         self._desk = desks.orders
         self._derived = desks.derived
+        self._derives = derives
         self._derives_for = derives_for
         self._queries = queries
         self._streams = streams
@@ -107,7 +109,7 @@ class Gateway:
 
     async def _place(self, scope: Scope, receive: Receive) -> Answer:
         authorization = key = None
-        derives = False
+        derives: bool | None = None
         for name, value in scope["headers"]:
             if name == b"authorization":
                 if authorization is not None:
@@ -118,10 +120,15 @@ class Gateway:
                     raise InvalidKey("must be given once")
                 key = checked_key(value.decode("latin-1"))
             elif name == b"idempotency-derive":
+                if derives is not None:
+                    raise InvalidHeader("Idempotency-Derive", "must be given once")
                 derives = _is_true(value)
         account = self._tokens.verify(authorization)
         body = parse_object(await read_body(receive, BODY_BYTES_MAX))
         if key is None and (derives or self._derives_for(account)):
+            if not self._derives:
+                # Whoever asks for protection repeats in good faith: rather no order than one for each repeat.
+                raise InvalidHeader("Idempotency-Derive", "no keys are derived here; send an Idempotency-Key")
             return _derived_answer(await self._derived.place(account, body))
         placed = await self._desk.place(account, body, key)
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placed.order_id.encode()
@@ -231,6 +238,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     )
     return Gateway(
         desks=engine.desks,
+        derives=settings.idempotency.enabled,
         derives_for=settings.idempotency.derives_for,
         do_orders=DoOrders(
             desk=engine.desks.do_orders,

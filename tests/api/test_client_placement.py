@@ -1,0 +1,181 @@
+"""`place_order_with_idempotency`: what a caller without a key of its own can rely on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.client import Client, OrderPlacementResult, Retry, place_order_with_idempotency
+from switchyard.domain.errors import InvalidField, SettingError
+from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
+from tests.support.gateway import RunningGateway
+from tests.support.process import free_port
+
+# Tests need the repeats, not the pauses between them.
+QUICK = Retry(first_seconds=0.001, seconds_max=0.01)
+
+
+@pytest.fixture
+async def proxy(embedded: RunningGateway) -> AsyncIterator[FaultyProxy]:
+    async with faulty_proxy(embedded.url) as found:
+        yield found
+
+
+async def place(gateway: RunningGateway, url: str | None = None, **changes: Any) -> OrderPlacementResult:
+    order: dict[str, Any] = {"account_id": "demo", "symbol": "USDJPY", "side": "BUY", "quantity": 1000.0, **changes}
+    return await place_order_with_idempotency(
+        **order, base_url=url or gateway.url, token=gateway.token("demo"), retry=QUICK
+    )
+
+
+async def orders(gateway: RunningGateway) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await gateway.get("/orders?limit=500")).json["orders"]
+    return found
+
+
+async def test_the_same_order_within_a_minute_is_placed_once(embedded: RunningGateway) -> None:
+    first = await place(embedded)
+    assert (first.success, first.status, first.fromCache) == (True, "placed", False)
+    assert first.orderId is not None
+    await embedded.until_status(first.orderId, "FILLED")
+    for from_cache in (False, True, True):
+        again = await place(embedded, quantity=Decimal("1000.00"), side="buy", order_type="market")
+        assert again == OrderPlacementResult(
+            success=True,
+            status="duplicate_detected",
+            message="Order already placed",
+            orderId=first.orderId,
+            fromCache=from_cache,
+            originalRequestId=first.requestId,
+        )
+    assert [order["orderId"] for order in await orders(embedded)] == [first.orderId]
+
+
+async def test_every_part_of_the_order_arrives_exactly(embedded: RunningGateway) -> None:
+    placed = await place(embedded, symbol="EURUSD", side="SELL", order_type="LIMIT", quantity=2000, limit_price=1.3)
+    [order] = (await embedded.get("/orders")).json["orders"]
+    assert order["orderId"] == placed.orderId
+    assert (order["symbol"], order["side"], order["type"]) == ("EURUSD", "SELL", "LIMIT")
+    # 1.3 as a binary fraction is 1.3000000000000000444…
+    assert (order["qty"], order["price"], order["timeInForce"]) == (2000, 1.3, "GTC")
+
+
+async def test_orders_that_differ_are_each_placed(embedded: RunningGateway) -> None:
+    different: list[dict[str, Any]] = [
+        {},
+        {"side": "SELL"},
+        {"quantity": 2000},
+        {"symbol": "EURUSD"},
+        {"order_type": "LIMIT", "limit_price": 150},
+        {"order_type": "LIMIT", "limit_price": 151},
+    ]
+    placed = [await place(embedded, **changes) for changes in different]
+    assert {result.status for result in placed} == {"placed"}
+    assert len(await orders(embedded)) == len(different)
+
+
+@pytest.mark.parametrize("fault", ["lose_answer", "be_unavailable"])
+async def test_its_own_retries_make_no_second_order(embedded: RunningGateway, proxy: FaultyProxy, fault: str) -> None:
+    getattr(proxy, fault)(times=3)
+    result = await place(embedded, proxy.url)
+    assert proxy.headers("Idempotency-Derive") == ["true"] * 4
+    assert proxy.headers("Idempotency-Key") == [None] * 4
+    assert result.status in ("processing", "duplicate_detected")
+    assert [order["orderId"] for order in await orders(embedded)] == [result.orderId]
+
+
+async def test_many_equal_calls_at_once_make_one_order(embedded: RunningGateway) -> None:
+    results = await asyncio.gather(*(place(embedded) for _ in range(50)))
+    assert sum(result.status == "placed" for result in results) == 1
+    assert len({result.orderId for result in results}) == 1
+    assert len(await orders(embedded)) == 1
+
+
+async def test_doubt_that_remains_is_said_and_the_same_call_ends_it(
+    embedded: RunningGateway, proxy: FaultyProxy
+) -> None:
+    proxy.lose_answer(times=QUICK.attempts_max)
+    result = await place(embedded, proxy.url)
+    assert (result.success, result.status, result.orderId) == (False, "failed", None)
+    assert "in doubt" in result.message
+    assert "the same call finds it" in result.message
+    found = await place(embedded, proxy.url)
+    assert [order["orderId"] for order in await orders(embedded)] == [found.orderId]
+
+
+async def test_a_lost_answer_is_not_asked_for_again_when_that_could_make_a_new_order(
+    embedded: RunningGateway, proxy: FaultyProxy
+) -> None:
+    proxy.lose_answer(times=2)
+    result = await place(embedded, proxy.url, timeout_seconds=10.0, window_seconds=5.0)
+    assert "in doubt" in result.message
+    assert len(proxy.headers("Idempotency-Derive")) == 1
+
+
+async def test_a_gateway_that_is_not_there_is_a_failure_without_doubt(embedded: RunningGateway) -> None:
+    result = await place(embedded, f"http://127.0.0.1:{free_port()}")
+    assert (result.success, result.status) == (False, "failed")
+    assert "no connection" in result.message
+    assert "doubt" not in result.message
+
+
+async def test_a_refusal_is_a_failure_in_the_gateways_words(embedded: RunningGateway) -> None:
+    for changes, words in (
+        ({"order_type": "STOP", "stop_price": 150}, "UNSUPPORTED"),
+        ({"order_type": "LIMIT"}, "price: required"),
+        ({"side": "HOLD"}, "side"),
+    ):
+        result = await place(embedded, **changes)
+        assert (result.success, result.status, result.orderId) == (False, "failed", None)
+        assert words in result.message
+        assert "doubt" not in result.message
+    token = embedded.token("demo")[:-2]
+    refused = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1, base_url=embedded.url, token=token)
+    assert (refused.status, "TOKEN" in refused.message) == ("failed", True)
+
+
+async def test_another_account_than_the_tokens_is_named(embedded: RunningGateway) -> None:
+    with pytest.raises(InvalidField, match=r"account_id: 'other'.*'demo'"):
+        await place(embedded, account_id="other")
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"quantity": float("nan")}, "quantity"),
+        ({"quantity": 0}, "quantity"),
+        ({"quantity": True}, "quantity"),
+        ({"quantity": "1_000"}, "quantity"),
+        ({"quantity": Decimal("0.000000001")}, "quantity"),
+        ({"order_type": "LIMIT", "limit_price": float("inf")}, "limit_price"),
+        ({"order_type": "STOP", "stop_price": -1}, "stop_price"),
+    ],
+)
+async def test_an_amount_that_cannot_be_meant_is_named(
+    embedded: RunningGateway, changes: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(InvalidField) as caught:
+        await place(embedded, **changes)
+    assert caught.value.field == name
+
+
+async def test_address_and_token_come_from_the_environment(
+    embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SWITCHYARD_TOKEN", raising=False)
+    with pytest.raises(SettingError, match="SWITCHYARD_TOKEN"):
+        await place_order_with_idempotency("demo", "USDJPY", "BUY", 1)
+    monkeypatch.setenv("SWITCHYARD_TOKEN", embedded.token("demo"))
+    monkeypatch.setenv("SWITCHYARD_HOST", "0.0.0.0")
+    monkeypatch.setenv("SWITCHYARD_PORT", embedded.url.rpartition(":")[2])
+    assert (await place_order_with_idempotency("demo", "USDJPY", "BUY", 1)).status == "placed"
+
+
+async def test_a_client_places_by_content_over_its_one_connection(embedded: RunningGateway) -> None:
+    async with Client(embedded.url, embedded.token("demo")) as client:
+        first = await client.place_by_content("USDJPY", "BUY", 5)
+        again = await client.place_by_content("USDJPY", "BUY", 5)
+        keyed = await client.place("USDJPY", "BUY", 5)
+    assert first.orderId == again.orderId != keyed.order_id

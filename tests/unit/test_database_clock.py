@@ -1,0 +1,72 @@
+"""The database's time, carried on by a process whose own clock may say anything."""
+
+from datetime import datetime, timedelta
+
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.ids import AccountId
+from switchyard.flow.database_clock import DatabaseClock
+from switchyard.ports.ledger import Ledger, LedgerKey, Reaped
+
+
+class LedgerOfTimes:
+    """A database that is an hour ahead of the process, and takes its time to say so."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.asked = 0
+        self.ahead = timedelta(hours=1)
+        self.takes = timedelta(0)
+
+    async def now(self) -> datetime:
+        self.asked += 1
+        told = self._clock.now() + self.ahead
+        self._clock.advance(self.takes)
+        return told
+
+    async def entry(self, account: AccountId, operation: str, key: str) -> LedgerEntry | None:
+        raise NotImplementedError
+
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[LedgerEntry]:
+        raise NotImplementedError
+
+    async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
+        raise NotImplementedError
+
+
+async def test_the_time_is_asked_for_once_and_then_carried_on() -> None:
+    clock = ManualClock()
+    ledger = LedgerOfTimes(clock)
+    checked: Ledger = ledger
+    database_clock = DatabaseClock(checked, clock)
+    assert await database_clock.now() == START + timedelta(hours=1)
+    clock.advance(timedelta(seconds=7))
+    assert await database_clock.now() == START + timedelta(hours=1, seconds=7)
+    assert ledger.asked == 1
+
+
+async def test_a_slow_answer_makes_it_late_and_never_early() -> None:
+    clock = ManualClock()
+    ledger = LedgerOfTimes(clock)
+    ledger.takes = timedelta(seconds=0.5)
+    assert await DatabaseClock(ledger, clock).now() == START + timedelta(hours=1)
+
+
+async def test_a_very_slow_answer_does_not_replace_a_better_one() -> None:
+    clock = ManualClock()
+    ledger = LedgerOfTimes(clock)
+    database_clock = DatabaseClock(ledger, clock)
+    await database_clock.look()
+    ledger.takes = timedelta(seconds=20)
+    assert await database_clock.look() == START + timedelta(hours=1, seconds=20)
+
+
+async def test_a_step_of_the_databases_own_clock_is_followed() -> None:
+    clock = ManualClock()
+    ledger = LedgerOfTimes(clock)
+    database_clock = DatabaseClock(ledger, clock)
+    await database_clock.look()
+    ledger.ahead = timedelta(0)
+    assert await database_clock.look() == START
