@@ -90,15 +90,7 @@ def story() -> list[Change]:
     said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
     refused = decisions.record_refused(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
-    result = events.ResultFact(
-        operation=PLACE_ORDER,
-        key=key,
-        status="succeeded",
-        http_status=200,
-        response="{}",
-        result_digest=digest({}),
-        version=2,
-    )
+    result = decisions.record_result(ledger, 200, "{}", digest({}))
     cut = events.event(
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )
@@ -113,7 +105,7 @@ def story() -> list[Change]:
         decided,
         decisions.unmatched_report(report),
         Change(events=(cut,)),
-        Change(events=(events.event("ResultRecorded", ACCOUNT, ORDER_ID, result),)),
+        result,
         bare,
         refused,
     ]

@@ -84,6 +84,7 @@ class Desks:
             metrics=metrics,
         )
         self.do_orders = DoDesk(
+            journal=database.journal,
             commit=sequencer.offer,
             queries=database.queries,
             ledger=database.ledger,

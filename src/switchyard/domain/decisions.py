@@ -16,6 +16,7 @@ from switchyard.domain.events import (
     EventType,
     OrderFact,
     Quote,
+    ResultFact,
     event,
     key_fact,
     outbox_fact,
@@ -78,7 +79,7 @@ def accept(
         order=snapshot(order),
         outbox=(outbox_fact(row),),
         venue_client_id=venue_client_id,
-        idempotency=None if ledger is None else key_fact(ledger),
+        idempotency=None if ledger is None else key_fact(ledger, now),
         quote=quote,
     )
     return Change(
@@ -184,6 +185,28 @@ def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, no
     )
     said = event("OperatorDecision", order.account_id, order.order_id, fact)
     return msgspec.structs.replace(settled, events=(said,))
+
+
+def record_result(entry: LedgerEntry, http_status: int, response: str, result_digest: str) -> Change:
+    """Keep the final answer to a request beside its key, for whoever repeats it."""
+    kept = msgspec.structs.replace(
+        entry,
+        status="succeeded" if http_status < 400 else "failed",
+        http_status=http_status,
+        response_payload_json=response,
+        result_digest=result_digest,
+        version=entry.version + 1,
+    )
+    fact = ResultFact(
+        operation=kept.operation,
+        key=kept.idempotency_key,
+        status=kept.status,
+        http_status=http_status,
+        response=response,
+        result_digest=result_digest,
+        version=kept.version,
+    )
+    return Change(events=(event("ResultRecorded", kept.account_id, kept.order_id, fact),), ledger=(kept,))
 
 
 def request_cancel(state: OrderState, now: datetime) -> Change | None:

@@ -1,6 +1,6 @@
 """The Do-Layer's order: `OrderRequest v1.1` as it is asked for, `ExecResult v1` as it is answered (seed 000)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -9,14 +9,31 @@ import msgspec
 
 from switchyard.domain.canonical import digest
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.events import JournalEvent, ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.lifecycle import Status
-from switchyard.domain.money import EXACT, average, canonical, plain, positive_amount
-from switchyard.domain.orders import LABEL_LENGTH_MAX, Order, OrderRequest, Side, average_price, check_label, checked
+from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
+from switchyard.domain.orders import (
+    LABEL_LENGTH_MAX,
+    Order,
+    OrderRequest,
+    Side,
+    average_price,
+    check_label,
+    checked,
+    is_proven_unsent,
+)
 
 DO_ORDER = "do.order"
 ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired", "unknown"]
+
+FailureCode = Literal["BROKER_REJECTED", "BROKER_DOWN", "BROKER_TIMEOUT"]
+_MESSAGES: Mapping[FailureCode, str] = {
+    "BROKER_REJECTED": "the broker refused the order",
+    "BROKER_DOWN": "the broker could not be reached and the order was not sent: repeat with the same key",
+    "BROKER_TIMEOUT": "the broker did not answer in time: repeat with the same key to learn what became of it",
+}
 
 # What a client is told of an order's state; what is on its way counts as accepted.
 _RESULT_STATUS: Mapping[Status, ResultStatus] = {
@@ -71,6 +88,24 @@ class DoFill(msgspec.Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class ExecFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """Why there is no result to show; the body of an error, but for its HTTP status."""
+
+    error: FailureCode
+    message: str
+    order_id: str
+    idempotency_key: str
+    reason_code: str | None
+    trace_id: str | None
+
+    @property
+    def http_status(self) -> int:
+        """A refusal is the caller's matter, and a conflict where the broker calls it one."""
+        if self.error == "BROKER_REJECTED":
+            return 409 if (self.reason_code or "").startswith("CONFLICT") else 400
+        return 504 if self.error == "BROKER_TIMEOUT" else 503
+
+
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the order so far; quantities in lots, as they were asked for."""
 
@@ -110,12 +145,16 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
     instrument = catalogue.listed(request.instrument)
     if instrument is None:
         raise InvalidField("instrument", "is not one of the instruments that may be traded")
-    lots = positive_amount(request.qty, "qty")
+    units = canonical(EXACT.multiply(positive_amount(request.qty, "qty"), instrument.lot))
+    if not is_multiple(units, instrument.step):
+        raise InvalidField(
+            "qty", f"must be a multiple of {plain(instrument.step)} units (a lot has {plain(instrument.lot)})"
+        )
     asked = OrderRequest(
         symbol=request.instrument,
         side=request.side,
         type="MARKET" if request.price is None else "LIMIT",
-        qty=canonical(EXACT.multiply(lots, instrument.lot)),
+        qty=units,
         price=request.price,
         time_in_force=request.time_in_force,
         client_order_id=request.order_id,
@@ -124,44 +163,86 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
     return checked(asked, catalogue)
 
 
-def exec_result(
-    request: DoOrderRequest, order: Order, fills: Sequence[DoFill], instrument: Instrument, *, trace_id: str | None
-) -> ExecResult:
-    """The order as the Do-Layer's client sees it."""
-    return ExecResult(
+def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> ExecFailure | None:
+    """The error that the order's state is for its client; none where there is a result to show."""
+    code: FailureCode
+    if is_proven_unsent(order):
+        code = "BROKER_TIMEOUT" if order.reason == "BROKER_TIMEOUT" else "BROKER_DOWN"
+    elif order.status == "REJECTED" and not order.filled_qty:
+        code = "BROKER_REJECTED"
+    elif order.status == "UNKNOWN" and is_first:
+        code = "BROKER_TIMEOUT"
+    else:
+        return None
+    return ExecFailure(
+        error=code,
+        message=_MESSAGES[code],
         order_id=request.order_id,
         idempotency_key=request.idempotency_key,
-        status=_RESULT_STATUS[order.status],
-        broker_order_id=order.venue_order_id,
-        accepted_at=order.accepted_at,
-        filled_qty=lots_of(order.filled_qty, instrument),
-        avg_price=average_price(order),
-        fills=tuple(fills),
         reason_code=order.reason,
-        trace_id=trace_id,
+        trace_id=request.trace_id,
     )
 
 
-def lots_of(units: Decimal, instrument: Instrument) -> Decimal:
-    """A quantity of units in lots."""
-    return average(units, instrument.lot)
+def exec_result(
+    request: DoOrderRequest, order: Order, events: Sequence[JournalEvent], instrument: Instrument
+) -> ExecResult:
+    """The order as the Do-Layer's client sees it; of the order's events those that were fills are shown."""
+    status = _RESULT_STATUS[order.status]
+    return ExecResult(
+        order_id=request.order_id,
+        idempotency_key=request.idempotency_key,
+        status="partially_filled" if status == "accepted" and order.filled_qty else status,
+        broker_order_id=order.venue_order_id,
+        accepted_at=order.accepted_at,
+        filled_qty=_lots(order.filled_qty, instrument),
+        avg_price=average_price(order),
+        fills=tuple(_fills(order, events, instrument)),
+        reason_code=order.reason,
+        trace_id=request.trace_id,
+    )
 
 
-def result_digest(result: ExecResult) -> str:
+def result_digest(result: ExecResult | ExecFailure) -> str:
     """The digest of what the result says of the order, whoever asked for it."""
-    fields = {name: _plain(getattr(result, name)) for name in ExecResult.__struct_fields__ if name != "trace_id"}
-    return digest(fields)
+    # Built-in types but for decimals, which have one canonical form; `digest` itself passes over trace_id.
+    return digest(msgspec.to_builtins(result, builtin_types=(Decimal,)))
 
 
-def _plain(value: object) -> object:
-    match value:
-        case Decimal():
-            return plain(value)
-        case datetime():
-            return value.isoformat()
-        case tuple():
-            return [_plain(item) for item in value]
-        case DoFill():
-            return {name: _plain(getattr(value, name)) for name in DoFill.__struct_fields__}
-        case _:
-            return value
+class _Moved(msgspec.Struct):
+    version: int
+
+
+class _Data(msgspec.Struct):
+    order: _Moved
+
+
+class _Line(msgspec.Struct):
+    data: _Data
+
+
+class _ReportLine(msgspec.Struct):
+    data: ReportFact
+
+
+_line = msgspec.json.Decoder(_Line)
+_report_line = msgspec.json.Decoder(_ReportLine)
+
+
+def _fills(order: Order, events: Sequence[JournalEvent], instrument: Instrument) -> Iterator[DoFill]:
+    """The fills that have made the order what it is here: the events may have been read a moment later."""
+    report: ReportFact | None = None
+    for event in events:
+        if event.type == "ExecutionReport":
+            report = _report_line.decode(event.text + "}").data
+        elif event.type == "OrderUpdated" and report is not None:  # what the report has made of the order
+            if _line.decode(event.text + "}").data.order.version > order.version:
+                return
+            if report.last_qty:
+                qty = _lots(report.last_qty, instrument)
+                yield DoFill(exec_id=report.exec_id, qty=qty, price=report.last_price, at=report.at)
+            report = None
+
+
+def _lots(units: Decimal, instrument: Instrument) -> Decimal:
+    return average(units, instrument.lot)

@@ -61,7 +61,7 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     digest: str
     expires_at: datetime
     created_at: datetime | None = None
-    """By the database's clock, where that decides; else the order's own."""
+    """When the request came, by the database's clock where that decides; none: when the order was accepted."""
     version: int | None = None
     """Of the ledger's row; none in lines from before it was counted: the generation and one."""
 
@@ -203,14 +203,15 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
     )
 
 
-def key_fact(entry: LedgerEntry) -> KeyFact:
-    """What `OrderAccepted` says of the key."""
+def key_fact(entry: LedgerEntry, accepted_at: datetime) -> KeyFact:
+    """What the `OrderAccepted` of an order says of its key."""
     return KeyFact(
         operation=entry.operation,
         key=entry.idempotency_key,
         generation=entry.generation,
         digest=entry.request_digest,
         expires_at=entry.expires_at,
+        created_at=None if entry.created_at == accepted_at else entry.created_at,
         version=entry.version,
     )
 

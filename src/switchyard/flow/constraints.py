@@ -26,7 +26,7 @@ class Constraints:
         wanted = request.risk_constraints
         if wanted.max_spread is not None:
             quote = await self._quotes.ask(venue, request.instrument)
-            if quote is None:
+            if quote is None or quote.bid <= 0:
                 raise BrokerFailed(f"{venue} gives no quote for {request.instrument}: spread unknown")
             if spread_ratio(quote) > wanted.max_spread:
                 raise ConstraintViolated("max_spread", "the market's spread is wider")

@@ -23,8 +23,9 @@ from switchyard.domain.errors import (
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
+from switchyard.domain.orders import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.auth import TokenVerifier
-from switchyard.entrypoints.http.bodies import parse_object, read_body
+from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
 from switchyard.flow.do_order import DoAnswer, DoDesk
 from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
@@ -84,11 +85,16 @@ class DoOrders:
         told = _Told()
         try:
             answer = await self._place(request, told)
-            headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
-            response = Response(answer.body, answer.http_status, headers, "application/json")
+            response = _shown(answer)
             status, reason = answer.result_status, answer.reason_code
         except SwitchyardError as error:
             response, problem = _refusal(error)
+            status, reason = problem.error, problem.reason_code
+        except ClientGone:
+            return Response(status_code=400)  # nobody reads it
+        except Exception:
+            log.exception("a request failed in an unexpected way")
+            response, problem = _refusal(None)
             status, reason = problem.error, problem.reason_code
         self._metrics.do_requests.labels(status).inc()
         log.info(
@@ -111,8 +117,7 @@ class DoOrders:
             raise InvalidKey("must be given once")
         key = told.key = checked_key(keys[0]) if keys else None
         body = parse_object(await read_body(request.receive, BODY_BYTES_MAX))
-        trace_id = body.get("trace_id")
-        told.trace_id = trace_id if isinstance(trace_id, str) else None
+        told.trace_id = _loggable(body.get("trace_id"))
         return await self._desk.place(account, body, key)
 
     def _caller(self, request: Request) -> tuple[AccountId, str]:
@@ -134,7 +139,21 @@ class _Told(msgspec.Struct):
     trace_id: str | None = None
 
 
-def _refusal(error: SwitchyardError) -> tuple[Response, DoError]:
+def _loggable(trace_id: object) -> str | None:
+    """The request is not checked yet, and a log line must not be what a caller makes of it."""
+    if isinstance(trace_id, str) and trace_id.isprintable() and len(trace_id) <= LABEL_LENGTH_MAX:
+        return trace_id
+    return None
+
+
+def _shown(answer: DoAnswer) -> Response:
+    headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
+    if answer.http_status == 503:
+        headers["Retry-After"] = str(RETRY_SECONDS)
+    return Response(answer.body, answer.http_status, headers, "application/json")
+
+
+def _refusal(error: SwitchyardError | None) -> tuple[Response, DoError]:
     headers = {}
     if isinstance(error, RequestError):
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)

@@ -1,0 +1,115 @@
+"""What a request may demand of the market and of its account's results, over real positions."""
+
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.decisions import apply_report
+from switchyard.domain.do_order import do_order_request
+from switchyard.domain.errors import BrokerFailed, ConstraintViolated
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueName
+from switchyard.domain.positions import Position
+from switchyard.flow import constraints
+from switchyard.flow.constraints import Constraints
+from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
+from tests.support.databases import Database
+from tests.support.do_order import body
+from tests.support.journal_checks import commit
+
+
+class OneQuote:
+    """ports.venue.Quotes with the same market at all times."""
+
+    def __init__(self, quote: Quote | None) -> None:
+        self._quote = quote
+
+    def quote(self, venue: VenueName, symbol: str) -> Quote | None:
+        return self._quote
+
+    async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
+        return self._quote
+
+
+async def trade(database: Database, results: Sequence[int], symbol: str = "USDJPY") -> None:
+    """Trades from flat to flat, one unit each, with these results."""
+    position: Position | None = None
+    for number, result in enumerate(results):
+        for side, price in (("BUY", 100), ("SELL", 100 + result)):
+            accepted = an_accept(symbol=symbol, side=side, qty=Decimal(1), price=Decimal(price))
+            await commit(database.journal, accepted)
+            state = state_after(accepted)
+            report = a_report(state, exec_id=f"{symbol}-{number}-{side}")
+            filled = apply_report(state, position, report, START)
+            await commit(database.journal, filled)
+            position = filled.positions[0]
+
+
+async def check(database: Database, quote: Quote | None = None, **wanted: object) -> None:
+    request = do_order_request(body("k", qty=Decimal("0.1"), risk_constraints=wanted))
+    await Constraints(database.queries, OneQuote(quote)).check(ACCOUNT, request, VENUE)
+
+
+async def test_who_never_traded_meets_every_condition_on_results(database: Database) -> None:
+    await check(database, max_dd=0, max_consecutive_loss=0)
+
+
+async def test_losses_in_a_row_are_counted_in_the_worst_symbol(database: Database) -> None:
+    await trade(database, [-1, 5, -1, -2, -3])
+    await trade(database, [-1, 2], "EURUSD")
+    await check(database, max_consecutive_loss=3)
+    with pytest.raises(ConstraintViolated) as caught:
+        await check(database, max_consecutive_loss=2)
+    assert (caught.value.reason_code, caught.value.field) == (
+        "MAX_CONSECUTIVE_LOSS",
+        "risk_constraints.max_consecutive_loss",
+    )
+    await trade(database, [1], "GBPUSD")
+    with pytest.raises(ConstraintViolated):
+        await check(database, max_consecutive_loss=2)
+
+
+async def test_a_gain_ends_the_losses(database: Database) -> None:
+    await trade(database, [-1, -2, 1])
+    await check(database, max_consecutive_loss=0)
+
+
+async def test_a_drawdown_is_a_ratio_of_the_best(database: Database) -> None:
+    await trade(database, [20, -3, 1])
+    await check(database, max_dd=Decimal("0.1"))
+    with pytest.raises(ConstraintViolated) as caught:
+        await check(database, max_dd=Decimal("0.09"))
+    assert caught.value.reason_code == "MAX_DD"
+
+
+async def test_a_loss_without_any_gain_before_is_beyond_every_ratio(database: Database) -> None:
+    await trade(database, [-1])
+    with pytest.raises(ConstraintViolated):
+        await check(database, max_dd=1000)
+
+
+async def test_positions_beyond_the_first_page_count(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constraints, "PAGE", 2)
+    for symbol in ("A", "B", "C"):
+        await trade(database, [1], symbol)
+    await check(database, max_consecutive_loss=0)
+    await trade(database, [-1], "D")
+    with pytest.raises(ConstraintViolated):
+        await check(database, max_consecutive_loss=0)
+
+
+async def test_a_spread_is_a_ratio_of_the_mid(database: Database) -> None:
+    quote = Quote(bid=Decimal("99.9"), ask=Decimal("100.1"))
+    await check(database, quote, max_spread=Decimal("0.002"))
+    with pytest.raises(ConstraintViolated) as caught:
+        await check(database, quote, max_spread=Decimal("0.0019"))
+    assert caught.value.reason_code == "MAX_SPREAD"
+
+
+@pytest.mark.parametrize("quote", [None, Quote(bid=Decimal(0), ask=Decimal(0))])
+async def test_a_market_that_nobody_knows_meets_no_spread(database: Database, quote: Quote | None) -> None:
+    with pytest.raises(BrokerFailed):
+        await check(database, quote, max_spread=1000)
+    await check(database, quote)
