@@ -10,6 +10,7 @@ from pathlib import Path
 from switchyard.domain.canonical import digest
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, ledger_entry
 from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.process import until
 
 
 async def test_a_market_order_is_answered_with_its_fills_in_lots(gateway: RunningGateway) -> None:
@@ -55,8 +56,7 @@ async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(embedded
     async def ended() -> bool:
         return bool((await do_order(embedded, "k", **RESTING)).json["status"] == "canceled")
 
-    while not await ended():
-        await asyncio.sleep(0.01)
+    await until(ended)
     assert (await ledger_entry(embedded, "k")).status == "succeeded"
 
 

@@ -6,7 +6,6 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
 from switchyard.flow.accept import OrderDesk
 from switchyard.flow.constraints import Constraints
-from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.derive import DerivedDesk
 from switchyard.flow.do_order import DoDesk
 from switchyard.flow.duplicates import DuplicateRate, DuplicateWatch
@@ -40,12 +39,11 @@ class Desks:
         metrics: Metrics,
     ) -> None:
         self.forecast = Forecast(database.queries, settings.venue_names, clock)
-        self.database_clock = DatabaseClock(database.ledger, clock)
         placing = Placing(
             journal=database.journal,
             ledger=database.ledger,
             commit=sequencer.offer,
-            database_clock=self.database_clock,
+            clock=clock,
             randomness=randomness,
         )
         routes = Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast)
@@ -62,7 +60,6 @@ class Desks:
             journal=database.journal,
             commit=sequencer.offer,
             clock=clock,
-            database_clock=self.database_clock,
             placing=placing,
             catalogue=catalogue,
             routes=routes,
@@ -79,7 +76,6 @@ class Desks:
             routes=routes,
             remembered=remembered,
             duplicates=duplicates,
-            database_clock=self.database_clock,
             clock=clock,
             metrics=metrics,
         )

@@ -26,6 +26,7 @@ from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.audit import AuditWriter
+from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.head import HeadKeeper
 from switchyard.flow.lanes import HeldLanes
@@ -86,7 +87,9 @@ class Engine:
     def __init__(self, settings: Settings, role: Role, database: Database) -> None:
         self.settings = settings
         self.queries = database.queries
-        self.clock = SystemClock()
+        self.wall_clock = SystemClock()
+        """For what people and other systems date, such as tokens."""
+        self.clock = DatabaseClock(database.ledger, self.wall_clock)
         self.metrics = Metrics()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
@@ -128,6 +131,9 @@ class Engine:
     async def running(self) -> AsyncIterator[None]:
         """Start the stages in the order in which they depend on each other; stop them the other way round."""
         async with AsyncExitStack() as stack:
+            await self.clock.look()
+            self._spawn("clock", self.clock.run)
+            stack.push_async_callback(self._cancel, "clock")
             self._spawn("sequencer", self.sequencer.run)
             stack.push_async_callback(self._cancel, "sequencer")
             stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)
@@ -192,8 +198,7 @@ class Engine:
         )
         stages = {
             "forecast": self.desks.forecast.run,
-            "database clock": self.desks.database_clock.run,
-            "reap": Reaper(self._database.ledger, self.desks.database_clock, self.metrics).run,
+            "reap": Reaper(self._database.ledger, self.clock, self.metrics).run,
         }
         if self.caches.cache is not None:
             stages["cache"] = self.caches.cache.run

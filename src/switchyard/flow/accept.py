@@ -15,7 +15,6 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.duplicates import DuplicateWatch
 from switchyard.flow.intents import Intent, Placed, Placing
@@ -36,7 +35,6 @@ class OrderDesk:
         journal: Journal,
         commit: Commit,
         clock: Clock,
-        database_clock: DatabaseClock,
         placing: Placing,
         catalogue: Catalogue,
         routes: Routes,
@@ -47,7 +45,6 @@ class OrderDesk:
         self._journal = journal
         self._commit = commit
         self._clock = clock
-        self._database_clock = database_clock
         self._placing = placing
         self._catalogue = catalogue
         self._routes = routes
@@ -67,7 +64,7 @@ class OrderDesk:
             operation=PLACE_ORDER,
             key=key,
             digest=digest(body),
-            created_at=await self._database_clock.now(),
+            created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
         known = await self._remembered.find(account, PLACE_ORDER, key, intent.digest)
@@ -112,7 +109,7 @@ class OrderDesk:
 
     async def _has_expired(self, taken: LedgerEntry) -> bool:
         """Past its time, and never before its order has ended."""
-        if await self._database_clock.now() < taken.expires_at:
+        if self._clock.now() < taken.expires_at:
             return False
         state = (await self._journal.load([taken.order_id])).get(taken.order_id)
         return state is None or is_final(state.order.status)

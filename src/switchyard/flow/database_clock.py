@@ -1,4 +1,8 @@
-"""The database's time in this process: gateways whose own clocks differ judge the age of a request alike."""
+"""One clock for all processes of a database: deadlines, ages and dates mean the same to each of them.
+
+A process whose own clock is off, or is set while it runs, would otherwise send orders late, let them expire at once, or
+take a key for expired that somebody else still needs.
+"""
 
 import asyncio
 from datetime import datetime, timedelta
@@ -13,7 +17,7 @@ ROUND_TRIP_SECONDS_MAX = 1.0
 
 
 class DatabaseClock:
-    """The time that the database told, carried on by this process's monotonic clock."""
+    """ports.clock.Clock: the time that the database told, carried on by this process's monotonic clock."""
 
     def __init__(self, ledger: Ledger, clock: Clock) -> None:
         self._ledger = ledger
@@ -35,12 +39,15 @@ class DatabaseClock:
         heard = self._clock.monotonic()
         if self._told is None or heard - asked <= ROUND_TRIP_SECONDS_MAX:
             self._told = (now, heard)
-        return self._carried(self._told)
+        return self.now()
 
-    async def now(self) -> datetime:
-        """The database's time; asks only where it was never told."""
-        return await self.look() if self._told is None else self._carried(self._told)
-
-    def _carried(self, told: tuple[datetime, float]) -> datetime:
-        now, heard = told
+    def now(self) -> datetime:
+        """The database's time; this process's own where it was never told, which is before the first stage starts."""
+        if self._told is None:
+            return self._clock.now()
+        now, heard = self._told
         return now + timedelta(seconds=self._clock.monotonic() - heard)
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return self._clock.monotonic()

@@ -21,7 +21,6 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, checked, is_proven_unsent
 from switchyard.flow.accept import order_request
-from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.duplicates import DuplicateWatch
 from switchyard.flow.intents import Intent, Placed, Placing
 from switchyard.flow.metrics import Metrics
@@ -67,7 +66,6 @@ class DerivedDesk:
         routes: Routes,
         remembered: Remembered,
         duplicates: DuplicateWatch,
-        database_clock: DatabaseClock,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -80,7 +78,6 @@ class DerivedDesk:
         self._routes = routes
         self._remembered = remembered
         self._duplicates = duplicates
-        self._database_clock = database_clock
         self._clock = clock
         self._metrics = metrics
 
@@ -94,7 +91,7 @@ class DerivedDesk:
             operation=DERIVED,
             key=derived + content.removeprefix("sha256:")[:CONTENT_LENGTH],
             digest=content,
-            created_at=await self._database_clock.now(),
+            created_at=self._clock.now(),
             # As long as a repeat is recognised, the ledger must have what it repeats.
             ttl=max(self._settings.cache.ttl, self._resolution),
         )

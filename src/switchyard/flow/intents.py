@@ -20,9 +20,8 @@ from switchyard.domain.ids import (
     venue_client_id,
 )
 from switchyard.domain.orders import OrderRequest
-from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.decide import Commit
-from switchyard.ports.clock import Randomness
+from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger import Ledger
 
@@ -82,20 +81,19 @@ class Placing:
         journal: Journal,
         ledger: Ledger,
         commit: Commit,
-        database_clock: DatabaseClock,
+        clock: Clock,
         randomness: Randomness,
     ) -> None:
         self._journal = journal
         self._ledger = ledger
         self._commit = commit
-        # Orders are dated by one clock for all gateways: a deadline counts from there, and workers judge it.
-        self._database_clock = database_clock
+        self._clock = clock
         self._randomness = randomness
 
     async def place(self, account: AccountId, request: OrderRequest, to: Destination) -> Placed:
         """Write an order that nothing but its own id identifies."""
         for _ in range(TRIES_MAX):
-            now = await self._database_clock.now()
+            now = self._clock.now()
             made = self._fresh_id(now)
             client_id = venue_client_id(account, "", None, 0, made)
             change = decisions.accept(
@@ -120,7 +118,7 @@ class Placing:
         generation, version = 0, 1
         before: LedgerEntry | None = None
         for _ in range(TRIES_MAX):
-            now = await self._database_clock.now()
+            now = self._clock.now()
             entry = self._entry(intent, generation, version, self._fresh_id(now))
             change = decisions.accept(
                 request,

@@ -4,8 +4,8 @@ import asyncio
 
 import structlog
 
-from switchyard.flow.database_clock import DatabaseClock
 from switchyard.flow.metrics import Metrics
+from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger, LedgerKey
 
 log = structlog.get_logger()
@@ -20,10 +20,10 @@ REST_SECONDS = 60.0
 class Reaper:
     """Walks through the ledger again and again."""
 
-    def __init__(self, ledger: Ledger, database_clock: DatabaseClock, metrics: Metrics) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock, metrics: Metrics) -> None:
         self._ledger = ledger
         # A gateway whose own clock is an hour ahead must not take away keys that are still needed.
-        self._database_clock = database_clock
+        self._clock = clock
         self._metrics = metrics
         self._after: LedgerKey | None = None
 
@@ -35,7 +35,7 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Look at one page; returns how many keys were removed."""
-        reaped = await self._ledger.reap(await self._database_clock.now(), self._after, PAGE)
+        reaped = await self._ledger.reap(self._clock.now(), self._after, PAGE)
         self._after = reaped.after
         if reaped.count:
             self._metrics.reaped.inc(reaped.count)

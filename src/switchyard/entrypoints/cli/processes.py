@@ -120,7 +120,7 @@ def _welcome(settings: Settings, engine: "Engine", url: str) -> None:
     token = issue_token(
         jwt_secret(settings),
         FIRST_ACCOUNT,
-        clock=engine.clock,
+        clock=engine.wall_clock,
         ttl=FIRST_TOKEN_TTL,
         audience=settings.jwt_audience,
         issuer=settings.jwt_issuer,

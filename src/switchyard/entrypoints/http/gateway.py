@@ -234,7 +234,7 @@ class Gateway:
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     """The application over a running engine."""
     tokens = TokenVerifier(
-        jwt_secret(settings), clock=engine.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
+        jwt_secret(settings), clock=engine.wall_clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
     )
     return Gateway(
         desks=engine.desks,
