@@ -245,6 +245,22 @@ async def test_nothing_is_declared_that_the_adapter_does_not_do(venue: Venue) ->
     assert promised.execution_ids == "venue"
 
 
+async def test_the_null_venue_can_let_orders_rest_until_they_are_cancelled() -> None:
+    venue = NullVenue(clock=ManualClock(), fills=False)
+    answer = await venue.submit(an_order("one"))
+    await venue.submit(an_order("two"))
+    assert isinstance(answer, Accepted)
+    assert [(found.venue_client_id, found.status) for found in await venue.open_orders()] == [
+        ("one", "WORKING"),
+        ("two", "WORKING"),
+    ]
+    assert await venue.cancel(an_order("one")) == answer
+    assert await venue.cancel(an_order("one")) == answer
+    assert [found.venue_client_id for found in await venue.open_orders()] == ["two"]
+    [report] = (await venue.reports(0, 100)).reports
+    assert (report.venue_client_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
+
+
 async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
     venue = NullVenue(clock=ManualClock(), kept_max=3)
     for number in range(5):

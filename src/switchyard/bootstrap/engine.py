@@ -210,8 +210,9 @@ class Engine:
         for venue_settings in self.settings.venues:
             if self._role == "gateway" and not venue_settings.url.startswith("http"):
                 continue  # it lives in the worker's process; a broker can be asked for its market from here too
-            if venue_settings.url == "null:":
-                self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock)
+            if venue_settings.url in ("null:", "null:resting"):
+                fills = venue_settings.url == "null:"
+                self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock, fills=fills)
                 continue
             venue = (
                 self._paper_exchange(venue_settings) if venue_settings.url == "paper:" else self._broker(venue_settings)

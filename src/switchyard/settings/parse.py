@@ -96,8 +96,8 @@ def routes(value: str) -> Mapping[str, VenueName]:
 
 def venue_url(value: str) -> str:
     """Where a venue is."""
-    if value not in ("paper:", "null:") and not value.startswith(("http://", "https://")):
-        raise ValueError("must be paper:, null: or http://host:port")
+    if value not in ("paper:", "null:", "null:resting") and not value.startswith(("http://", "https://")):
+        raise ValueError("must be paper:, null:, null:resting or http://host:port")
     return value.rstrip("/")
 
 

@@ -81,7 +81,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 # Per venue, with the venue's name in capitals behind it.
 VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
-            "`paper:` the paper exchange; `http://host:port` a broker; `null:` in memory, fills everything, for benchmarks."),
+            "`paper:` the paper exchange; `http://host:port` a broker; `null:` in memory, fills everything, for benchmarks; `null:resting` the same, fills nothing."),
     Setting("VENUE_DEDUPE_", "dedupe", "open_only", parse.choice("forever", "open_only", "ttl", "none"),
             "Broker: for how long it recognises a repeated client order id; `none`: neither that nor lookup."),
     Setting("VENUE_LOOKUP_", "lookup", "all", parse.choice("none", "open", "all"),

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Literal
+
+import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientId, VenueName, ulid
-from switchyard.domain.money import ONE
+from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
@@ -28,7 +31,7 @@ NULL = VenueName("null")
 
 
 class NullVenue:
-    """Accepts everything and fills it at once: at its limit, or at one fixed price.
+    """Accepts everything and fills it at once (at its limit, or at one fixed price), or lets it rest until a cancel.
 
     It keeps the newest `kept_max` orders and reports in memory and forgets the others, so within that window a
     repeated client order id is recognised and the reports have no gap.
@@ -40,6 +43,7 @@ class NullVenue:
         *,
         clock: Clock,
         price: Decimal = ONE,
+        fills: bool = True,
         kept_max: int = KEPT_MAX,
     ) -> None:
         self._name = name
@@ -47,10 +51,12 @@ class NullVenue:
         self._prefix = f"{name}-{ulid(int(clock.now().timestamp() * 1000), 0)[:10]}"
         self._clock = clock
         self._price = price
+        self._fills = fills
         self._kept_max = kept_max
         self._orders: dict[VenueClientId, VenueOrder] = {}
         self._recent = RecentReports(kept_max)
-        self._count = 0
+        self._order_count = 0
+        self._report_count = 0
 
     @property
     def name(self) -> VenueName:
@@ -63,42 +69,52 @@ class NullVenue:
         return Capabilities(dedupe="forever", lookup="all")
 
     async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
-        """Fill the order, once."""
+        """Take the order, once."""
         known = self._orders.get(order.venue_client_id)
         if known is not None:
             return Accepted(known.venue_order_id)
-        self._count += 1
-        venue_order_id = f"{self._prefix}-{self._count}"
-        price = order.price if order.price is not None else self._price
-        fill = self._fill(order, venue_order_id, price)
+        self._order_count += 1
+        venue_order_id = f"{self._prefix}-{self._order_count}"
         if len(self._orders) >= self._kept_max:
             del self._orders[next(iter(self._orders))]
-        self._orders[order.venue_client_id] = VenueOrder(
+        taken = VenueOrder(
             venue_client_id=order.venue_client_id,
             venue_order_id=venue_order_id,
-            status="FILLED",
-            filled_qty=order.qty,
-            fills=(VenueFill(exec_id=fill.exec_id, qty=order.qty, price=price, at=fill.at),),
+            status="WORKING",
+            filled_qty=ZERO,
         )
-        self._recent.publish([fill], self._count)
+        if self._fills:
+            price = self._price if order.price is None else order.price
+            report = self._report(taken, "FILLED", order.qty, price)
+            fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
+            taken = msgspec.structs.replace(taken, status="FILLED", filled_qty=order.qty, fills=(fill,))
+        self._orders[order.venue_client_id] = taken
         return Accepted(venue_order_id)
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Refuse: whatever is here is filled."""
-        return VenueRefused("ORDER_FINAL" if order.venue_client_id in self._orders else "UNKNOWN_ORDER")
+        """Drop an order that rests; a repeated cancel is harmless."""
+        known = self._orders.get(order.venue_client_id)
+        if known is None:
+            return VenueRefused("UNKNOWN_ORDER")
+        if known.status == "FILLED":
+            return VenueRefused("ORDER_FINAL")
+        if known.status == "WORKING":
+            self._orders[order.venue_client_id] = msgspec.structs.replace(known, status="CANCELED")
+            self._report(known, "CANCELED")
+        return Accepted(known.venue_order_id)
 
     async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
         """The order, if it is still remembered."""
         return self._orders.get(client_id)
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """None: whatever is here is filled."""
-        return ()
+        """Those that rest."""
+        return [order for order in self._orders.values() if order.status == "WORKING"]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """The next reports; a reader that fell out of the window continues at its beginning."""
         await self._recent.wait(after)
-        page = self._recent.page(after, limit) or self._recent.page(self._count - self._kept_max, limit)
+        page = self._recent.page(after, limit) or self._recent.page(self._report_count - self._kept_max, limit)
         assert page is not None
         return page
 
@@ -110,15 +126,20 @@ class NullVenue:
         """The market right now, or none where the venue has none; raises VenueUnavailable."""
         return self.quote(symbol)
 
-    def _fill(self, order: Order, venue_order_id: str, price: Decimal) -> ExecutionReport:
-        return ExecutionReport(
-            exec_id=f"{venue_order_id}-1",
+    def _report(
+        self, order: VenueOrder, status: Literal["FILLED", "CANCELED"], qty: Decimal = ZERO, price: Decimal | None = None
+    ) -> ExecutionReport:
+        self._report_count += 1
+        report = ExecutionReport(
+            exec_id=f"{order.venue_order_id}-1",
             venue=self._name,
             venue_client_id=order.venue_client_id,
-            venue_order_id=venue_order_id,
-            status="FILLED",
-            last_qty=order.qty,
+            venue_order_id=order.venue_order_id,
+            status=status,
+            last_qty=qty,
             last_price=price,
-            filled_qty_total=order.qty,
+            filled_qty_total=qty,
             at=self._clock.now(),
         )
+        self._recent.publish([report], self._report_count)
+        return report
