@@ -25,15 +25,21 @@ def machine_facts(folder: Path) -> dict[str, str]:
     if disk in ("tmpfs", "ramfs"):
         raise BenchError("temporary files are in memory, nothing would be durable: set TMPDIR to a folder on a disk")
     p50_ms, p99_ms = fsync_latency(folder)
-    # wrk prints its version together with its usage, and ends with 1.
-    wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
     return {
         "machine": f"{os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.release()}",
         "software": f"Python {platform.python_version()}, uvicorn {version('uvicorn')}, uvloop {version('uvloop')}",
-        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
-        "load": f"wrk {wrk.split()[1] if wrk else '?'}, one thread, on the same machine",
         "SQLite": apsw.sqlite_lib_version(),
         "fsync": f"{p50_ms:.2f} ms p50, {p99_ms:.2f} ms p99 ({FSYNC_ROUNDS} appends of {FSYNC_BYTES} bytes, {disk})",
+    }
+
+
+def load_facts() -> dict[str, str]:
+    """What the orders over HTTP are posted with, and the peer that takes them too."""
+    # wrk prints its version together with its usage, and ends with 1.
+    wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
+    return {
+        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
+        "load": f"wrk {wrk.split()[1] if wrk else '?'}, one thread, on the same machine",
     }
 
 

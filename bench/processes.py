@@ -13,6 +13,7 @@ from pathlib import Path
 START_SECONDS_MAX = 30.0
 # A server may have a full queue to write when it is told to end.
 STOP_SECONDS_MAX = 15.0
+LOG = "process.log"
 LOG_TAIL_LINES = 40
 # Nothing else is inherited: a setting left in the caller's shell must not change what is measured.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
@@ -32,25 +33,36 @@ def free_port() -> int:
 @contextmanager
 def serving(command: Sequence[str], environment: Mapping[str, str], folder: Path, port: int) -> Iterator[str]:
     """Run the command until the block ends; yields the server's address once it answers `GET /health`."""
-    log = folder / "server.log"
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    url = f"http://127.0.0.1:{port}"
+    with running(command, environment, folder) as process:
+        _wait_until_healthy(process, f"{url}/health", folder / LOG)
+        yield url
+
+
+@contextmanager
+def running(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command until the block ends, which it must not do by itself before."""
+    log = folder / LOG
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
-            env={**inherited, **environment},
+            env=environment_of(environment),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
         )
-    url = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_healthy(process, f"{url}/health", log)
-        yield url
+        yield process
         if process.poll() is not None:
-            raise BenchError(f"the server ended by itself with {process.returncode}:\n{_tail(log)}")
+            raise BenchError(f"the process ended by itself with {process.returncode}:\n{_tail(log)}")
     finally:
         _stop(process)
+
+
+def environment_of(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process under measurement."""
+    return {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(own)
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -127,7 +127,11 @@ class NullVenue:
         return self.quote(symbol)
 
     def _report(
-        self, order: VenueOrder, status: Literal["FILLED", "CANCELED"], qty: Decimal = ZERO, price: Decimal | None = None
+        self,
+        order: VenueOrder,
+        status: Literal["FILLED", "CANCELED"],
+        qty: Decimal = ZERO,
+        price: Decimal | None = None,
     ) -> ExecutionReport:
         self._report_count += 1
         report = ExecutionReport(

@@ -1,0 +1,89 @@
+"""The queues that are compared: how each is filled and worked off, and what it wrote down about that itself."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Literal
+
+from bench.contenders import ROOT, SWITCHYARD
+from bench.drain import with_pgqueuer, with_procrastinate
+from bench.drain.jobs import URL_VARIABLE
+
+QueueName = Literal["Switchyard", "Switchyard, filled", "PgQueuer", "Procrastinate"]
+# Send slots, OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM: in flight as many as PgQueuer has with two of its batches.
+BATCH_SIZE, PARALLELISM = 256, 4
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One contender. Its own log tells when the first row left and the last one was finished, to the transaction."""
+
+    name: QueueName
+    setup: str
+    fill: list[str]
+    work: list[str]
+    left: str
+    """SQL: how many rows are not finished yet."""
+    done: str
+    """SQL: when the first row was taken, when the last one was finished, and how many were."""
+    extra: Mapping[str, str]
+
+    def environment(self, folder: Path, database_url: str) -> dict[str, str]:
+        shared = {"PYTHONPATH": str(ROOT), URL_VARIABLE: database_url}
+        own = {"SWITCHYARD_DATABASE_URL": database_url, "SWITCHYARD_DATA_DIR": str(folder)} if self.extra else {}
+        return shared | own | dict(self.extra)
+
+
+def switchyard(*, fills: bool) -> Queue:
+    """An acknowledgement is what a job that does nothing is elsewhere; a fill for each order comes on top."""
+    return Queue(
+        name="Switchyard, filled" if fills else "Switchyard",
+        setup=f"{BATCH_SIZE * PARALLELISM:,} at once",
+        fill=_script("switchyard"),
+        work=[str(SWITCHYARD), "worker"],
+        left="SELECT count(*) FROM orders WHERE status <> 'FILLED'"
+        if fills
+        else "SELECT count(*) FROM outbox_orders WHERE status <> 'sent'",
+        done=_done("events", "at", "type", "OrderSending", "ExecutionReport" if fills else "OrderSent"),
+        extra={
+            "VENUE_URL_SIM": "null:" if fills else "null:resting",
+            "OUTBOX_BATCH_SIZE": str(BATCH_SIZE),
+            "OUTBOX_PARALLELISM": str(PARALLELISM),
+            "SWITCHYARD_LOG_LEVEL": "warning",
+        },
+    )
+
+
+def pgqueuer() -> Queue:
+    return Queue(
+        name="PgQueuer",
+        setup=f"{version('pgqueuer')}, batches of {with_pgqueuer.BATCH_SIZE}",
+        fill=_script("pgqueuer"),
+        work=[*_script("pgqueuer"), "work"],
+        left="SELECT count(*) FROM pgqueuer",
+        done=_done("pgqueuer_log", "created", "status", "picked", "successful"),
+        extra={},
+    )
+
+
+def procrastinate() -> Queue:
+    return Queue(
+        name="Procrastinate",
+        setup=f"{version('procrastinate')}, concurrency {with_procrastinate.CONCURRENCY}",
+        fill=_script("procrastinate"),
+        work=[*_script("procrastinate"), "work"],
+        left="SELECT count(*) FROM procrastinate_jobs WHERE status <> 'succeeded'",
+        done=_done("procrastinate_events", "at", "type", "started", "succeeded"),
+        extra={},
+    )
+
+
+def _script(name: str) -> list[str]:
+    return [sys.executable, "-m", f"bench.drain.with_{name}"]
+
+
+def _done(table: str, time: str, kind: str, first: str, last: str) -> str:
+    begun, finished = (f"FILTER (WHERE {kind} = '{what}')" for what in (first, last))
+    return f"SELECT min({time}) {begun}, max({time}) {finished}, count(*) {finished} FROM {table}"

@@ -1,0 +1,37 @@
+"""Switchyard: `fill ROWS` accepts orders as a gateway does; the worker is the product's own command."""
+
+import asyncio
+import sys
+from itertools import cycle, product
+
+import msgspec
+import uvloop
+
+from bench.drain.jobs import PAYLOAD, chunks
+from switchyard.bootstrap import running_engine, upgrade_if_new
+from switchyard.domain.ids import AccountId
+from switchyard.settings import load_settings
+
+# Orders of one account and symbol leave in order, one after the other; a real house has many of both.
+ACCOUNTS = 100
+SYMBOLS = 10
+
+
+async def fill(rows: int) -> None:
+    settings = load_settings()
+    await upgrade_if_new(settings)
+    order = msgspec.json.decode(PAYLOAD) | {"price": 100}  # a whole number: these symbols are in no catalogue
+    lanes = cycle(product(range(SYMBOLS), range(ACCOUNTS)))
+    async with running_engine(settings, "gateway") as engine:
+        desk = engine.desks.orders
+        for numbers in chunks(rows):
+            await asyncio.gather(
+                *(
+                    desk.place(AccountId(f"bench-{account:03}"), order | {"symbol": f"SYMBOL{symbol}"}, f"key-{number}")
+                    for number, (symbol, account) in zip(numbers, lanes, strict=False)
+                )
+            )
+
+
+if __name__ == "__main__":
+    uvloop.run(fill(int(sys.argv[2])))
