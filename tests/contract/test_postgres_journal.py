@@ -53,6 +53,16 @@ async def test_of_two_workers_that_claim_the_same_row_one_gets_it(postgres_url: 
         await gateway.close()
 
 
+async def test_a_change_of_an_orders_status_touches_no_index(postgres_url: str) -> None:
+    # An index on it, or one whose condition names it, would be written with all the others at each step of an order.
+    connection = await asyncpg.connect(postgres_url)
+    indexes = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'orders'")
+    await connection.close()
+
+    assert len(indexes) > 1
+    assert [found["indexdef"] for found in indexes if "status" in found["indexdef"]] == []
+
+
 async def test_shards_are_journals_of_their_own(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
     await commit(database.journal, an_accept())

@@ -39,7 +39,8 @@ SELECT wanted.venue, head.created_at FROM unnest($1::text[]) AS wanted (venue) C
 # Here and below, an index holds some statuses only, and the planner knows it by their names.
 _OPEN_ORDERS = f"""
 SELECT {rows.ORDER_COLUMNS} FROM orders
-WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = $1 AND order_id > $2
+WHERE NOT is_final AND status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
+AND venue = $1 AND order_id > $2
 ORDER BY order_id LIMIT $3
 """
 _UNSETTLED = """
