@@ -11,7 +11,7 @@ from switchyard.adapters.sqlite.queries import SqliteLiveness
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.queries import Liveness
-from switchyard.ports.venue import SEND_LIMIT
+from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.process import until
 
 HERE, THERE, NEVER = WorkerId("here"), WorkerId("there"), WorkerId("never")
@@ -27,7 +27,7 @@ async def test_a_worker_of_this_process_is_alive_and_an_unknown_one_is_not(liven
 
 async def test_a_free_lock_proves_death_on_sqlite_and_a_lost_session_on_postgresql(liveness: Liveness) -> None:
     proves_death = isinstance(liveness, SqliteLiveness)
-    assert liveness.send_lingers == (timedelta() if proves_death else SEND_LIMIT)
+    assert liveness.send_lingers == (timedelta() if proves_death else TURN_LIMIT + SEND_LIMIT)
 
 
 async def test_a_worker_elsewhere_is_alive_until_its_session_ends(postgres_url: str) -> None:

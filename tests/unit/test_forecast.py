@@ -24,39 +24,81 @@ class Heads:
         return self.accepted_at
 
 
-def forecast(waited_seconds: float, clock: ManualClock) -> Forecast:
-    heads = Heads()
-    heads.accepted_at[SIM] = clock.now() - timedelta(seconds=waited_seconds)
-    return Forecast(heads, [SIM, OTHER], clock)  # type: ignore[arg-type]
+class Queue:
+    """A venue's queue as the forecast sees it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.heads = Heads()
+        self.forecast = Forecast(self.heads, [SIM, OTHER], self.clock)  # type: ignore[arg-type]
+
+    async def look(self, *, waited_seconds: float) -> None:
+        self.heads.accepted_at[SIM] = self.clock.now() - timedelta(seconds=waited_seconds)
+        await self.forecast.run_once()
+
+    async def stand_still(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+        await self.forecast.run_once()
 
 
 @pytest.mark.parametrize(
-    ("waited_seconds", "time_in_force", "is_too_slow"),
+    ("stalled_seconds", "time_in_force", "is_too_slow"),
     [(2.4, "IOC", False), (2.6, "IOC", True), (4.9, "FOK", False), (5.1, "FOK", True), (60, "GTC", False)],
 )
-async def test_the_wait_is_held_against_the_deadline(
-    waited_seconds: float, time_in_force: TimeInForce, is_too_slow: bool
+async def test_a_queue_that_stands_still_is_held_against_the_deadline(
+    stalled_seconds: float, time_in_force: TimeInForce, is_too_slow: bool
 ) -> None:
-    clock = ManualClock()
-    seen = forecast(waited_seconds, clock)
-    await seen.run_once()
-    assert seen.is_too_slow(SIM, time_in_force) == is_too_slow
-    assert not seen.is_too_slow(OTHER, time_in_force)
+    queue = Queue()
+    await queue.look(waited_seconds=0)
+    await queue.stand_still(stalled_seconds)
+    assert queue.forecast.is_too_slow(SIM, time_in_force) == is_too_slow
+    assert not queue.forecast.is_too_slow(OTHER, time_in_force)
 
 
-async def test_what_was_seen_long_ago_refuses_nobody() -> None:
-    clock = ManualClock()
-    seen = forecast(10, clock)
-    assert not seen.is_too_slow(SIM, "IOC"), "nothing was looked at yet"
-    await seen.run_once()
-    assert seen.is_too_slow(SIM, "IOC")
-    clock.advance(timedelta(seconds=STALE_SECONDS + 1))
-    assert not seen.is_too_slow(SIM, "IOC")
+async def test_an_old_backlog_that_is_worked_off_quickly_delays_nobody() -> None:
+    queue = Queue()
+    await queue.look(waited_seconds=60)
+    assert not queue.forecast.is_too_slow(SIM, "IOC"), "nobody knows yet how quickly it goes"
+    queue.clock.advance(timedelta(seconds=0.25))
+    await queue.look(waited_seconds=50)
+    assert queue.forecast.delay(SIM) == timedelta(seconds=50 / 10.25 * 0.25)
+    assert not queue.forecast.is_too_slow(SIM, "IOC")
+
+
+async def test_a_short_queue_that_hardly_moves_is_too_slow() -> None:
+    queue = Queue()
+    await queue.look(waited_seconds=1)
+    queue.clock.advance(timedelta(seconds=0.25))
+    await queue.look(waited_seconds=1.2)
+    assert queue.forecast.delay(SIM) == timedelta(seconds=6)
+    assert queue.forecast.is_too_slow(SIM, "FOK")
+
+
+async def test_a_steady_queue_delays_as_long_as_it_is() -> None:
+    queue = Queue()
+    await queue.look(waited_seconds=1)
+    queue.clock.advance(timedelta(seconds=0.25))
+    await queue.look(waited_seconds=1)
+    assert queue.forecast.delay(SIM) == timedelta(seconds=1)
+
+
+async def test_an_empty_queue_and_an_old_picture_refuse_nobody() -> None:
+    queue = Queue()
+    await queue.look(waited_seconds=0)
+    await queue.stand_still(10)
+    assert queue.forecast.is_too_slow(SIM, "IOC")
+    queue.clock.advance(timedelta(seconds=STALE_SECONDS + 1))
+    assert not queue.forecast.is_too_slow(SIM, "IOC")
+    await queue.forecast.run_once()
+    assert queue.forecast.is_too_slow(SIM, "IOC")
+    queue.heads.accepted_at.clear()
+    await queue.forecast.run_once()
+    assert not queue.forecast.is_too_slow(SIM, "IOC")
 
 
 async def test_the_refusal_says_how_long_orders_wait() -> None:
-    clock = ManualClock()
-    seen = forecast(3, clock)
-    await seen.run_once()
-    assert str(seen.refusal(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
+    queue = Queue()
+    await queue.look(waited_seconds=0)
+    await queue.stand_still(3)
+    assert str(queue.forecast.refusal(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
     assert QueueDelayed.reason == "QUEUE_DELAY"

@@ -33,7 +33,7 @@ async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None
 
     async def send(name: str, key: str, may_leave: asyncio.Event) -> None:
         turn = turns[name]
-        await turn.come()
+        assert await turn.comes_within(60)
         await may_leave.wait()
         left.append(name)
         turn.left()
@@ -51,15 +51,21 @@ async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None
     assert left == ["b1", "a1", "a2", "a3"]
 
 
+async def test_nobody_waits_for_his_turn_for_ever() -> None:
+    line = Departures()
+    line.join("a")
+    assert not await line.join("a").comes_within(0.01)
+
+
 async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
     line = Departures()
     first, second = line.join("a"), line.join("a")
     first.left()
     first.left()
-    await second.come()
+    assert await second.comes_within(60)
     third = line.join("a")
     second.left()
-    await third.come()
+    assert await third.comes_within(60)
 
 
 async def test_lanes_beyond_the_share_are_given_up_and_not_sent_on_meanwhile() -> None:

@@ -23,6 +23,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Due, Liveness, Queries
 from switchyard.ports.venue import (
     RATE_LIMITED,
+    TURN_LIMIT,
     Accepted,
     Ambiguous,
     SendOutcome,
@@ -226,8 +227,6 @@ class Dispatcher:
             log.error("a send's outcome was not recorded", error=repr(error))
 
     async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
-        if turn is not None:
-            await turn.come()
         try:
             outcome = await self._deliver(row, state, turn)
         except Exception as error:
@@ -245,6 +244,8 @@ class Dispatcher:
         venue = self._venues[row.venue]
         if row.kind == "cancel":
             return await venue.cancel(state.order)
+        if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
+            return Unsent("STUCK_IN_LINE")
         if state.order.status != "UNKNOWN" and decisions.is_past_deadline(state.order, self._clock.now()):
             return Unsent("TOO_LATE")  # it waited for its turn too long, and nothing of it has left
         return await venue.submit(state.order, turn.left if turn is not None else unheard)

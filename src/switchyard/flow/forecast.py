@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+import msgspec
 
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.domain.errors import QueueDelayed
@@ -17,14 +19,28 @@ LOOK_SECONDS = 0.25
 STALE_SECONDS = 2.0
 
 
+class _Head(msgspec.Struct):
+    """The order at the head of a venue's queue, as long as it is the same one."""
+
+    accepted_at: datetime
+    seen_at: float
+    """When it was first seen there."""
+    delay: timedelta
+    """What somebody who joined then would have waited, by the pace at which the heads before it left."""
+
+
 class Forecast:
-    """Per venue, how long the order at the head of its queue has waited: whoever joins now waits about as long."""
+    """Per venue, how long whoever joins its queue now would wait.
+
+    While the head changes, the queue's length in time is divided by the pace at which it shortens: a backlog from
+    before a restart that is worked off quickly delays nobody. While the head stands still, the wait is no shorter.
+    """
 
     def __init__(self, queries: Queries, venues: Sequence[VenueName], clock: Clock) -> None:
         self._queries = queries
         self._venues = venues
         self._clock = clock
-        self._delays: dict[VenueName, timedelta] = {}
+        self._heads: dict[VenueName, _Head] = {}
         self._seen_at = float("-inf")
 
     async def run(self) -> None:
@@ -35,17 +51,27 @@ class Forecast:
 
     async def run_once(self) -> int:
         """Look at the heads of the queues; returns at how many somebody waits."""
-        heads = await self._queries.oldest_unsent(self._venues)
-        now = self._clock.now()
-        self._delays = {venue: now - accepted_at for venue, accepted_at in heads.items()}
+        found = await self._queries.oldest_unsent(self._venues)
         self._seen_at = self._clock.monotonic()
-        return len(heads)
+        self._heads = {venue: self._head(venue, accepted_at) for venue, accepted_at in found.items()}
+        return len(found)
+
+    def _head(self, venue: VenueName, accepted_at: datetime) -> _Head:
+        before = self._heads.get(venue)
+        if before is None:
+            return _Head(accepted_at, self._seen_at, timedelta(0))
+        if accepted_at <= before.accepted_at:
+            return before
+        shortened = accepted_at - before.accepted_at
+        left = max(self._clock.now() - accepted_at, timedelta(0))
+        return _Head(accepted_at, self._seen_at, left / shortened * timedelta(seconds=self._seen_at - before.seen_at))
 
     def delay(self, venue: VenueName) -> timedelta:
         """How long an order to this venue would wait now; zero where that is not known."""
-        if self._clock.monotonic() - self._seen_at > STALE_SECONDS:
+        head = self._heads.get(venue)
+        if head is None or self._clock.monotonic() - self._seen_at > STALE_SECONDS:
             return timedelta(0)
-        return self._delays.get(venue, timedelta(0))
+        return max(head.delay, timedelta(seconds=self._seen_at - head.seen_at))
 
     def is_too_slow(self, venue: VenueName, time_in_force: TimeInForce | None) -> bool:
         """Whether an order that wants to be filled at once would leave after its deadline."""

@@ -73,11 +73,16 @@ class Turn:
         self._before = before
         self._gone = asyncio.Event()
 
-    async def come(self) -> None:
-        """Wait until whoever stands before has left."""
-        if self._before is not None:
-            await self._before.wait()
-            self._before = None
+    async def comes_within(self, seconds: float) -> bool:
+        """Wait until whoever stands before has left, at most so long."""
+        if self._before is None or self._before.is_set():
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._before.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def left(self) -> None:
         """Nothing holds back the next one any more; called as often as one likes."""

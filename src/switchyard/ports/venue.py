@@ -19,6 +19,8 @@ Lookup = Literal["none", "open", "all"]
 # The longest that a `submit` or `cancel` may take to put its bytes on the wire and hear of them: 2 s to connect, 5 s to
 # be answered. What is sent in place of a worker that merely looks dead waits for this, so no adapter may exceed it.
 SEND_LIMIT: Final = timedelta(seconds=7)
+# The longest that a committed attempt may wait for the one before it in its line to leave; as long as connecting takes.
+TURN_LIMIT: Final = timedelta(seconds=2)
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from switchyard.adapters.postgres.connection import FAILED, Connection, Reader
 from switchyard.adapters.postgres.standing import StandingConnection
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.venue import SEND_LIMIT
+from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 
 # Whoever only asks `dead` has the lock for a moment; one that is not free by then has a holder.
 PATIENCE_SECONDS = 1
@@ -37,8 +37,8 @@ class PostgresLiveness:
 
     @property
     def send_lingers(self) -> timedelta:
-        """As long as any send may take: a free lock proves that the session is gone, not the process."""
-        return SEND_LIMIT
+        """As long as any attempt may take: a free lock proves that the session is gone, not the process."""
+        return TURN_LIMIT + SEND_LIMIT
 
     async def hold(self, worker: WorkerId) -> None:
         """Be alive under this name until the process ends; raises AlreadyRunning when another process is."""
