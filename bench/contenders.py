@@ -41,7 +41,9 @@ def peer(folder: Path, secret: str, database_url: str) -> Contender:
     return Contender(folder, port, _uvicorn("bench.peer.app:app", port), environment, PostgresStore(database_url))
 
 
-def switchyard(folder: Path, secret: str, database_url: str | None, *, worker: bool) -> Contender:
+def switchyard(
+    folder: Path, secret: str, database_url: str | None, redis_url: str | None = None, *, worker: bool
+) -> Contender:
     """The product, on SQLite in the folder or on PostgreSQL; without its worker it only accepts."""
     port = free_port()
     data = folder / "data"
@@ -57,6 +59,8 @@ def switchyard(folder: Path, secret: str, database_url: str | None, *, worker: b
     if database_url is not None:
         environment["SWITCHYARD_DATABASE_URL"] = database_url
         store = PostgresStore(database_url)
+    if redis_url is not None:
+        environment["SWITCHYARD_REDIS_URL"] = redis_url
     return Contender(folder, port, [str(SWITCHYARD), "up"], environment, store)
 
 

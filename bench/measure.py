@@ -19,6 +19,7 @@ from bench.load import PACED_CONNECTIONS, post_orders, post_orders_steadily, tok
 from bench.processes import BenchError
 from bench.report import Part, Row
 from bench.stores import count_orders, wait_until_finished
+from tests.support.redis import RedisServer
 
 WARM_UP_SECONDS = 1
 # Enough to keep groups filled, few enough that answers stay quick.
@@ -90,6 +91,10 @@ class Bench:
                 case "postgres":
                     database_url = stack.enter_context(self.new_database())
                     yield contenders.switchyard(folder, self.secret, database_url, worker=worker)
+                case "redis":
+                    database_url = stack.enter_context(self.new_database())
+                    redis_url = stack.enter_context(RedisServer()).url
+                    yield contenders.switchyard(folder, self.secret, database_url, redis_url, worker=worker)
                 case _:
                     assert_never(part)
 

@@ -7,7 +7,7 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-Part = Literal["hello", "sqlite", "postgres", "peer"]
+Part = Literal["hello", "sqlite", "postgres", "redis", "peer"]
 Kind = Literal[
     "accept",  # posted as fast as the server answers
     "end to end",  # the same, until every order has reached its end
@@ -18,12 +18,15 @@ NAMES: Mapping[Part, str] = {
     "hello": "hello (bare server)",
     "sqlite": "Switchyard on SQLite",
     "postgres": "Switchyard on PostgreSQL",
+    "redis": "Switchyard on PostgreSQL, with Redis",
     "peer": "peer (FastAPI + asyncpg)",
 }
 HEADINGS = ("server", "measured", "connections", "per second", "p50 ms", "p99 ms", "× hello", "× peer")
 
 HELLO_RATIO_MIN = 0.5
 PEER_RATIO_MIN = 8.0
+# What a cache may cost orders that are no repeats, and so gain nothing by it.
+CACHED_RATIO_MIN = 0.95
 LATENCY_MS_MAX = 25.0
 # With one connection there is never a second order to share a disk write with: shown, but no measure of throughput.
 JUDGED_CONNECTIONS_MIN = 2
@@ -75,6 +78,11 @@ def goals(rows: Sequence[Row]) -> Iterator[tuple[bool, str]]:
                 if ratio is not None:
                     what = f"accept at {row.connections} connections is {ratio:.2f} × {yardstick}"
                     yield ratio >= least, f"{name}: {what}, goal at least {least:g}"
+        if row.kind == "accept" and row.part == "redis" and row.connections >= JUDGED_CONNECTIONS_MIN:
+            ratio = _ratio(row, "postgres", rows)
+            if ratio is not None:
+                what = f"accept at {row.connections} connections is {ratio:.2f} × without"
+                yield ratio >= CACHED_RATIO_MIN, f"{name}: {what}, goal at least {CACHED_RATIO_MIN:g}"
         if row.kind == "half load" and row.p99_ms is not None:
             # The goal speaks of accepted to sent, which lies within accepted to final: meeting this is enough.
             what = f"accepted to final at half load has p99 {row.p99_ms:.1f} ms"

@@ -90,9 +90,10 @@ class Engine:
     def __init__(self, settings: Settings, role: Role, database: Database) -> None:
         self.settings = settings
         self.queries = database.queries
+        self.ledger = database.ledger
         self.wall_clock = SystemClock()
         """For what people and other systems date, such as tokens."""
-        self.clock = DatabaseClock(database.ledger, self.wall_clock)
+        self.clock = DatabaseClock(self.ledger, self.wall_clock)
         self.metrics = Metrics()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
@@ -201,7 +202,7 @@ class Engine:
         )
         stages = {
             "forecast": self.desks.forecast.run,
-            "reap": Reaper(self._database.ledger, self.clock, self.metrics).run,
+            "reap": Reaper(self.ledger, self.clock, self.metrics).run,
         }
         if self.caches.cache is not None:
             stages["cache"] = self.caches.cache.run

@@ -1,6 +1,7 @@
 """What the stages count and measure, under the names that the specifications give."""
 
 from collections.abc import Iterator
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -52,6 +53,8 @@ class CacheMetrics:
         self.hits = PlainCounter("idempotency_cache_hits_total", "Lookups that found their entry", registry)
         self.misses = PlainCounter("idempotency_cache_misses_total", "Lookups that found none", registry)
         self.errors = Counter("idempotency_cache_errors_total", "What went wrong, by kind", ["kind"], registry=registry)
+        for kind in get_args(CacheError):
+            self.errors.labels(kind)  # an alarm needs to see it rise from 0
         self.entries = 0
         Gauge("idempotency_cache_size", "Entries in the cache", registry=registry).set_function(lambda: self.entries)
         self.tracks_hits = True

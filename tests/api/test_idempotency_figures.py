@@ -1,0 +1,133 @@
+"""What is counted about keys, under the specification's names, and the alarm about too many duplicates."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from switchyard.flow.reap import Reaper
+from tests.support.figures import figures_of
+from tests.support.gateway import Answer, RunningGateway, running_gateway
+from tests.support.process import until
+from tests.support.redis import RedisServer
+
+ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": 1000}
+
+
+async def place(gateway: RunningGateway, headers: dict[str, str], **changes: Any) -> Answer:
+    return await gateway.request("POST", "/orders", body={**ORDER, **changes}, headers=headers)
+
+
+async def figures(gateway: RunningGateway) -> dict[str, float]:
+    return figures_of((await gateway.get("/metrics", account=None)).body.decode())
+
+
+@pytest.mark.parametrize("cache", ["memory", "redis"])
+async def test_the_figures_of_the_specification_have_the_right_values(
+    tmp_path: Path, redis_server: RedisServer, cache: str
+) -> None:
+    redis_server.flush()
+    settings = {"SWITCHYARD_REDIS_URL": redis_server.url} if cache == "redis" else {}
+    async with running_gateway(tmp_path, **settings) as gateway:
+        derive = {"Idempotency-Derive": "true"}
+        first = (await place(gateway, derive)).json["orderId"]
+        await gateway.until_status(first, "FILLED")
+        repeats = 0
+
+        async def is_from_cache() -> bool:
+            nonlocal repeats
+            repeats += 1
+            return bool((await place(gateway, derive)).json["fromCache"])
+
+        await until(is_from_cache)
+        await place(gateway, {}, qty=7)
+        found = await figures(gateway)
+        assert found["orders_placed_total"] == 2
+        assert found["idempotency_duplicate_orders_prevented_total"] == repeats
+        assert found["idempotency_cache_hits_total"] == 1
+        assert found["idempotency_cache_misses_total"] == repeats
+        kinds = ("unavailable", "refused", "wrong_entry", "dropped")
+        assert {f"idempotency_cache_errors_total{{{kind}}}" for kind in kinds} <= set(found)
+        assert found["idempotency_key_generation_duration_ms_count"] == 1 + repeats
+        # A recipe of some microseconds stays below the least bound even on a busy machine, most of the time.
+        assert found["idempotency_key_generation_duration_ms_sum"] / (1 + repeats) < 10
+        assert found["idempotency_collisions_total"] == found["idempotency_expired_keys_reused_total"] == 0
+        if cache == "memory":  # Redis is counted once a minute, for all gateways
+            assert found["idempotency_cache_size"] == 1
+
+
+async def test_what_is_not_to_be_tracked_is_not(tmp_path: Path) -> None:
+    untracked = {
+        "IDEMPOTENCY_MONITORING_TRACK_CACHE_HIT_RATE": "false",
+        "IDEMPOTENCY_MONITORING_TRACK_KEY_GENERATION": "false",
+    }
+    async with running_gateway(tmp_path, **untracked) as gateway:
+        for _ in range(3):
+            await place(gateway, {"Idempotency-Derive": "true"})
+        found = await figures(gateway)
+        assert found["idempotency_cache_misses_total"] == found["idempotency_key_generation_duration_ms_count"] == 0
+        assert found["idempotency_duplicate_orders_prevented_total"] == 2
+
+
+@pytest.mark.parametrize("alerts", [True, False])
+async def test_too_many_duplicates_raise_the_alarm_once(tmp_path: Path, alerts: bool) -> None:
+    settings = {
+        "IDEMPOTENCY_MONITORING_DUPLICATE_RATE_THRESHOLD": "0.25",
+        "IDEMPOTENCY_MONITORING_ALERT_ON_HIGH_DUPLICATE_RATE": str(alerts).lower(),
+    }
+    async with running_gateway(tmp_path, **settings) as gateway:
+        with structlog.testing.capture_logs() as logs:
+            for number in range(3):
+                await place(gateway, {"Idempotency-Key": f"key-{number}"})
+            await place(gateway, {"Idempotency-Key": "key-0"})
+            assert not [line for line in logs if line["event"] == "too many duplicates"], "1 of 4 is allowed"
+            for _ in range(5):
+                await place(gateway, {"Idempotency-Key": "key-0"})
+        alarms = [line for line in logs if line["event"] == "too many duplicates"]
+        assert len(alarms) == (1 if alerts else 0)
+        for alarm in alarms:
+            assert (alarm["log_level"], alarm["duplicates"], alarm["placements"]) == ("error", 2, 5)
+
+
+async def test_duplicates_are_logged_unless_that_is_switched_off(tmp_path: Path) -> None:
+    for number, (logs_them, expected) in enumerate((("true", 1), ("false", 0))):
+        folder = tmp_path / str(number)
+        async with running_gateway(folder, IDEMPOTENCY_BEHAVIOR_LOG_DUPLICATES=logs_them) as gateway:
+            with structlog.testing.capture_logs() as logs:
+                orders = [(await place(gateway, {"Idempotency-Key": "k"})).json["orderId"] for _ in range(2)]
+            lines = [line for line in logs if line["event"] == "a duplicate made no order"]
+            assert [(line["order_id"], line["account_id"]) for line in lines] == [(orders[0], "demo")] * expected
+
+
+async def test_expired_keys_of_ended_orders_are_taken_away_and_begin_anew(
+    tmp_path: Path, engine_settings: dict[str, str]
+) -> None:
+    settings = {**engine_settings, "IDEMPOTENCY_TTL_SEC": "1"}
+    async with running_gateway(tmp_path, **settings) as gateway:
+        engine = gateway.engine
+        reaper = Reaper(engine.ledger, engine.clock, engine.metrics)
+        filled = (await place(gateway, {"Idempotency-Key": "ended"})).json["orderId"]
+        resting = (await place(gateway, {"Idempotency-Key": "rests"}, price=1)).json["orderId"]
+        await gateway.until_status(filled, "FILLED")
+        await gateway.until_status(resting, "WORKING")
+        removed = 0
+
+        async def is_removed() -> bool:
+            nonlocal removed
+            removed += await reaper.run_once()
+            return removed > 0
+
+        await until(is_removed)
+        assert removed == (await figures(gateway))["idempotency_keys_expired_total"] == 1
+        with structlog.testing.capture_logs() as logs:
+            again = (await place(gateway, {"Idempotency-Key": "ended"})).json["orderId"]
+        assert again != filled
+        assert [line["idempotency_key"] for line in logs if line["event"] == "an expired key is used again"] == [
+            "ended"
+        ]
+        assert (await figures(gateway))["idempotency_expired_keys_reused_total"] == 1
+        accepted = (await gateway.get(f"/orders/{again}/events")).json["events"][0]
+        assert accepted["data"]["idempotency"]["generation"] == 1, "the venue knows the id of the first"
+        assert (await place(gateway, {"Idempotency-Key": "rests"}, price=1)).json["orderId"] == resting
+        await gateway.until_status(again, "FILLED")

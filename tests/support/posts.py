@@ -1,0 +1,35 @@
+"""Orders as a test posts them to processes, by key or recognised by their content."""
+
+from datetime import timedelta
+from typing import Any
+
+import aiohttp
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.entrypoints.http.auth import issue_token
+from tests.support.process import SECRET, Process
+
+BODY = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
+
+
+def bearer(account: str) -> dict[str, str]:
+    """A token that also holds where the clock is some hours off."""
+    yesterday = ManualClock(SystemClock().now() - timedelta(days=2))
+    return {"Authorization": f"Bearer {issue_token(SECRET, account, clock=yesterday, ttl=timedelta(days=5))}"}
+
+
+async def post(
+    session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str], **changes: Any
+) -> dict[str, Any]:
+    """The answer's body; anything but an acknowledgement or a duplicate's answer fails the test."""
+    async with session.post(f"{gateway.url}/orders", json={**BODY, **changes}, headers=headers) as response:
+        answer: dict[str, Any] = await response.json()
+    assert response.status in (200, 202), answer
+    return answer
+
+
+async def count_orders(session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str]) -> int:
+    """How many orders the account has, up to a page of them."""
+    async with session.get(f"{gateway.url}/orders?limit=500", headers=headers) as response:
+        return len((await response.json())["orders"])
