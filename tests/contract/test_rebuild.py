@@ -54,7 +54,9 @@ class Engine:
 
     async def open(self) -> tuple[Journal, Queries]:
         self._database = await self._open_database()
-        return self._database.journal, self._database.queries
+        self.journal, self.queries = self._database.journal, self._database.queries
+        self.ledger = self._database.ledger
+        return self.journal, self.queries
 
     async def close(self) -> None:
         if self._database is not None:
@@ -113,7 +115,12 @@ class Life:
     async def live(self) -> None:
         for number in range(ORDERS):
             order_id = OrderId(f"ord_{number:026d}")
-            await self.commit(self._accepted(order_id, number))
+            accepted = self._accepted(order_id, number)
+            await self.commit(accepted)
+            if number % 6 == 5:
+                answered = 200 if number == 5 else 503
+                result = decisions.record_result(accepted.ledger[0], answered, '{"an":"ä"}', "sha256:01")
+                await self.commit(result)
             if number % 6 == 0:
                 continue
             state = await self._state(order_id)
@@ -151,7 +158,7 @@ class Life:
             generation=0,
             order_id=order_id,
             request_digest="sha256:00",
-            created_at=self._now,
+            created_at=self._now - timedelta(milliseconds=number % 2),  # by the database's clock, which is another one
             expires_at=self._now + timedelta(hours=24),
         )
         request = OrderRequest(
@@ -197,8 +204,9 @@ async def audited(journal: Journal, path: Path) -> None:
     await writer.close()
 
 
-async def everything(journal: Journal, queries: Queries) -> list[object]:
-    """All that the ports show of a database."""
+async def everything(engine: Engine) -> list[object]:
+    """All that the ports show of an open database."""
+    journal, queries, ledger = engine.journal, engine.queries, engine.ledger
     ids = [OrderId(f"ord_{number:026d}") for number in range(ORDERS)]
     return [
         await journal.head(0),
@@ -209,6 +217,7 @@ async def everything(journal: Journal, queries: Queries) -> list[object]:
         sorted(await queries.outbox_counts(), key=lambda counted: counted.status),
         await queries.executions(VENUE, ["e-3-0", "e-5-2", "stray", "never"]),
         await queries.positions(ACCOUNT, limit=100),
+        [await ledger.entry(ACCOUNT, "orders", f"key-{number}") for number in range(ORDERS)],
     ]
 
 
@@ -219,14 +228,14 @@ async def test_a_rebuilt_database_is_the_one_that_was_lost(
 ) -> None:
     source, target = await make(source_kind), await make(target_kind)
     path = tmp_path / "audit.log"
-    journal, queries = await source.open()
+    journal, _ = await source.open()
     await audited(journal, path)
     async with target.rebuild() as database:
         result = await replay(path, database)
     assert result.orders == ORDERS
     assert result.digest == await source.digest() == await target.digest()
-    rebuilt, rebuilt_queries = await target.open()
-    assert await everything(rebuilt, rebuilt_queries) == await everything(journal, queries)
+    _, rebuilt_queries = await target.open()
+    assert await everything(target) == await everything(source)
     orphans = await rebuilt_queries.unsettled("sending", 100)
     assert {due.row.worker for due in orphans} == {"gone"}
     assert len(orphans) == 2

@@ -55,7 +55,7 @@ class RiskConstraints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     max_dd: Decimal | None = None
     """How far realised results may be below their best, as a ratio of the best."""
-    max_consecutive_loss: int | None = None
+    max_consecutive_loss: Decimal | None = None
     """How many trades in a row may have ended with a loss."""
     max_spread: Decimal | None = None
     """How far apart bid and ask may be, as a ratio of the mid."""
@@ -137,6 +137,9 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
         limit = getattr(request.risk_constraints, name)
         if limit is not None and limit < 0:
             raise InvalidField(f"risk_constraints.{name}", "must not be negative")
+    losses = request.risk_constraints.max_consecutive_loss
+    if losses is not None and losses != losses.to_integral_value():
+        raise InvalidField("risk_constraints.max_consecutive_loss", "must be a whole number")
     return request
 
 

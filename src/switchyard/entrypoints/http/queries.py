@@ -12,10 +12,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def only(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse a parameter that nobody reads: a misspelt filter must not pass for none."""
-    for name in query:
+    """Refuse a parameter that nobody reads or that says nothing: a misspelt filter must not pass for none."""
+    for name, value in query.items():
         if name not in known:
             raise InvalidField(name, "unknown parameter")
+        if not value:
+            raise InvalidField(name, "must not be empty")
 
 
 def whole_number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:

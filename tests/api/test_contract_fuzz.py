@@ -1,0 +1,121 @@
+"""Requests made up from the contract, right and wrong ones, towards a running gateway: no answer surprises."""
+
+import asyncio
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import aiohttp
+import pytest
+import schemathesis
+from hypothesis import settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.support.contract import FOLDER, OPENAPI
+from tests.support.do_order import post
+from tests.support.postgres import PostgresServer
+from tests.support.process import Process
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+]
+SETTINGS = {"DO_RATE_PER_MIN": "1000000", "SWITCHYARD_LOG_LEVEL": "warning", "DO_DEFAULT_ACCOUNT": "demo"}
+# The same requests each time; how long one takes says how busy the machine is.
+same_each_time = settings(derandomize=True, database=None, deadline=None)
+
+
+def everything(modes: list[GenerationMode]) -> Any:
+    """Every operation but the streams, which never end; tokens are made up elsewhere."""
+    schema = schemathesis.openapi.from_path(FOLDER / OPENAPI).exclude(path_regex="stream$")
+    schema.config.generation.update(max_examples=50, modes=modes, with_security_parameters=False)
+    return schema
+
+
+numbers = count()
+
+anything = everything([GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+sensible = everything([GenerationMode.POSITIVE])
+
+
+@pytest.fixture(scope="module")
+def embedded_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("anything"), **SETTINGS)
+    asyncio.run(process.start())
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def process_with_an_order(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer
+) -> Iterator[tuple[Process, str]]:
+    database = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database()}
+    process = Process(tmp_path_factory.mktemp("sensible"), **SETTINGS, **database)
+
+    async def begin() -> str:
+        await process.start()
+        await post(process, "first")
+        return await newest_order(process)
+
+    yield process, asyncio.run(begin())
+    process.close()
+
+
+async def newest_order(process: Process) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{process.url}/orders?limit=1", headers=process.headers()) as response,
+    ):
+        return str((await response.json())["orders"][0]["orderId"])
+
+
+@anything.parametrize()  # type: ignore[untyped-decorator]
+@same_each_time
+def test_no_request_gets_an_answer_that_the_contract_does_not_have(
+    case: schemathesis.Case[Any], embedded_process: Process
+) -> None:
+    case.call_and_validate(base_url=embedded_process.url, headers=embedded_process.headers(), checks=CHECKS)
+
+
+@sensible.parametrize()  # type: ignore[untyped-decorator]
+@same_each_time
+def test_requests_that_can_be_taken_get_answers_of_the_contract(
+    case: schemathesis.Case[Any], process_with_an_order: tuple[Process, str]
+) -> None:
+    process, order_id = process_with_an_order
+    headers = process.headers()
+    body: dict[str, Any] = case.body if isinstance(case.body, dict) else {}
+    match case.operation.label:
+        case "POST /do/order":
+            body |= {"instrument": "USDJPY", "qty": whole(body, "qty", 0.1)}
+            if body.get("price") is not None:
+                body["price"] = whole(body, "price", 1)
+            headers["Idempotency-Key"] = body["idempotency_key"] = f"key-{next(numbers)}"
+        case "POST /orders":
+            body |= {"qty": whole(body, "qty", 1), "symbol": "BTC"}
+            headers["Idempotency-Key"] = f"key-{next(numbers)}"
+            if body.get("price") is not None:
+                body["price"] = whole(body, "price", 1)
+        case _:
+            case.path_parameters.update(
+                {name: {"orderId": order_id, "accountId": "demo"}[name] for name in case.path_parameters}
+            )
+    case.call_and_validate(base_url=process.url, headers=headers, checks=CHECKS)
+
+
+def whole(body: dict[str, Any], name: str, step: float) -> float:
+    """The number nearby that an instrument could have."""
+    return round(step * (1 + int(body[name]) % 1000), 1)

@@ -1,0 +1,172 @@
+"""What an order's state is to the Do-Layer's client, and what its schema promises of requests."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.domain.decisions import apply_report
+from switchyard.domain.do_order import (
+    DoOrderRequest,
+    ExecResult,
+    as_order,
+    do_order_request,
+    exec_failure,
+    exec_result,
+    result_digest,
+)
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.events import Event, JournalEvent
+from switchyard.domain.instruments import Catalogue, Instrument
+from switchyard.domain.orders import Order
+from tests.support.build import a_report, an_accept, state_after
+from tests.support.contract import problems
+from tests.support.contract_files import DO_REQUEST
+from tests.support.do_order import body
+
+FX = Instrument(symbol="USDJPY", lot=Decimal(1000))
+REQUEST = do_order_request(body("k", qty=Decimal(1), trace_id="t"))
+
+
+def order(**changes: Any) -> Order:
+    return msgspec.structs.replace(an_accept().orders[0], **changes)
+
+
+def recorded(event: Event, seq: int) -> JournalEvent:
+    return JournalEvent(seq, START, event.type, event.account_id, event.order_id, "{" + event.tail, "")
+
+
+def in_parts(*quantities: int) -> tuple[list[Order], list[JournalEvent]]:
+    """The order after each fill, and all the events."""
+    accepted = an_accept()
+    state, position, orders, events = state_after(accepted), None, [], list(accepted.events)
+    for number, qty in enumerate(quantities):
+        report = a_report(state, "PARTIALLY_FILLED", exec_id=f"e{number}", qty=Decimal(qty))
+        change = apply_report(state, position, report, START)
+        state, position = state_after(accepted, change), change.positions[0]
+        orders.append(state.order)
+        events += change.events
+    return orders, [recorded(event, seq) for seq, event in enumerate(events)]
+
+
+def test_fills_are_shown_in_lots() -> None:
+    orders, events = in_parts(250, 750)
+    result = exec_result(REQUEST, orders[-1], events, FX)
+    assert (result.status, result.filled_qty) == ("filled", Decimal(1))
+    assert [(fill.exec_id, fill.qty) for fill in result.fills] == [("e0", Decimal("0.25")), ("e1", Decimal("0.75"))]
+
+
+def test_a_fill_that_came_after_the_look_at_the_order_is_not_shown() -> None:
+    orders, events = in_parts(250, 250, 500)
+    result = exec_result(REQUEST, orders[1], events, FX)
+    assert (result.status, result.filled_qty) == ("partially_filled", Decimal("0.5"))
+    assert sum(fill.qty for fill in result.fills) == result.filled_qty
+
+
+def test_an_order_that_is_being_cancelled_shows_what_is_filled() -> None:
+    orders, events = in_parts(250)
+    asked = msgspec.structs.replace(orders[0], status="CANCEL_REQUESTED")
+    assert exec_result(REQUEST, asked, events, FX).status == "partially_filled"
+    assert exec_result(REQUEST, order(status="CANCEL_REQUESTED"), (), FX).status == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_first", "error", "http_status"),
+    [
+        ({"status": "EXPIRED", "reason": "BROKER_DOWN"}, True, "BROKER_DOWN", 503),
+        ({"status": "REJECTED", "reason": "RETRY_EXHAUSTED"}, True, "BROKER_DOWN", 503),
+        ({"status": "EXPIRED", "reason": "BROKER_TIMEOUT"}, True, "BROKER_TIMEOUT", 504),
+        ({"status": "UNKNOWN"}, True, "BROKER_TIMEOUT", 504),
+        ({"status": "REJECTED", "reason": "BAD_REQUEST: NO"}, False, "BROKER_REJECTED", 400),
+        ({"status": "REJECTED", "reason": "CONFLICT: ID_REUSED"}, False, "BROKER_REJECTED", 409),
+    ],
+)
+def test_an_end_without_a_result_is_an_error(
+    changes: dict[str, Any], is_first: bool, error: str, http_status: int
+) -> None:
+    failure = exec_failure(REQUEST, order(**changes), is_first=is_first)
+    assert failure is not None
+    assert (failure.error, failure.http_status, failure.reason_code) == (error, http_status, changes.get("reason"))
+    assert set(json.loads(msgspec.json.encode(failure))) == {
+        "error",
+        "message",
+        "order_id",
+        "idempotency_key",
+        "reason_code",
+        "trace_id",
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "UNKNOWN"},  # a repeat is told so, not that something failed
+        {"status": "EXPIRED", "reason": "BROKER_DOWN", "venue_order_id": "v-1"},
+        {"status": "CANCELED"},
+        {"status": "REJECTED", "filled_qty": Decimal(1), "filled_notional": Decimal(150)},  # money has moved
+    ],
+)
+def test_what_there_is_a_result_of_is_no_error(changes: dict[str, Any]) -> None:
+    assert exec_failure(REQUEST, order(**changes), is_first=False) is None
+
+
+def test_the_digest_is_of_what_is_said_whoever_asks() -> None:
+    orders, events = in_parts(250, 750)
+
+    def result(request: DoOrderRequest, number: int) -> ExecResult:
+        return exec_result(request, orders[number], events, FX)
+
+    other = msgspec.structs.replace(REQUEST, trace_id="another")
+    assert result_digest(result(REQUEST, 1)) == result_digest(result(other, 1))
+    assert result_digest(result(REQUEST, 1)) != result_digest(result(REQUEST, 0))
+
+
+def test_lots_become_units() -> None:
+    catalogue = Catalogue({"USDJPY": FX, "ODD": Instrument(symbol="ODD", lot=Decimal(3), step=Decimal(2))})
+    assert as_order(REQUEST, catalogue).qty == 1000
+    with pytest.raises(InvalidField, match=r"qty: must be a multiple of 2 units \(a lot has 3\)"):
+        as_order(msgspec.structs.replace(REQUEST, instrument="ODD"), catalogue)
+
+
+GOOD = body("k")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"price": None, "tags": [], "requested_at": None, "trace_id": None},
+        {"price": 145, "time_in_force": "FOK", "requested_at": "2025-08-24T09:00:00+09:00"},
+        {"risk_constraints": {"max_dd": None, "max_consecutive_loss": 3, "max_spread": 0}},
+        {"order_id": "x" * 128, "tags": ["t"] * 16, "idempotency_key": "k" * 255},
+    ],
+)
+def test_what_the_schema_allows_is_taken(changes: dict[str, Any]) -> None:
+    assert problems(DO_REQUEST, GOOD | changes) == []
+    as_order(do_order_request(json.loads(json.dumps(GOOD | changes), parse_float=Decimal)), Catalogue())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"qty": 0},
+        {"qty": None},
+        {"side": "buy"},
+        {"order_id": "x" * 129},
+        {"order_id": "a\nb"},
+        {"time_in_force": None},
+        {"tags": None},
+        {"tags": ["t"] * 17},
+        {"requested_at": "2025-08-24"},
+        {"risk_constraints": None},
+        {"risk_constraints": {"max_consecutive_loss": 0.5}},
+        {"risk_constraints": {"max_dd": -0.1}},
+        {"strategy": "s"},
+    ],
+)
+def test_what_the_schema_forbids_is_refused(changes: dict[str, Any]) -> None:
+    assert problems(DO_REQUEST, GOOD | changes) != []
+    with pytest.raises(InvalidField):
+        as_order(do_order_request(json.loads(json.dumps(GOOD | changes), parse_float=Decimal)), Catalogue())
