@@ -6,22 +6,20 @@ import gc
 import resource
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
 
 import structlog
 
-from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-from switchyard.adapters.venues.http.venue import HttpVenue
-from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.databases import Database, head_path, open_database
 from switchyard.bootstrap.desks import Desks
+from switchyard.bootstrap.venues import KnownQuotes, open_venue
 from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
-from switchyard.domain.events import Quote, Verdict
+from switchyard.domain.events import Verdict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
@@ -42,8 +40,8 @@ from switchyard.flow.stream import StreamHub
 from switchyard.flow.sweep import Sweeper
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import fresh_ulid
-from switchyard.ports.venue import Venue, VenueUnavailable
-from switchyard.settings import Settings, VenueSettings, journal_key
+from switchyard.ports.venue import Venue
+from switchyard.settings import Settings, journal_key
 
 log = structlog.get_logger()
 
@@ -60,28 +58,6 @@ FILES_WANTED = 12_000
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
 # A failing stage is tried again at this pace: its work waits in rows, so nothing is lost meanwhile.
 STAGE_REST_SECONDS = 1.0
-
-
-class KnownQuotes:
-    """Quotes of the venues that live in this process."""
-
-    def __init__(self, venues: Mapping[VenueName, Venue]) -> None:
-        self._venues = venues
-
-    def quote(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The venue's bid and ask right now, or none."""
-        known = self._venues.get(venue)
-        return None if known is None else known.quote(symbol)
-
-    async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The same, asked for where it is not known; none where the venue does not tell."""
-        known = self._venues.get(venue)
-        if known is None:
-            return None
-        try:
-            return known.quote(symbol) or await known.ask_quote(symbol)
-        except VenueUnavailable:
-            return None
 
 
 class Engine:
@@ -211,42 +187,12 @@ class Engine:
             stack.push_async_callback(self._cancel, stage)
 
     async def _start_venues(self, stack: AsyncExitStack) -> None:
-        for venue_settings in self.settings.venues:
-            if self._role == "gateway" and not venue_settings.url.startswith("http"):
-                continue  # it lives in the worker's process; a broker can be asked for its market from here too
-            if venue_settings.url in ("null:", "null:resting"):
-                fills = venue_settings.url == "null:"
-                self.venues[venue_settings.name] = NullVenue(venue_settings.name, clock=self.clock, fills=fills)
-                continue
-            venue = (
-                self._paper_exchange(venue_settings) if venue_settings.url == "paper:" else self._broker(venue_settings)
-            )
-            await venue.start()
-            stack.push_async_callback(venue.close)
-            self.venues[venue_settings.name] = venue
-
-    def _paper_exchange(self, venue: VenueSettings) -> PaperExchange:
-        return PaperExchange(
-            venue.name,
-            path=self.settings.data_dir / "venues" / f"{venue.name}.db",
-            catalogue=self.catalogue,
-            clock=self.clock,
-            delay=venue.delay,
-            partial_steps=venue.partial_steps,
-            reject_all=venue.reject_all,
-        )
-
-    def _broker(self, venue: VenueSettings) -> HttpVenue:
-        return HttpVenue(
-            venue.name,
-            url=venue.url,
-            dedupe=venue.dedupe,
-            clock=self.clock,
-            lookup=venue.lookup,
-            acceptance_window=venue.window,
-            request_expiry=venue.request_expiry,
-            execution_ids=venue.exec_id_scope,
-        )
+        for venue in self.settings.venues:
+            # What speaks no HTTP lives in the worker's process; a broker's market can be asked for from here too.
+            if self._role != "gateway" or venue.url.startswith("http"):
+                self.venues[venue.name] = await open_venue(
+                    venue, self.settings.data_dir, self.catalogue, self.clock, stack
+                )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:
         resolver = Resolver(
