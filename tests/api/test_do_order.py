@@ -3,14 +3,37 @@
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+
+import pytest
+import pytest_asyncio
 
 from switchyard.domain.canonical import digest
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, ledger_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.process import until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["sqlite", "postgres"])
+async def gateway(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningGateway]:
+    """One for all tests: each has an account of its own."""
+    settings = {"DO_RATE_PER_MIN": "10000"}
+    if request.param == "postgres":
+        settings["SWITCHYARD_DATABASE_URL"] = request.getfixturevalue("postgres_server").create_database()
+    async with running_gateway(tmp_path_factory.mktemp(request.param), **settings) as running:
+        yield running
+
+
+async def orders_of(gateway: RunningGateway, account: str) -> list[dict[str, object]]:
+    listed: list[dict[str, object]] = (await gateway.get("/orders", account)).json["orders"]
+    return listed
 
 
 async def test_a_market_order_is_answered_with_its_fills_in_lots(gateway: RunningGateway) -> None:
@@ -22,42 +45,91 @@ async def test_a_market_order_is_answered_with_its_fills_in_lots(gateway: Runnin
     assert (result["status"], result["filled_qty"], result["reason_code"]) == ("filled", 0.1, None)
     assert result["broker_order_id"]
     assert [(fill["qty"], fill["price"]) for fill in result["fills"]] == [(0.1, result["avg_price"])]
-    [order] = (await gateway.get("/orders", "do")).json["orders"]
-    assert (order["clientOrderId"], order["symbol"], order["qty"], order["timeInForce"]) == (
-        MARKET["order_id"],
-        "USDJPY",
-        10_000,
-        "IOC",
-    )
+    [order] = await orders_of(gateway, "do")
+    shown = {"clientOrderId": MARKET["order_id"], "symbol": "USDJPY", "qty": 10_000, "timeInForce": "IOC"}
+    assert {name: order[name] for name in shown} == shown
 
 
-async def test_an_order_in_parts_shows_every_part(tmp_path: Path) -> None:
-    async with running_gateway(tmp_path, EXCHANGE_SIM_PARTIAL_STEPS_SIM="4") as gateway:
-        result = (await do_order(gateway, "k", qty=0.4)).json
-        assert (result["status"], result["filled_qty"]) == ("filled", 0.4)
-        assert [fill["qty"] for fill in result["fills"]] == [0.1, 0.1, 0.1, 0.1]
-        assert len({fill["exec_id"] for fill in result["fills"]}) == 4
-
-
-async def test_an_order_that_may_rest_is_answered_once_the_broker_has_it(embedded: RunningGateway) -> None:
-    answer = await do_order(embedded, "k", **RESTING)
+async def test_an_order_that_may_rest_is_answered_once_the_broker_has_it(gateway: RunningGateway) -> None:
+    answer = await do_order(gateway, "k", account="rests", **RESTING)
     assert (answer.status, answer.json["status"], answer.json["fills"]) == (201, "accepted", [])
     assert answer.json["broker_order_id"]
-    repeat = await do_order(embedded, "k", **RESTING)
+    repeat = await do_order(gateway, "k", account="rests", **RESTING)
     assert (repeat.status, repeat.json["status"]) == (200, "accepted")
-    assert (await ledger_entry(embedded, "k")).status == "accepted"
+    assert (await ledger_entry(gateway, "k", "rests")).status == "accepted"
 
 
-async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(embedded: RunningGateway) -> None:
-    await do_order(embedded, "k", **RESTING)
-    [order] = (await embedded.get("/orders", "do")).json["orders"]
-    await embedded.request("POST", f"/orders/{order['orderId']}/cancel", account="do")
+async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(gateway: RunningGateway) -> None:
+    await do_order(gateway, "k", account="cancels", **RESTING)
+    [order] = await orders_of(gateway, "cancels")
+    await gateway.request("POST", f"/orders/{order['orderId']}/cancel", account="cancels")
 
     async def ended() -> bool:
-        return bool((await do_order(embedded, "k", **RESTING)).json["status"] == "canceled")
+        repeat = await do_order(gateway, "k", account="cancels", **RESTING)
+        return bool(repeat.json["status"] == "canceled")
 
     await until(ended)
-    assert (await ledger_entry(embedded, "k")).status == "succeeded"
+    assert (await ledger_entry(gateway, "k", "cancels")).status == "succeeded"
+
+
+async def test_a_repeat_gets_the_same_bytes_whatever_its_trace(gateway: RunningGateway) -> None:
+    first = await do_order(gateway, "k", account="traces", trace_id="t-1")
+    for trace_id in ("t-1", "t-2", None, "absent"):
+        repeat = await do_order(gateway, "k", account="traces", trace_id=trace_id)
+        assert (repeat.status, repeat.body, repeat.headers["Idempotent-Replayed"]) == (200, first.body, "true")
+    assert len(await orders_of(gateway, "traces")) == 1
+
+
+async def test_equal_bodies_may_be_written_differently(gateway: RunningGateway) -> None:
+    await do_order(gateway, "k", account="writes")
+    text = json.dumps(body("k", qty="QTY")).replace('"QTY"', "1.00e-1").encode()
+    headers = {"Idempotency-Key": "k"}
+    assert (await gateway.request("POST", PATH, account="writes", headers=headers, body=b" " + text)).status == 200
+
+
+async def test_another_body_under_the_same_key_is_a_conflict(gateway: RunningGateway) -> None:
+    asked = (do_order(gateway, "k", account="differs", qty=number / 10) for number in range(1, 11))
+    answers = await asyncio.gather(*asked)
+    assert Counter(answer.status for answer in answers) == {201: 1, 409: 9}
+    refused = next(answer.json for answer in answers if answer.status == 409)
+    assert refused.pop("field") == "Idempotency-Key"
+    assert refused == {"error": "IDEMPOTENCY_CONFLICT", "message": "body differs", "idempotency_key": "k"}
+
+
+async def test_fifty_equal_requests_at_once_are_one_order(gateway: RunningGateway) -> None:
+    asked = (do_order(gateway, "k", account="fifty", trace_id=f"t-{number}") for number in range(50))
+    answers = await asyncio.gather(*asked)
+    assert Counter(answer.status for answer in answers) == {201: 1, 200: 49}
+    assert len(await orders_of(gateway, "fifty")) == 1
+    assert (await do_order(gateway, "k", account="fifty")).json["status"] == "filled"
+
+
+async def test_the_same_key_of_another_account_or_route_is_another_order(gateway: RunningGateway) -> None:
+    answers = [await do_order(gateway, "shared", account=account) for account in (None, "a", "b")]
+    assert [answer.status for answer in answers] == [201, 201, 201]
+    assert len({answer.json["broker_order_id"] for answer in answers}) == 3
+    assert (await gateway.place(key="shared", account="a")).status == 202
+    assert [len(await orders_of(gateway, account)) for account in ("a", "b")] == [2, 1]
+
+
+async def test_the_ledger_row_has_the_final_answer(gateway: RunningGateway) -> None:
+    answer = await do_order(gateway, "k", account="ledger")
+    entry = await ledger_entry(gateway, "k", "ledger")
+    assert (entry.status, entry.http_status, entry.response_payload_json) == ("succeeded", 200, answer.body.decode())
+    assert entry.request_digest == digest(json.loads(json.dumps(body("k")), parse_float=Decimal))
+    assert entry.result_digest is not None and entry.result_digest.startswith("sha256:")
+    assert entry.expires_at - entry.created_at == timedelta(hours=48)
+
+
+async def test_an_order_in_parts_shows_every_part_with_or_without_a_cache(tmp_path: Path) -> None:
+    (tmp_path / "switchyard.yaml").write_text("idempotency: {enabled: false}")
+    settings = {"SWITCHYARD_CONFIG": str(tmp_path / "switchyard.yaml"), "EXCHANGE_SIM_PARTIAL_STEPS_SIM": "4"}
+    async with running_gateway(tmp_path, **settings) as gateway:
+        first, repeat = [await do_order(gateway, "k", qty=0.4, trace_id=trace) for trace in ("t-1", "t-2")]
+        assert (first.json["status"], first.json["filled_qty"]) == ("filled", 0.4)
+        assert [fill["qty"] for fill in first.json["fills"]] == [0.1, 0.1, 0.1, 0.1]
+        assert len({fill["exec_id"] for fill in first.json["fills"]}) == 4
+        assert (repeat.status, repeat.body) == (200, first.body)
 
 
 async def test_without_a_worker_orders_wait_if_they_may_and_else_end_unsent(tmp_path: Path) -> None:
@@ -66,64 +138,13 @@ async def test_without_a_worker_orders_wait_if_they_may_and_else_end_unsent(tmp_
         assert (patient.status, patient.json["status"], patient.json["broker_order_id"]) == (201, "accepted", None)
         assert error(hasty) == (503, "BROKER_DOWN")
         assert hasty.headers["Retry-After"]
-        orders = (await gateway.get("/orders", "do")).json["orders"]
+        orders = await orders_of(gateway, "do")
         assert {order["timeInForce"]: order["status"] for order in orders} == {"GTC": "ACCEPTED", "IOC": "EXPIRED"}
         entry = await ledger_entry(gateway, "hasty")
         assert (entry.status, entry.http_status) == ("failed", 503)
         # The queue's head has waited for longer than such an order may: it is not even taken.
         assert error(await do_order(gateway, "hasty-2")) == (503, "BROKER_DOWN")
         assert error(await do_order(gateway, "hasty", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
-
-
-async def test_a_repeat_gets_the_same_bytes_whatever_its_trace(gateway: RunningGateway) -> None:
-    first = await do_order(gateway, "k", trace_id="t-1")
-    for trace_id in ("t-1", "t-2", None, "absent"):
-        repeat = await do_order(gateway, "k", trace_id=trace_id)
-        assert (repeat.status, repeat.body, repeat.headers["Idempotent-Replayed"]) == (200, first.body, "true")
-    assert len((await gateway.get("/orders", "do")).json["orders"]) == 1
-
-
-async def test_the_ledger_keeps_the_same_answer_without_a_cache(tmp_path: Path) -> None:
-    (tmp_path / "switchyard.yaml").write_text("idempotency: {enabled: false}")
-    async with running_gateway(tmp_path, SWITCHYARD_CONFIG=str(tmp_path / "switchyard.yaml")) as gateway:
-        first, repeat = await do_order(gateway, "k", trace_id="t-1"), await do_order(gateway, "k")
-        assert (repeat.status, repeat.body) == (200, first.body)
-
-
-async def test_equal_bodies_may_be_written_differently(embedded: RunningGateway) -> None:
-    await do_order(embedded, "k")
-    text = json.dumps(body("k", qty="QTY")).replace('"QTY"', "1.00e-1").encode()
-    repeat = await embedded.request("POST", PATH, account=None, headers={"Idempotency-Key": "k"}, body=b" " + text)
-    assert repeat.status == 200
-
-
-async def test_another_body_under_the_same_key_is_a_conflict(gateway: RunningGateway) -> None:
-    answers = await asyncio.gather(*(do_order(gateway, "k", qty=number / 10) for number in range(1, 11)))
-    assert Counter(answer.status for answer in answers) == {201: 1, 409: 9}
-    refused = next(answer.json for answer in answers if answer.status == 409)
-    assert refused.pop("field") == "Idempotency-Key"
-    assert refused == {"error": "IDEMPOTENCY_CONFLICT", "message": "body differs", "idempotency_key": "k"}
-
-
-async def test_fifty_equal_requests_at_once_are_one_order(gateway: RunningGateway) -> None:
-    answers = await asyncio.gather(*(do_order(gateway, "k", trace_id=f"t-{number}") for number in range(50)))
-    assert Counter(answer.status for answer in answers) == {201: 1, 200: 49}
-    assert len((await gateway.get("/orders", "do")).json["orders"]) == 1
-    assert (await do_order(gateway, "k")).json["status"] == "filled"
-
-
-async def test_the_same_key_of_another_account_is_another_order(embedded: RunningGateway) -> None:
-    answers = [await do_order(embedded, "k", account=account) for account in (None, "a", "b")]
-    assert [answer.status for answer in answers] == [201, 201, 201]
-    assert len({answer.json["broker_order_id"] for answer in answers}) == 3
-    for account in ("do", "a", "b"):
-        assert len((await embedded.get("/orders", account)).json["orders"]) == 1
-
-
-async def test_the_same_key_on_the_other_route_is_another_order(embedded: RunningGateway) -> None:
-    await do_order(embedded, "k", account="demo")
-    assert (await embedded.place(key="k")).status == 202
-    assert len((await embedded.get("/orders")).json["orders"]) == 2
 
 
 async def test_a_refusal_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
@@ -135,15 +156,6 @@ async def test_a_refusal_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
         assert first.json["reason_code"] == "REJECTED_BY_VENUE"
         entry = await ledger_entry(gateway, "k")
         assert (entry.status, entry.http_status, entry.response_payload_json) == ("failed", 400, first.body.decode())
-
-
-async def test_the_ledger_row_has_the_final_answer(gateway: RunningGateway) -> None:
-    answer = await do_order(gateway, "k")
-    entry = await ledger_entry(gateway, "k")
-    assert (entry.status, entry.http_status, entry.response_payload_json) == ("succeeded", 200, answer.body.decode())
-    assert entry.request_digest == digest(json.loads(json.dumps(body("k")), parse_float=Decimal))
-    assert entry.result_digest is not None and entry.result_digest.startswith("sha256:")
-    assert entry.expires_at - entry.created_at == timedelta(hours=48)
 
 
 async def test_a_key_is_new_again_after_its_time(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.support.do_order import PATH, body, do_order, error
 from tests.support.gateway import Answer, RunningGateway, running_gateway
+from tests.support.process import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -137,6 +139,17 @@ async def test_a_client_over_its_rate_is_told_when_to_come_back(tmp_path: Path) 
             assert limited.headers["Retry-After"] == str(seconds)
             assert 1 <= seconds <= 60
         assert len((await gateway.get("/orders", "a")).json["orders"]) == 1
+
+
+async def test_a_client_that_comes_back_later_is_served_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("switchyard.bootstrap.caches.RATE_WINDOW", timedelta(seconds=2))  # a minute is long for a test
+    async with running_gateway(tmp_path, DO_RATE_PER_MIN="1") as gateway:
+        assert [(await do_order(gateway, "k")).status for _ in range(2)] == [201, 429]
+
+        async def served() -> bool:
+            return (await do_order(gateway, "k")).status == 200
+
+        await until(served)
 
 
 async def test_every_answer_is_counted_and_logged_without_what_is_private(tmp_path: Path) -> None:

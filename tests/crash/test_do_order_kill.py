@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,17 @@ from tests.support.venue_process import VenueProcess
 SILENT = {"slow_bytes": 3600.0, "late_reports": 1.0}
 
 
-@pytest.fixture(params=["forever", "open_only"])
-async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[VenueProcess]:
-    venue = await VenueProcess(tmp_path / "venue", "--dedupe", request.param).start()
-    assert isinstance(venue, VenueProcess)
+@pytest.fixture
+def venue(tmp_path: Path) -> Iterator[VenueProcess]:
+    venue = VenueProcess(tmp_path / "venue", "--dedupe", "open_only")
     yield venue
     venue.close()
 
 
 def settings_for(venue: VenueProcess) -> dict[str, str]:
-    dedupe = venue.arguments[venue.arguments.index("--dedupe") + 1]
     return {
         "VENUE_URL_SIM": venue.url,
-        "VENUE_DEDUPE_SIM": dedupe,
+        "VENUE_DEDUPE_SIM": "open_only",
         "VENUE_WINDOW_SEC_SIM": "1",
         "DO_RATE_PER_MIN": "10000",
     }
@@ -60,8 +58,8 @@ async def test_killed_between_accept_and_answer_the_same_request_gets_the_result
 ) -> None:
     process = Process(tmp_path, **settings_for(venue))
     try:
-        await process.start()
-        await post(process, "earlier")
+        await asyncio.gather(venue.start(), process.start())
+        await answered(process, "earlier")
         await venue.set_faults(**SILENT)
         waiting = asyncio.create_task(post(process, "k", trace_id="t-1", **PATIENT))
         await until(lambda: len(venue.orders()) == 2)
@@ -80,8 +78,9 @@ async def test_killed_between_accept_and_answer_the_same_request_gets_the_result
         process.close()
 
 
-async def test_a_worker_may_die_and_come_back(tmp_path: Path, postgres_server: PostgresServer) -> None:
-    venue = VenueProcess(tmp_path / "venue", "--dedupe", "open_only")
+async def test_a_worker_may_die_and_come_back(
+    venue: VenueProcess, tmp_path: Path, postgres_server: PostgresServer
+) -> None:
     settings = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database(), **settings_for(venue)}
     assert run_command("db", "upgrade", **settings).returncode == 0
     gateways = [Process(tmp_path / f"gateway-{number}", "gateway", **settings) for number in range(2)]
@@ -104,7 +103,7 @@ async def test_a_worker_may_die_and_come_back(tmp_path: Path, postgres_server: P
         gateways[1].stop()
         await check_rebuilt(gateways[0], tmp_path, ["once", "k"])
     finally:
-        for process in (venue, *gateways, worker):
+        for process in (*gateways, worker):
             process.close()
 
 
