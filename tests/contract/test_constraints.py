@@ -47,9 +47,9 @@ async def trade(database: Database, results: Sequence[int], symbol: str = "USDJP
             position = filled.positions[0]
 
 
-async def check(database: Database, quote: Quote | None = None, **wanted: object) -> None:
+async def check(database: Database, quote: Quote | None = None, *, capital: int = 0, **wanted: object) -> None:
     request = do_order_request(body("k", qty=Decimal("0.1"), risk_constraints=wanted))
-    await Constraints(database.queries, OneQuote(quote)).check(ACCOUNT, request, VENUE)
+    await Constraints(database.queries, OneQuote(quote), Decimal(capital)).check(ACCOUNT, request, VENUE)
 
 
 async def test_who_never_traded_meets_every_condition_on_results(database: Database) -> None:
@@ -88,6 +88,9 @@ async def test_a_loss_without_any_gain_before_is_beyond_every_ratio(database: Da
     await trade(database, [-1])
     with pytest.raises(ConstraintViolated):
         await check(database, max_dd=1000)
+    await check(database, capital=10, max_dd=Decimal("0.1"))
+    with pytest.raises(ConstraintViolated):
+        await check(database, capital=9, max_dd=Decimal("0.1"))
 
 
 async def test_positions_beyond_the_first_page_count(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

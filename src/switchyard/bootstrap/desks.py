@@ -87,7 +87,7 @@ class Desks:
             placing=placing,
             catalogue=catalogue,
             routes=routes,
-            constraints=Constraints(database.queries, quotes),
+            constraints=Constraints(database.queries, quotes, settings.do_risk_capital),
             remembered=remembered,
             duplicates=duplicates,
             hub=hub,

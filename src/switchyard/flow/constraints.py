@@ -17,9 +17,10 @@ PAGE = 500
 class Constraints:
     """Checks `risk_constraints` before an order is taken."""
 
-    def __init__(self, queries: Queries, quotes: Quotes) -> None:
+    def __init__(self, queries: Queries, quotes: Quotes, capital: Decimal) -> None:
         self._queries = queries
         self._quotes = quotes
+        self._capital = capital
 
     async def check(self, account: AccountId, request: DoOrderRequest, venue: VenueName) -> None:
         """Raise ConstraintViolated for the first condition that does not hold."""
@@ -37,7 +38,9 @@ class Constraints:
             losses = max((position.losses_in_a_row for position in positions), default=0)
             if losses > wanted.max_consecutive_loss:
                 raise ConstraintViolated("max_consecutive_loss", f"{losses} trades in a row ended with a loss")
-        if wanted.max_dd is not None and any(drawdown_ratio(position) > wanted.max_dd for position in positions):
+        if wanted.max_dd is not None and any(
+            drawdown_ratio(position, self._capital) > wanted.max_dd for position in positions
+        ):
             raise ConstraintViolated("max_dd", "realised results are further below their best")
 
     async def _positions(self, account: AccountId) -> list[Position]:
@@ -56,8 +59,9 @@ def spread_ratio(quote: Quote) -> Decimal:
     return ROUNDED.divide(ROUNDED.subtract(quote.ask, quote.bid), mid)
 
 
-def drawdown_ratio(position: Position) -> Decimal:
-    """How far results are below their best, as a ratio of the best; all of it where there never was a gain."""
+def drawdown_ratio(position: Position, capital: Decimal) -> Decimal:
+    """How far results are below their best, as a ratio of the capital at its best; infinite where there is none."""
     if not position.drawdown:
         return Decimal(0)
-    return ROUNDED.divide(position.drawdown, position.peak) if position.peak else Decimal("Infinity")
+    best = ROUNDED.add(capital, position.peak)
+    return ROUNDED.divide(position.drawdown, best) if best else Decimal("Infinity")

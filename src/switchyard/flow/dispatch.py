@@ -155,7 +155,23 @@ class Dispatcher:
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
         await asyncio.gather(*(self._suspect(due) for due in stuck))
-        return len(orphans) + len(stuck)
+        return len(orphans) + len(stuck) + await self._expire_at_closed_venues()
+
+    async def _expire_at_closed_venues(self) -> int:
+        """End what has become too late while its venue cannot be reached at all; returns how many there were."""
+        closed = [name for name in self._venues if name not in self._open]
+        lanes = self._lanes.filter()
+        if not closed or lanes == []:
+            return 0
+        now = self._clock.now()
+        late = [
+            due
+            for due in await self._queries.due(now, RECOVERY_PAGE, closed, lanes)
+            if _is_first(due.row) and decisions.is_past_deadline(due.state.order, now)
+        ]
+        changes = (decisions.record_expired(due.state, due.row, "BROKER_DOWN", now) for due in late)
+        outcomes = await asyncio.gather(*map(self._commit, changes))
+        return sum(isinstance(outcome, Committed) for outcome in outcomes)
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, at most so long; what is left is settled by the next start."""

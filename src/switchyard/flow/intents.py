@@ -117,8 +117,8 @@ class Placing:
         """
         generation, version = 0, 1
         before: LedgerEntry | None = None
+        now = intent.created_at
         for _ in range(TRIES_MAX):
-            now = self._clock.now()
             entry = self._entry(intent, generation, version, self._fresh_id(now))
             change = decisions.accept(
                 request,
@@ -141,6 +141,7 @@ class Placing:
                 generation, version, before = taken.generation + 1, taken.version + 1, taken
             else:
                 return Placed(taken.order_id, taken, replayed=True)
+            now = self._clock.now()
         raise JournalUnavailable("the order could not be written")
 
     async def find(self, intent: Intent, renews: Renewal) -> Placed | None:

@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from decimal import Decimal, InvalidOperation
 from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.money import AMOUNT_LIMIT
 
 
 def text(value: str) -> str:
@@ -51,6 +53,17 @@ def seconds(low: float, high: float) -> Callable[[str], timedelta]:
         return timedelta(seconds=number)
 
     return parse
+
+
+def amount(value: str) -> Decimal:
+    """An amount of money, or none of it."""
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        raise ValueError("must be a number") from None
+    if not (number.is_finite() and 0 <= number < AMOUNT_LIMIT):
+        raise ValueError("must be between 0 and 10^15")
+    return number
 
 
 def ratio(value: str) -> float:

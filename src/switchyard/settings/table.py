@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal
 
@@ -42,6 +43,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag, "`/do/order`: whether a request needs a token."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client (a token's account, else the address); beyond it 429."),
+    Setting("DO_RISK_CAPITAL", "do_risk_capital", "0", parse.amount,
+            "`/do/order`: what `max_dd` adds to an account's best result before it takes the ratio; with 0, a first loss without an earlier gain is infinitely deep."),
     Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000), "`/do/order`: how long a key is remembered."),
     Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path, "The audit file; unset: `gateway/audit.log` in the data folder."),
     Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text, "When set, `/metrics` asks for it in `X-Metrics-Token`.", secret=True),
@@ -123,6 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     do_default_account: AccountId
     do_requires_token: bool
     do_rate_per_minute: int
+    do_risk_capital: Decimal
     do_key_ttl: timedelta
     audit_path: Path
     metrics_token: Secret | None
