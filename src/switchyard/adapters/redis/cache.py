@@ -11,8 +11,8 @@ from redis.exceptions import ResponseError
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.adapters.redis.batches import Batches
 from switchyard.adapters.redis.host import Command, RedisAway, RedisHost
-from switchyard.adapters.redis.scripts import FORGET, PUT
-from switchyard.adapters.redis.seal import VALUE_BYTES_MAX, Counted, Seal, minute_of
+from switchyard.adapters.redis.scripts import FIND, FORGET, PUT
+from switchyard.adapters.redis.seal import Counted, Seal, minute_of
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
 from switchyard.ports.clock import Clock
@@ -139,20 +139,23 @@ class RedisCache:
             await asyncio.sleep(TALLY_EVERY.total_seconds())
 
     async def _look_up(self, places: Sequence[Place]) -> list[CacheEntry | None]:
-        # GETRANGE bounds what a planted value can make us read; it begins and ends like GET for all of ours.
-        commands: list[Command] = [("GETRANGE", self._name(place), 0, VALUE_BYTES_MAX) for place in places]
+        entries: list[CacheEntry | None] = [None] * len(places)
         try:
-            replies = await self._reads.ask(commands)
+            (reply,) = await self._reads.ask([("EVAL_RO", FIND, len(places), *map(self._name, places))])
         except RedisAway as away:
             if away.was_asked:
                 self._tally.failed("unavailable")
-            return [None] * len(places)
-        return [self._opened(place, reply) for place, reply in zip(places, replies, strict=True)]
+            return entries
+        numbers = reply[::2] if isinstance(reply, list) and len(reply) % 2 == 0 else [None]
+        if not all(isinstance(number, int) and 1 <= number <= len(places) for number in numbers):
+            self._tally.failed("refused")
+            return entries
+        for number, value in zip(numbers, reply[1::2], strict=True):
+            entries[number - 1] = self._opened(places[number - 1], value)
+        return entries
 
-    def _opened(self, place: Place, reply: Any) -> CacheEntry | None:
-        if reply == b"":
-            return None
-        entry = self._seal.open(reply, *place)
+    def _opened(self, place: Place, value: Any) -> CacheEntry | None:
+        entry = self._seal.open(value, *place)
         if entry is None:
             self._tally.failed("wrong_entry")
             if len(self._wrong) < self._queue_max:
