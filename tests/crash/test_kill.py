@@ -11,9 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.load import Client, all_final, check_ends
+from tests.support.evidence import audit_lines, check_audit
+from tests.support.exactly_once import check_acknowledged
+from tests.support.load import Client, all_final, check_ends, in_mid_send
 from tests.support.postgres import PostgresServer
-from tests.support.process import DEADLINE_SECONDS, Process, run_command, until
+from tests.support.process import DEADLINE_SECONDS, Process, until
 
 ROUNDS = 5
 
@@ -83,24 +85,20 @@ async def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(proc
             following = asyncio.create_task(reader.run())
         stop = asyncio.Event()
         load = asyncio.create_task(client.load(stop))
-        before = len(client.acknowledged)
-        await until(lambda before=before: len(client.acknowledged) > before + 20)  # type: ignore[misc]
+        await in_mid_send(process)
         await asyncio.sleep(chance.uniform(0.0, 0.4))  # the moment of death is the one thing left to chance
         process.kill()
         stop.set()
         await load
     await process.start()
     async with aiohttp.ClientSession() as session:
-        # Everything in doubt is settled by repeating it; everything acknowledged is repeated too.
-        for key in [*client.unknown, *list(client.acknowledged)[:200]]:
-            await client.post(session, key)
-        assert not client.unknown
+        # Everything in doubt is settled by repeating it; some of what was acknowledged is repeated too.
+        await client.insist([*client.unknown, *list(client.acknowledged)[:200]])
         orders = await all_final(session, process)
-    assert {order["orderId"] for order in orders} == set(client.acknowledged.values())
-    assert sorted(order["clientOrderId"] for order in orders) == sorted(client.acknowledged)
+    check_acknowledged(client, orders)
     check_ends(orders)
     await check_stream(process, reader, following)
-    check_audit(process, tmp_path)
+    await check_audit(process, tmp_path)
 
 
 async def check_stream(process: Process, reader: StreamReader, following: "asyncio.Task[None] | None") -> None:
@@ -125,22 +123,3 @@ async def check_stream(process: Process, reader: StreamReader, following: "async
     by_seq = {event["seq"]: event["data"] for event in journal}
     for number, event, data in reader.messages:
         assert data == (by_seq[number] if event == "execution_report" else by_seq[number]["order"])
-
-
-def audit_lines(process: Process) -> list[dict[str, Any]]:
-    text = (process.folder / "var/gateway/audit.log").read_text("utf-8")
-    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def check_audit(process: Process, tmp_path: Path) -> None:
-    """The file verifies, and a database rebuilt from it has the live state."""
-    process.stop()
-    settings = {name: value for name, value in process.settings.items() if name != "SWITCHYARD_PORT"}
-    verified = run_command("audit", "verify", **settings)
-    assert verified.returncode == 0, verified.stdout + verified.stderr
-    live = json.loads(run_command("db", "digest", "--json", **settings).stdout)
-    rebuilt = run_command(
-        "replay", str(tmp_path / "var/gateway/audit.log"), "--json", SWITCHYARD_DATA_DIR=str(tmp_path / "rebuilt")
-    )
-    assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
-    assert json.loads(rebuilt.stdout)["digest"] == live["digest"]

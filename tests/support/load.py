@@ -3,13 +3,17 @@
 import asyncio
 import json
 import time
+from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import aiohttp
 
-from tests.support.process import DEADLINE_SECONDS, Process
+from tests.support.process import DEADLINE_SECONDS, Process, until
 
 POSTERS = 24
+PACE_SECONDS = 0.1
+SENDS_MIN = 20
 FINAL = {"FILLED", "CANCELED", "REJECTED", "EXPIRED"}
 
 
@@ -45,16 +49,52 @@ class Client:
         waits = int(key.rpartition("-")[2]) % 2
         return {"type": "LIMIT", "price": 1000, "timeInForce": "GTC"} if waits else {"type": "MARKET"}
 
+    async def insist(self, keys: Iterable[str]) -> None:
+        """Post these, and each again until it is acknowledged."""
+        waiting = deque(keys)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+
+        async def poster() -> None:
+            while waiting:
+                key = waiting.popleft()
+                await self.post(session, key)
+                if key in self.unknown:
+                    assert time.monotonic() < deadline, f"key {key} was never acknowledged"
+                    waiting.append(key)
+                    await asyncio.sleep(0.1)  # the server is gone: leave the machine to its next start
+
+        async with aiohttp.ClientSession() as session:
+            await asyncio.gather(*(poster() for _ in range(POSTERS)))
+
     async def load(self, stop: asyncio.Event) -> None:
+        """New orders until told to stop, at a pace at which a worker on a busy machine keeps up."""
+
         async def poster() -> None:
             while not stop.is_set():
                 self._count += 1
                 await self.post(session, f"key-{self._count}")
-                if self.unknown:
-                    await asyncio.sleep(0.01)  # the server is gone: do not burn keys until it is back
+                await asyncio.sleep(PACE_SECONDS)
 
         async with aiohttp.ClientSession() as session:
             await asyncio.gather(*(poster() for _ in range(POSTERS)))
+
+
+async def sends(session: aiohttp.ClientSession, process: Process) -> float:
+    """How many orders the process has sent in this life of its."""
+    async with session.get(f"{process.url}/metrics") as response:
+        lines = (await response.text()).splitlines()
+    values = [line.rpartition(" ")[2] for line in lines if line.startswith('outbox_send_total{outcome="success"}')]
+    return sum(map(float, values))
+
+
+async def in_mid_send(process: Process) -> None:
+    """Wait until it has sent some: a process that has just started listens to its venue first."""
+
+    async def has_sent() -> bool:
+        return await sends(session, process) > SENDS_MIN
+
+    async with aiohttp.ClientSession() as session:
+        await until(has_sent)
 
 
 async def all_final(session: aiohttp.ClientSession, process: Process) -> list[dict[str, Any]]:

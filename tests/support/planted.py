@@ -4,16 +4,19 @@ Usage: python -m tests.support.planted BUG COMMAND …
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import apsw
 import msgspec
 
+from switchyard.adapters.postgres.liveness import PostgresLiveness
+from switchyard.adapters.sqlite import expectations
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.changes import Change, Refused
+from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.accept import OrderDesk
 from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.lanes import Turn
 from switchyard.ports.venue import Capabilities, SendOutcome
@@ -23,7 +26,7 @@ def blind_requeue() -> None:
     """What is in doubt is simply sent again, whatever the venue promises."""
 
     def capabilities(venue: HttpVenue) -> Capabilities:
-        return Capabilities(dedupe="forever", lookup="all")
+        return msgspec.structs.replace(venue._capabilities, dedupe="forever")
 
     HttpVenue.capabilities = property(capabilities)  # type: ignore[assignment]
 
@@ -52,27 +55,13 @@ def doubt_is_rejection() -> None:
     Dispatcher._outcome_change = guessing  # type: ignore[method-assign]
 
 
-def keys_are_forgotten() -> None:
-    """The ledger is not written, as if its unique index were gone."""
-    place = OrderDesk.place
+def keys_are_not_looked_up() -> None:
+    """The append on SQLite no longer asks whether a key is taken; see dropped_index for PostgreSQL."""
 
-    async def forgetful(self: OrderDesk, account: Any, body: Any, key: str | None) -> Any:
-        commit = self._commit
+    def taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Refused]:
+        return {}
 
-        async def without_key(change: Change) -> Outcome:
-            orders = tuple(
-                msgspec.structs.replace(order, venue_client_id=order.order_id[-32:]) for order in change.orders
-            )
-            rows = tuple(msgspec.structs.replace(row, venue_client_id=row.order_id[-32:]) for row in change.outbox)
-            return await commit(msgspec.structs.replace(change, ledger=(), orders=orders, outbox=rows))
-
-        self._commit = without_key
-        try:
-            return await place(self, account, body, key)
-        finally:
-            self._commit = commit
-
-    OrderDesk.place = forgetful  # type: ignore[method-assign]
+    expectations._taken_keys = taken_keys
 
 
 def fence_removed() -> None:
@@ -87,9 +76,30 @@ def fence_removed() -> None:
     Dispatcher._settle = unfenced  # type: ignore[method-assign]
 
 
+def the_living_are_dead() -> None:
+    """Whoever does not come back is taken for dead, as a lease on a wall clock would."""
+
+    async def dead(self: PostgresLiveness, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        return frozenset(workers) - self._held.keys()
+
+    PostgresLiveness.dead = dead  # type: ignore[method-assign]
+
+
+def planted_command(bug: str) -> list[str]:
+    """What to run in place of `switchyard` to have the bug in it."""
+    return [sys.executable, "-m", "tests.support.planted", bug]
+
+
 BUGS: dict[str, Callable[[], None]] = {
     bug.__name__: bug
-    for bug in (blind_requeue, sent_before_sending, doubt_is_rejection, keys_are_forgotten, fence_removed)
+    for bug in (
+        blind_requeue,
+        sent_before_sending,
+        doubt_is_rejection,
+        keys_are_not_looked_up,
+        fence_removed,
+        the_living_are_dead,
+    )
 }
 
 if __name__ == "__main__":

@@ -146,15 +146,20 @@ class Process:
         return code
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds_max: float = DEADLINE_SECONDS) -> None:
-    """Wait for something that will happen, with a deadline that only a defect reaches."""
+async def until(
+    condition: Callable[[], bool | Awaitable[bool]], seconds_max: float = DEADLINE_SECONDS, pause_seconds: float = 0.01
+) -> None:
+    """Wait for something that will happen, with a deadline that only a defect reaches.
+
+    A look that is work for the one who is looked at wants a longer pause: it would slow down what it waits for.
+    """
     deadline = time.monotonic() + seconds_max
     while True:
         found = condition()
         if found if isinstance(found, bool) else await found:
             return
         assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(pause_seconds)
 
 
 def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:

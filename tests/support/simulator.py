@@ -30,6 +30,17 @@ class Simulator(Process):
         """How often the venue took on each of our orders, by order id."""
         return Counter(line["trace_id"] for line in self.lines("order"))
 
+    def orders(self) -> Counter[str]:
+        """The same by the client order id that it was given."""
+        return Counter(line["client_order_id"] for line in self.lines("order"))
+
+    def check_nothing_twice(self) -> Counter[str]:
+        """What it took on, by order id, after looking that no client order id and no order was taken on twice."""
+        assert set(self.orders().values()) <= {1}, "the venue took a client order id twice"
+        executions = self.executions()
+        assert set(executions.values()) <= {1}, "the venue took an order twice"
+        return executions
+
     async def set_faults(self, session: aiohttp.ClientSession, faults: Mapping[str, float]) -> None:
         """Change how it misbehaves from now on."""
         async with session.post(f"{self.url}/admin/faults", json=dict(faults)) as response:
