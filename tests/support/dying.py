@@ -1,6 +1,6 @@
-"""Runs `switchyard` so that it kills itself at one boundary of a send, after a number of sends.
+"""Runs `switchyard` so that it kills itself at one boundary of a send, after a number of sends, or pauses at the first.
 
-Usage: python -m tests.support.dying BOUNDARY COMMAND …
+Usage: python -m tests.support.dying kill|stop BOUNDARY COMMAND …
 """
 
 import asyncio
@@ -15,27 +15,49 @@ from typing import Any
 import aiohttp
 
 from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.wire import IDEMPOTENCY_HEADER
 from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.dispatch import Dispatcher
 from switchyard.flow.lanes import Turn
-from switchyard.ports.venue import Left, SendOutcome, unheard
+from switchyard.ports.venue import Accepted, Ambiguous, Left, SendOutcome, unheard
 
 # Some orders get through, others are at every stage when death comes.
-PASSES = count(1)
 PASSES_MAX = 40
+# A recovery has fewer to go through than that, and some of them must be left for the next one.
+RECOVERIES_MAX = 3
+LAST_WORDS = "at the boundary with client order id "
+
+how = signal.SIGKILL
+passes = count(1)
+recoveries = count(1)
 
 
 def is_time() -> bool:
-    """Whether this was the last pass."""
-    return next(PASSES) == PASSES_MAX
+    """Whether this pass is the last one, or the one to pause at."""
+    return next(passes) == (PASSES_MAX if how == signal.SIGKILL else 1)
 
 
-def perhaps_die() -> None:
-    """SIGKILL, as from outside."""
+def perhaps_die(client_id: str) -> None:
     if is_time():
-        os.kill(os.getpid(), signal.SIGKILL)
+        die(client_id)
+
+
+def die(client_id: str) -> None:
+    """The signal, as from outside; the log tells with which order in hand."""
+    os.write(2, f"{LAST_WORDS}{client_id}\n".encode())
+    os.kill(os.getpid(), how)
+
+
+def dying_command(boundary: str) -> list[str]:
+    """What to run in place of `switchyard` to have it die there."""
+    return [sys.executable, "-m", "tests.support.dying", "kill", boundary]
+
+
+def pausing_command(boundary: str) -> list[str]:
+    """What to run in place of `switchyard` to have it pause there."""
+    return [sys.executable, "-m", "tests.support.dying", "stop", boundary]
 
 
 def after_the_attempt_is_committed() -> None:
@@ -43,7 +65,7 @@ def after_the_attempt_is_committed() -> None:
     send = Dispatcher._send
 
     async def dying(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
-        perhaps_die()
+        perhaps_die(row.venue_client_id)
         await send(self, row, state, turn)
 
     Dispatcher._send = dying  # type: ignore[method-assign]
@@ -58,7 +80,7 @@ def after_the_request_left() -> None:
         if self.method == "POST" and is_time():
             # The writer has its own task; a turn of the loop lets the bytes go, and the venue may be at work on them.
             await asyncio.sleep(0.005)
-            os.kill(os.getpid(), signal.SIGKILL)
+            die(self.headers[IDEMPOTENCY_HEADER])
         return response
 
     aiohttp.ClientRequest.send = dying  # type: ignore[method-assign]
@@ -70,7 +92,7 @@ def after_the_answer() -> None:
 
     async def dying(self: HttpVenue, order: Order, left: Left = unheard) -> SendOutcome:
         outcome = await submit(self, order, left)
-        perhaps_die()
+        perhaps_die(order.venue_client_id)
         return outcome
 
     HttpVenue.submit = dying  # type: ignore[method-assign]
@@ -82,10 +104,24 @@ def before_the_outcome_is_written() -> None:
 
     def dying(self: Dispatcher, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
         change = honest(self, state, row, outcome, now)
-        perhaps_die()
+        if isinstance(outcome, Accepted):  # and not while it recovers what another one left
+            perhaps_die(row.venue_client_id)
         return change
 
     Dispatcher._outcome_change = dying  # type: ignore[method-assign]
+
+
+def in_the_middle_of_recovery() -> None:
+    """The first life ends in mid-send; the next ones while they bring into doubt what it left."""
+    after_the_request_left()
+    settle = Dispatcher._settle
+
+    async def dying(self: Dispatcher, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
+        await settle(self, row, outcome, state)
+        if outcome == Ambiguous("SENDER_DIED") and next(recoveries) == RECOVERIES_MAX:
+            die(row.venue_client_id)
+
+    Dispatcher._settle = dying  # type: ignore[method-assign]
 
 
 BOUNDARIES: dict[str, Callable[[], None]] = {
@@ -95,12 +131,14 @@ BOUNDARIES: dict[str, Callable[[], None]] = {
         after_the_request_left,
         after_the_answer,
         before_the_outcome_is_written,
+        in_the_middle_of_recovery,
     )
 }
 
 if __name__ == "__main__":
     from switchyard.entrypoints.cli.main import run
 
-    BOUNDARIES[sys.argv[1]]()
-    sys.argv = ["switchyard", *sys.argv[2:]]
+    how = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[sys.argv[1]]
+    BOUNDARIES[sys.argv[2]]()
+    sys.argv = ["switchyard", *sys.argv[3:]]
     run()
