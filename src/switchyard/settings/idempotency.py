@@ -91,7 +91,7 @@ _WITH_REDIS = "with `cache.type` `redis` and no `SWITCHYARD_REDIS_URL`."
 IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
     _key("enabled", "true", parse.flag,
          "Whether keys are derived and results are cached. `false` switches off both, never the ledger: a key that a "
-         "client sends still makes one order."),
+         "client sends still makes one order, and `Idempotency-Derive: true` is refused rather than ignored."),
     _key("keyGeneration.algorithm", "SHA256", parse.choice("SHA256"),
          "Digest of derived keys; an HMAC of it where `IDEMPO_SECRET` is set."),
     _key("keyGeneration.timestampResolution", "60000", parse.whole(1, _DAY_MS),

@@ -1,5 +1,6 @@
 """Entries as bytes that only a holder of the key can make: anything else on the server is not an entry."""
 
+import hashlib
 import hmac
 from datetime import datetime
 from typing import Literal
@@ -32,12 +33,16 @@ class Seal:
     def __init__(self, key: bytes) -> None:
         assert len(key) >= KEY_BYTES_MIN, f"the key needs at least {KEY_BYTES_MIN} bytes"
         self._key = key
+        self._name_key = self._digest("name", b"")
 
     def name(self, *parts: str) -> str:
         """Text that tells the parts apart and gives none of them away, whatever characters they have."""
         # Lengths in front tell the parts apart; a lone surrogate is as good a character as any other here.
         text = "".join([f"{len(part)}:{part}" for part in parts])
-        return self._digest("name", text.encode("utf-8", "surrogatepass")).hex()
+        # A keyed hash made for being one: every order asks for a name, and HMAC takes three times as long.
+        return hashlib.blake2b(
+            text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_LENGTH, key=self._name_key
+        ).hexdigest()
 
     def close(self, entry: CacheEntry) -> bytes:
         """Head, digest, entry; raises ValueError for an entry that cannot be kept."""
