@@ -64,9 +64,9 @@ def after_the_attempt_is_committed() -> None:
     """Before the first byte leaves."""
     send = Dispatcher._send
 
-    async def dying(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+    async def dying(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
         perhaps_die(row.venue_client_id)
-        await send(self, row, state, turn)
+        await send(self, row, state, turn, begun_at)
 
     Dispatcher._send = dying  # type: ignore[method-assign]
 

@@ -35,9 +35,11 @@ def sent_before_sending() -> None:
     """The row is marked as sent first, and the bytes leave afterwards."""
     send = Dispatcher._send
 
-    async def marked_first(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+    async def marked_first(
+        self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float
+    ) -> None:
         await self._commit(decisions.record_sent(state, row, "venue", self._clock.now()))
-        await send(self, row, state, turn)
+        await send(self, row, state, turn, begun_at)
 
     Dispatcher._send = marked_first  # type: ignore[method-assign]
 

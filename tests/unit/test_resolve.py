@@ -97,6 +97,9 @@ class MemoryQueries:
         rows = [row for row in self._journal.outbox.values() if row.status in ("queued", "failed")]
         return [await self._with_state(row) for row in rows if row.next_attempt_at <= self._clock.now()]
 
+    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
+        return frozenset()
+
     async def unsettled(self, status: str, limit: int) -> list[Due]:
         return [await self._with_state(row) for row in list(self._journal.outbox.values()) if row.status == status]
 

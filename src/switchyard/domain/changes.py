@@ -7,18 +7,27 @@ import msgspec
 
 from switchyard.domain.events import Event
 from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.ids import OrderId, VenueClientId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position, PositionKey
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A report that was applied; there is never a second one with the same venue and id."""
+    """A report that was taken in; there is never a second one with the same venue and id.
+
+    One on an order that nobody knew is filed under no order and the id that the venue gave; the order may turn up
+    later, when its key is repeated after an older database was restored, and then the report may be applied to it.
+    """
 
     venue: VenueName
     exec_id: str
     order_id: OrderId
+    stray_client_id: VenueClientId | None = None
+
+    def may_replace(self, earlier: "Execution | None") -> bool:
+        """Whether it may be taken in, given what there is under the same id."""
+        return earlier is None or (earlier.order_id == "" and self.order_id != "")
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):

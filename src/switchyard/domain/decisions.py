@@ -34,6 +34,8 @@ from switchyard.domain.reports import ExecutionReport
 
 # How long after acceptance an order that wants to be filled at once may still be sent.
 SEND_DEADLINES: Mapping[TimeInForce, timedelta] = {"IOC": timedelta(seconds=2.5), "FOK": timedelta(seconds=5)}
+# Why an order is in doubt that was never sent from here: its venue has reported on it before.
+EXECUTED_BEFORE = "EXECUTED_BEFORE"
 SETTLED: frozenset[OutboxStatus] = frozenset({"sent", "dead"})
 
 
@@ -272,7 +274,7 @@ def unmatched_report(report: ExecutionReport) -> Change:
     """A report on an order nobody here knows is a fact too."""
     return Change(
         events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None)),),
-        executions=(Execution(report.venue, report.exec_id, OrderId("")),),
+        executions=(Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_id),),
     )
 
 

@@ -179,9 +179,11 @@ class Replay:
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
         venue = VenueName(report.venue)
-        if (venue, report.exec_id) in self.executions:
+        stray = report.venue_client_id if order_id == "" else None
+        execution = Execution(venue, report.exec_id, order_id, stray)
+        if not execution.may_replace(self.executions.get((venue, report.exec_id))):
             raise ReplayMismatch(line.seq, f"execution {report.exec_id} of {venue} was applied before")
-        self.executions[venue, report.exec_id] = Execution(venue, report.exec_id, order_id)
+        self.executions[venue, report.exec_id] = execution
 
     def _take_row(self, order: Order, fact: OutboxFact) -> None:
         key = (order.order_id, fact.kind, fact.number)

@@ -116,6 +116,7 @@ class Dispatcher:
         slots = self._slots - len(self._sends)
         due = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free), lanes)
         self._metrics.dequeued.labels("success" if due else "empty").inc()
+        due = await self._without_strays(due)
         taken: Counter[VenueName] = Counter()
         claims = []
         for one in due:
@@ -125,6 +126,25 @@ class Dispatcher:
         # Not to be interrupted: an attempt that is committed and then not made would be a doubt out of nothing.
         self._claiming = asyncio.gather(*claims)
         return sum(await asyncio.shield(self._claiming))
+
+    async def _without_strays(self, due: list[Due]) -> list[Due]:
+        """Bring orders into doubt that the venue reported on before anybody here knew them; returns the others.
+
+        After an older database was restored, a repeated key makes its order anew, under the id under which the lost one
+        was executed.
+        """
+        # One that a person has decided about has an error already, and is sent.
+        fresh = [one for one in due if _is_first(one.row) and one.row.last_error is None]
+        strays = await self._queries.strays([one.row.venue_client_id for one in fresh]) if fresh else frozenset()
+        if not strays:
+            return due
+        sent_before = [one for one in fresh if one.row.venue_client_id in strays]
+        for one in sent_before:
+            log.error("an order was executed before it was known here", order_id=one.row.order_id, venue=one.row.venue)
+            change = decisions.record_doubt(one.state, one.row, decisions.EXECUTED_BEFORE, None, self._clock.now())
+            if isinstance(await self._commit(change), Committed):
+                self._metrics.uncertain.inc()
+        return [one for one in due if one not in sent_before]
 
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on: what it has is known."""
@@ -201,19 +221,20 @@ class Dispatcher:
             _leave(turn)
             await self._commit(unsendable)
             return True
+        begun_at = self._clock.monotonic()
         change = decisions.begin_attempt(state, row, self._worker, now)
         if not isinstance(await self._commit(change), Committed):
             _leave(turn)
             return False  # somebody else has it, or the order moved on: the next look tells
         if not row.attempt:
             self._metrics.outbox_lag.observe((now - row.created_at).total_seconds())
-        self._begin(change.outbox[0], after(state, change), turn)
+        self._begin(change.outbox[0], after(state, change), turn, begun_at)
         return True
 
-    def _begin(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+    def _begin(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
         self._under_way[row.venue] += 1
         self._lanes.begin(row.lane)
-        task = self._sends[_key(row)] = asyncio.create_task(self._send(row, state, turn))
+        task = self._sends[_key(row)] = asyncio.create_task(self._send(row, state, turn, begun_at))
         self._metrics.inflight.set(len(self._sends))
         task.add_done_callback(lambda done: self._sent(row, turn, done))
 
@@ -242,9 +263,9 @@ class Dispatcher:
             self._metrics.stage_failures.labels("dispatch").inc()
             log.error("a send's outcome was not recorded", error=repr(error))
 
-    async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> None:
+    async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
         try:
-            outcome = await self._deliver(row, state, turn)
+            outcome = await self._deliver(row, state, turn, begun_at)
         except Exception as error:
             # An adapter that raises has a defect, and what the venue saw is anyone's guess: that is doubt.
             log.exception("a venue adapter failed", venue=row.venue)
@@ -256,12 +277,15 @@ class Dispatcher:
         _leave(turn)
         await self._settle(row, outcome, state)
 
-    async def _deliver(self, row: OutboxRow, state: OrderState, turn: Turn | None) -> SendOutcome:
+    async def _deliver(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> SendOutcome:
         venue = self._venues[row.venue]
-        if row.kind == "cancel":
-            return await venue.cancel(state.order)
         if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
             return Unsent("STUCK_IN_LINE")
+        if self._clock.monotonic() - begun_at > TURN_LIMIT.total_seconds():
+            # It was paused, or waited: by now others may rightly believe that this attempt has come to its end.
+            return Unsent("BEGUN_TOO_LONG_AGO")
+        if row.kind == "cancel":
+            return await venue.cancel(state.order)
         if state.order.status != "UNKNOWN" and decisions.is_past_deadline(state.order, self._clock.now()):
             return Unsent("TOO_LATE")  # it waited for its turn too long, and nothing of it has left
         return await venue.submit(state.order, turn.left if turn is not None else unheard)

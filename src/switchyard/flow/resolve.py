@@ -97,6 +97,8 @@ class Resolver:
             return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)  # a repeated cancel is harmless
         if row.kind == "cancel":
             return None  # an order that is not there cannot be cancelled; its own row is settled first
+        if row.last_error == decisions.EXECUTED_BEFORE:
+            return None  # the venue had it once, whether or not it still remembers
         if not self._is_never_to_come(row, sender_gone, now):
             return None
         return decisions.record_unsent(state, row, "ABSENT_AT_VENUE", now, now)

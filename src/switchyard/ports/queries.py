@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -95,7 +95,11 @@ class Queries(Protocol):
         ...
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Of the named reports those that were applied."""
+        """Of the named reports those that were applied to an order."""
+        ...
+
+    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
+        """Of the named ids those that a venue reported on when nobody here knew them."""
         ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:

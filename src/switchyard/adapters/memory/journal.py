@@ -107,7 +107,10 @@ class MemoryJournal:
                 for row in change.outbox
             )
             or any(_version(self.positions.get(row.key)) != base for base, row in change.position_moves())
-            or any((execution.venue, execution.exec_id) in self.executions for execution in change.executions)
+            or any(
+                not execution.may_replace(self.executions.get((execution.venue, execution.exec_id)))
+                for execution in change.executions
+            )
         )
         return Refused() if is_stale else None
 

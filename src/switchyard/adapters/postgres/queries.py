@@ -8,7 +8,7 @@ from typing import Any, Literal
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Reader, connect
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -134,9 +134,14 @@ class PostgresQueries:
         return [rows.order(record) for record in found]
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Of the named reports those that were applied."""
-        sql = "SELECT exec_id FROM executions WHERE venue = $1 AND exec_id = ANY($2)"
+        """Of the named reports those that were applied to an order."""
+        sql = "SELECT exec_id FROM executions WHERE venue = $1 AND exec_id = ANY($2) AND order_id <> ''"
         return frozenset(record[0] for record in await self._reader.rows(sql, venue, exec_ids))
+
+    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
+        """Of the named ids those that a venue reported on when nobody here knew them."""
+        sql = "SELECT stray_client_id FROM executions WHERE stray_client_id = ANY($1)"
+        return frozenset(record[0] for record in await self._reader.rows(sql, client_ids))
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -65,9 +65,9 @@ def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> 
     checked = [(n, row) for n, change in enumerate(changes) for row in change.executions]
     if not checked:
         return []
-    keys = [(row.venue, row.exec_id) for _, row in checked]
+    keys = [(row.venue, row.exec_id, row.order_id) for _, row in checked]
     seen = set(connection.execute(SEEN_EXECUTIONS, (rows.text_array(keys),)))
-    return [number for (number, _), key in zip(checked, keys, strict=True) if key in seen]
+    return [number for number, row in checked if (row.venue, row.exec_id) in seen]
 
 
 def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Refused]:

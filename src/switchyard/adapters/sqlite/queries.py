@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.connections import Connections, connect
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
 from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import LANES, OutboxRow
 from switchyard.domain.positions import Position
@@ -139,11 +139,21 @@ class SqliteQueries:
         )
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Of the named reports those that were applied."""
-        sql = "SELECT exec_id FROM executions WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?))"
+        """Of the named reports those that were applied to an order."""
+        sql = """
+        SELECT exec_id FROM executions
+        WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?)) AND order_id <> ''
+        """
         values = (venue, rows.text_array(exec_ids))
         found: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
         return frozenset(exec_id for (exec_id,) in found)
+
+    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
+        """Of the named ids those that a venue reported on when nobody here knew them."""
+        sql = "SELECT stray_client_id FROM executions WHERE stray_client_id IN (SELECT value FROM json_each(?))"
+        values = (rows.text_array(client_ids),)
+        found: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
+        return frozenset(client_id for (client_id,) in found)
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

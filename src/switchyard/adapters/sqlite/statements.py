@@ -31,6 +31,7 @@ CROSS JOIN positions AS held ON (held.account_id, held.symbol) = (wanted.value->
 SEEN_EXECUTIONS = """
 SELECT seen.venue, seen.exec_id FROM jsonb_each(?) AS wanted
 CROSS JOIN executions AS seen ON (seen.venue, seen.exec_id) = (wanted.value->>0, wanted.value->>1)
+WHERE seen.order_id <> '' OR wanted.value->>2 = ''
 """
 LEDGER_BY_KEY = f"""
 SELECT {", ".join(f"ledger.{column}" for column in LEDGER_COLUMNS.split(", "))} FROM jsonb_each(?) AS wanted

@@ -58,7 +58,13 @@ class _Departure:
         self.left = False
 
     def note(self) -> None:
-        """The next thing that happens is that bytes are written."""
+        """The next thing that happens is that bytes are written; raises where it is too late for that.
+
+        A process that was paused in the middle finds its connection made and its time over at the same moment.
+        """
+        ends_at = self._limit.when()
+        if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
+            raise TimeoutError
         self.left = True
         self._limit.reschedule(asyncio.get_running_loop().time() + self._answer_seconds)
         # The one who hears of it runs in a later turn of the loop, when the bytes are written.

@@ -125,6 +125,7 @@ BEGIN
         WHERE (
             SELECT true FROM executions AS present
             WHERE (present.venue, present.exec_id) = (wanted.venue, wanted.exec_id)
+            AND (present.order_id <> '' OR wanted.order_id = '')
         )
     );
     IF cardinality(refused) > 0 THEN
@@ -208,9 +209,11 @@ BEGIN
         updated_at = excluded.updated_at, version = excluded.version;
 
     INSERT INTO executions
-    SELECT venue, exec_id, order_id
+    SELECT venue, exec_id, order_id, stray_client_id
     FROM unnest(wanted_executions) WITH ORDINALITY AS wanted
-    WHERE execution_changes[wanted.ordinality] <> ALL (refused);
+    WHERE execution_changes[wanted.ordinality] <> ALL (refused)
+    -- Only a report that was filed under no order is found here: its order has turned up.
+    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_id = NULL;
 
     INSERT INTO reader_cursors
     SELECT name, epoch, seq, hash

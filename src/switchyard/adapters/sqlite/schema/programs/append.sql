@@ -84,7 +84,10 @@ BEGIN
         trade_result = excluded.trade_result, losses_in_a_row = excluded.losses_in_a_row, peak = excluded.peak,
         updated_at = excluded.updated_at, version = excluded.version;
 
-    INSERT INTO executions SELECT value->>0, value->>1, value->>2 FROM jsonb_each(NEW.executions);
+    -- Only a report that was filed under no order is found here: its order has turned up.
+    INSERT INTO executions
+    SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(NEW.executions) WHERE true
+    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_id = NULL;
 
     INSERT INTO reader_cursors
     SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(NEW.cursors) WHERE true
