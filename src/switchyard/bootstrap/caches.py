@@ -29,11 +29,11 @@ class Caches:
         self.ttl = ttl
 
 
-def open_caches(settings: Settings, epoch: int, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
+def open_caches(settings: Settings, life: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
     """As configured; closed with the stack.
 
     What was cached before an older database was restored tells of orders that this database may not have: entries are
-    sealed with the epoch, so that those of another one are misses.
+    sealed with the database's life, so that those of another one are misses.
     """
     block = settings.idempotency
     metrics.cache.tracks_hits = block.monitoring.track_cache_hit_rate
@@ -41,7 +41,7 @@ def open_caches(settings: Settings, epoch: int, clock: Clock, metrics: Metrics, 
     if block.cache.redis_url is None:
         cache: Cache = MemoryCache(clock=clock, cleanup_every=block.cache.cleanup_interval, watch=metrics.cache)
         return Caches(cache if _is_used(settings) else None, rate, block.cache.ttl)
-    key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, epoch {epoch}".encode(), hashlib.sha256)
+    key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {life}".encode(), hashlib.sha256)
     host = RedisHost(block.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
     shared = RedisRate(settings.do_rate_per_minute, RATE_WINDOW, host=host, key=key, without_server=rate)
     stack.push_async_callback(shared.close)

@@ -136,7 +136,9 @@ async def accept_restored(settings: Settings) -> tuple[int, int]:
     """Take an older database for the true one: a new epoch, doubt about the unfinished, files of the past aside."""
     database = await open_database(settings)
     try:
-        epoch, rows = await declare_restored(database.journal, database.queries, committing(database), SystemClock())
+        epoch, rows = await declare_restored(
+            database.journal, database.queries, committing(database), SystemClock(), SystemRandomness()
+        )
     finally:
         await database.close()
     for path in (settings.audit_path, head_path_of(settings.audit_path), head_path(settings)):

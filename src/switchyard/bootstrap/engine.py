@@ -35,6 +35,7 @@ from switchyard.flow.reap import Reaper
 from switchyard.flow.reconcile import Reconciler
 from switchyard.flow.record import Recorder
 from switchyard.flow.resolve import Resolver
+from switchyard.flow.restore import life_of
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.stream import StreamHub
 from switchyard.flow.sweep import Sweeper
@@ -162,8 +163,8 @@ class Engine:
         stack.callback(self.hub.close)
 
     async def _start_desks(self, stack: AsyncExitStack) -> None:
-        epoch = (await self._database.journal.head(0)).epoch
-        self.caches = open_caches(self.settings, epoch, self.clock, self.metrics, stack)
+        life = await life_of(self._database.journal)
+        self.caches = open_caches(self.settings, life, self.clock, self.metrics, stack)
         self.desks = Desks(
             self.settings,
             self._database,
