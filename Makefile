@@ -18,7 +18,7 @@ up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
 test: install-dev ## Run all tests; they start the real engines themselves
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: install-dev ## Format, lint, types, import directions
 	$(BIN)/ruff format --check .

@@ -16,7 +16,8 @@ import pytest
 
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.gateway import RunningGateway
-from tests.support.process import COMMAND, DEADLINE_SECONDS, SECRET, Process, clean_environment, free_port, run_command
+from tests.support.ports import free_port
+from tests.support.process import COMMAND, DEADLINE_SECONDS, SECRET, Process, clean_environment, run_command
 
 FAR_AWAY = "0.001"  # a limit that no market comes to
 

@@ -11,7 +11,7 @@ from switchyard.client import Client, OrderPlacementResult, Retry, place_order_w
 from switchyard.domain.errors import InvalidField, SettingError
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
-from tests.support.process import free_port
+from tests.support.ports import free_port
 
 # Tests need the repeats, not the pauses between them.
 QUICK = Retry(first_seconds=0.001, seconds_max=0.01)

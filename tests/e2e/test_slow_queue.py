@@ -7,7 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.process import Process, free_port, until
+from tests.support.ports import free_port
+from tests.support.process import Process, until
 
 MARKET = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
 RESTING = {**MARKET, "type": "LIMIT", "price": 100, "timeInForce": "GTC"}

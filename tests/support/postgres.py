@@ -5,7 +5,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,8 @@ from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
+
+from tests.support.ports import free_port
 
 # A server of your own instead of the wheel's: the folder that holds its `initdb` and `postgres`.
 BIN_VARIABLE = "SWITCHYARD_TEST_POSTGRES_BIN"
@@ -34,7 +35,7 @@ class PostgresServer:
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._database_numbers = count(1)
-        self.port = _free_port()
+        self.port = free_port()
         try:
             self._identity = _identity(self._folder)
             self._binaries = self._runnable(_binaries())
@@ -185,10 +186,3 @@ def _identity(folder: Path) -> dict[str, Any]:
     account = pwd.getpwnam(UNPRIVILEGED)
     os.chown(folder, account.pw_uid, account.pw_gid)
     return {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": ()}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

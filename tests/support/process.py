@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,18 +15,13 @@ import aiohttp
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.auth import issue_token
+from tests.support.ports import free_port
 
 # Generous: a start is waited for as an event, and only a hung one comes near this.
 DEADLINE_SECONDS = 60.0
 SECRET = "0123456789abcdef0123456789abcdef-for-tests"
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("switchyard")
-
-
-def free_port() -> int:
-    """A port that nobody used a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def clean_environment(**settings: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import redis
 
-from tests.support.process import free_port
+from tests.support.ports import free_port
 
 # A server of your own instead of the wheel's: the path of its `redis-server` or `valkey-server`.
 BIN_VARIABLE = "SWITCHYARD_TEST_REDIS_BIN"

@@ -30,7 +30,7 @@ from switchyard.ports.venue import (
     VenueRefused,
     VenueUnavailable,
 )
-from tests.support.process import free_port
+from tests.support.ports import free_port
 from tests.support.scripted_server import (
     Reply,
     ScriptedServer,
