@@ -293,10 +293,14 @@ class Dispatcher:
     async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
         def decision(newest: OrderState) -> Change | None:
             current = newest.row(row.kind, row.number)
-            if current.status != "sending" or current.attempt != row.attempt:
-                self._metrics.stale_writes.inc()
-                return None
-            return self._outcome_change(newest, current, outcome, self._clock.now())
+            if current.attempt == row.attempt and current.status == "sending":
+                return self._outcome_change(newest, current, outcome, self._clock.now())
+            # It was taken to hang: others cannot know whether anything has left, and its own sender can.
+            is_ours = (current.attempt, current.status, current.worker) == (row.attempt, "uncertain", self._worker)
+            if is_ours and isinstance(outcome, Unsent):
+                return self._never_left(newest, current, outcome)
+            self._metrics.stale_writes.inc()
+            return None
 
         change = await self._record(row, decision, state)
         if change is None:
@@ -311,6 +315,14 @@ class Dispatcher:
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error("order in doubt", order_id=order.order_id, venue=row.venue, error=_error(outcome))
+
+    def _never_left(self, state: OrderState, row: OutboxRow, outcome: Unsent) -> Change:
+        now = self._clock.now()
+        again_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
+        if row.kind == "new" and self._venues[row.venue].capabilities.dedupe == "forever":
+            # Only there may an attempt before this one have been in doubt when this one began.
+            return decisions.record_doubt(state, row, outcome.error, again_at, now)
+        return decisions.record_unsent(state, row, outcome.error, again_at, now)
 
     async def _suspect(self, due: Due) -> None:
         """Bring a row into doubt whose sender lives but does not come back."""
