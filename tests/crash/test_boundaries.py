@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.dying import BOUNDARIES, LAST_WORDS, dying_command
 from tests.support.evidence import audit_lines, check_audit
-from tests.support.exactly_once import Snapshot, check_acknowledged, check_executions, settled
+from tests.support.exactly_once import Snapshot, check_acknowledged, check_executions, in_every_class, settled
 from tests.support.load import Client
 from tests.support.planted import planted_command
 from tests.support.postgres import PostgresServer
@@ -27,20 +27,51 @@ WINDOW = {"VENUE_WINDOW_SEC_SIM": "1"}
 AFTER_THE_BYTES_LEFT = ("after_the_request_left", "after_the_answer", "before_the_outcome_is_written")
 
 each_boundary = pytest.mark.parametrize("boundary", list(BOUNDARIES))
-each_class = pytest.mark.parametrize("dedupe", ["forever", "open_only", "none"])
 
 
 @each_boundary
-@each_class
 async def test_a_worker_that_dies_there_executes_nothing_twice_and_loses_nothing(
-    boundary: str, dedupe: str, tmp_path: Path, postgres_server: PostgresServer
+    boundary: str, tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
-    settings = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database()}
-    assert run_command("db", "upgrade", **settings).returncode == 0
-    simulator = Simulator(tmp_path / "venue", dedupe)
-    gateway = Process(tmp_path / "gateway", "gateway", **settings)
-    settings |= {**venue_settings(dedupe, simulator), **WINDOW, "PYTHONPATH": str(ROOT)}
-    dying, *recoverers = (Process(tmp_path / name, "worker", **settings) for name in ("dying", "first", "second"))
+    async def scenario(dedupe: str) -> None:
+        await worker_dies(boundary, dedupe, tmp_path / dedupe, postgres_server)
+
+    await in_every_class(scenario)
+
+
+@each_boundary
+async def test_a_whole_process_on_sqlite_that_dies_there_executes_nothing_twice_and_loses_nothing(
+    boundary: str, tmp_path: Path
+) -> None:
+    async def scenario(dedupe: str) -> None:
+        folder = tmp_path / dedupe
+        await process_dies(boundary, dedupe, Simulator(folder / "venue", dedupe), folder, [str(COMMAND)])
+
+    await in_every_class(scenario)
+
+
+@pytest.mark.parametrize("dedupe", ["open_only", "none"])
+async def test_a_survivor_that_sends_blindly_again_would_be_noticed(dedupe: str, tmp_path: Path) -> None:
+    # Late reports: an early one is evidence that would save even a worker that guesses.
+    simulator = Simulator(tmp_path / "venue", dedupe, {"late_reports": 4.0})
+    planted = planted_command("blind_requeue")
+    with pytest.raises(AssertionError, match="the venue took a client order id twice"):
+        await process_dies("after_the_answer", dedupe, simulator, tmp_path, planted)
+
+
+async def worker_dies(boundary: str, dedupe: str, folder: Path, postgres_server: PostgresServer) -> None:
+    """Some workers die, then two start at once and recover what is there."""
+    simulator = Simulator(folder / "venue", dedupe)
+    settings = {
+        **venue_settings(dedupe, simulator),
+        **WINDOW,
+        "SWITCHYARD_DATABASE_URL": postgres_server.create_database(),
+        "PYTHONPATH": str(ROOT),
+    }
+    upgraded = await asyncio.to_thread(run_command, "db", "upgrade", **settings)
+    assert upgraded.returncode == 0, upgraded.stderr
+    gateway = Process(folder / "gateway", "gateway", **settings)
+    dying, *recoverers = (Process(folder / name, "worker", **settings) for name in ("dying", "first", "second"))
     dying.command = dying_command(boundary)
     try:
         await asyncio.gather(simulator.start(), gateway.start())
@@ -52,32 +83,17 @@ async def test_a_worker_that_dies_there_executes_nothing_twice_and_loses_nothing
         await asyncio.gather(*(recoverer.start() for recoverer in recoverers))
         orders = await settled(gateway, simulator, dedupe=dedupe)
         for process in (*recoverers, gateway):
-            assert process.stop() == 0  # whatever was on its way has happened, and is written down
+            # Whatever was on its way has happened then, and is written down.
+            assert await asyncio.to_thread(process.stop) == 0
         check(boundary, dedupe, simulator, orders, client, audit_lines(gateway))
     finally:
         for process in (dying, *recoverers, gateway, simulator):
             process.close()
 
 
-@each_boundary
-@each_class
-async def test_a_whole_process_on_sqlite_that_dies_there_executes_nothing_twice_and_loses_nothing(
-    boundary: str, dedupe: str, tmp_path: Path
-) -> None:
-    await dies_on_sqlite(boundary, dedupe, Simulator(tmp_path / "venue", dedupe), tmp_path, [str(COMMAND)])
-
-
-@pytest.mark.parametrize("dedupe", ["open_only", "none"])
-async def test_a_survivor_that_sends_blindly_again_would_be_noticed(dedupe: str, tmp_path: Path) -> None:
-    # Late reports: an early one is evidence that would save even a worker that guesses.
-    simulator = Simulator(tmp_path / "venue", dedupe, {"late_reports": 4.0})
-    planted = planted_command("blind_requeue")
-    with pytest.raises(AssertionError, match="the venue took a client order id twice"):
-        await dies_on_sqlite("after_the_answer", dedupe, simulator, tmp_path, planted)
-
-
-async def dies_on_sqlite(boundary: str, dedupe: str, simulator: Simulator, tmp_path: Path, survivor: list[str]) -> None:
-    process = Process(tmp_path, **venue_settings(dedupe, simulator) | WINDOW, PYTHONPATH=str(ROOT))
+async def process_dies(boundary: str, dedupe: str, simulator: Simulator, folder: Path, survivor: list[str]) -> None:
+    """A whole process on SQLite dies some times and starts again."""
+    process = Process(folder, **venue_settings(dedupe, simulator) | WINDOW, PYTHONPATH=str(ROOT))
     process.command = dying_command(boundary)
     client = Client(process)
     try:
@@ -95,7 +111,7 @@ async def dies_on_sqlite(boundary: str, dedupe: str, simulator: Simulator, tmp_p
         await process.start()
         await posting
         orders = await settled(process, simulator, dedupe=dedupe)
-        await check_audit(process, tmp_path)
+        await check_audit(process, folder)
         check(boundary, dedupe, simulator, orders, client, audit_lines(process))
     finally:
         process.close()

@@ -1,5 +1,6 @@
 """An older database is put back: it is noticed before anything is sent, and nothing is executed twice."""
 
+import asyncio
 import json
 import shutil
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 
 from tests.support.dying import dying_command
 from tests.support.evidence import audit_lines, tool_settings
-from tests.support.exactly_once import Snapshot, check_executions, settled
+from tests.support.exactly_once import CLASSES, Snapshot, check_executions, settled
 from tests.support.load import Client, pages
 from tests.support.postgres import PostgresServer
 from tests.support.process import ROOT, Process, run_command, until
@@ -56,15 +57,24 @@ class House:
         self.simulator.close()
 
 
-@pytest.fixture(params=["sqlite-forever", "sqlite-open_only", "sqlite-none", "postgres-open_only"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    engine, _, dedupe = request.param.partition("-")
-    made = House(tmp_path, dedupe, request.getfixturevalue("postgres_server") if engine == "postgres" else None)
+@pytest.fixture
+def houses(tmp_path: Path, postgres_server: PostgresServer) -> Iterator[list[House]]:
+    made = [House(tmp_path / dedupe, dedupe, None) for dedupe in CLASSES]
+    made.append(House(tmp_path / "postgres", "open_only", postgres_server))
     yield made
-    made.close()
+    for house in made:
+        house.close()
 
 
-async def test_a_database_from_before_the_last_hundred_orders_executes_nothing_twice(house: House) -> None:
+async def test_a_database_from_before_the_last_hundred_orders_executes_nothing_twice(houses: list[House]) -> None:
+    await asyncio.gather(*map(finished_rows_and_unfinished_ones, houses))
+
+
+async def test_an_order_that_rests_at_the_venue_is_asked_for_and_not_sent_again(houses: list[House]) -> None:
+    await asyncio.gather(*map(resting_orders, houses))
+
+
+async def finished_rows_and_unfinished_ones(house: House) -> None:
     process, simulator = house.process, house.simulator
     client = Client(process)
     # It dies in mid-send: the backup has rows that are sent, that are being sent and that wait, and knows of no end.
@@ -78,15 +88,14 @@ async def test_a_database_from_before_the_last_hundred_orders_executes_nothing_t
     await process.start()
     await client.insist(KEYS[KEPT:])
     await house.settled()
-    assert process.stop() == 0
+    assert await asyncio.to_thread(process.stop) == 0
 
     house.restore()
     before = simulator.check_nothing_twice()
     process.spawn()
-    assert process.wait() == 4
+    assert await asyncio.to_thread(process.wait) == 4
     assert "switchyard db restored" in process.log
-    settings = tool_settings(process)
-    declared = json.loads(run_command("db", "restored", "--json", **settings).stdout)
+    declared = await restored(process)
     assert declared["epoch"] == 2
     assert declared["rows"] > KEPT // 2
 
@@ -94,11 +103,11 @@ async def test_a_database_from_before_the_last_hundred_orders_executes_nothing_t
     orders = await house.settled()
     assert check_executions(simulator, orders) == before, "something was executed because of the restore"
     await check_books(process, orders, client, before)
-    verified = run_command("audit", "verify", **settings)
+    verified = await asyncio.to_thread(run_command, "audit", "verify", **tool_settings(process))
     assert verified.returncode == 0, verified.stderr
 
 
-async def test_an_order_that_rests_at_the_venue_is_asked_for_and_not_sent_again(house: House) -> None:
+async def resting_orders(house: House) -> None:
     process, simulator = house.process, house.simulator
     await process.start()
     async with aiohttp.ClientSession() as session:
@@ -109,18 +118,25 @@ async def test_an_order_that_rests_at_the_venue_is_asked_for_and_not_sent_again(
         await simulator.start()
         await process.start()
         await until_all(session, process, "WORKING")
-        assert process.stop() == 0
+        assert await asyncio.to_thread(process.stop) == 0
 
         house.restore()
-        declared = json.loads(run_command("db", "restored", "--json", **tool_settings(process)).stdout)
+        declared = await restored(process)
         assert declared["rows"] == RESTING
         await process.start()
         # One that is filled shows that the worker is at work: whatever it sends by itself, it has begun to send.
         await place(session, process, "afterwards", price=1000)
         # A resting order makes no reports: nobody tells, and where nobody can be asked either it stays in doubt.
         await until_all(session, process, "UNKNOWN" if house.dedupe == "none" else "WORKING", "FILLED")
-    assert process.stop() == 0
+    assert await asyncio.to_thread(process.stop) == 0
     assert len(simulator.check_nothing_twice()) == RESTING + 1
+
+
+async def restored(process: Process) -> dict[str, int]:
+    """What `db restored` answers."""
+    ended = await asyncio.to_thread(run_command, "db", "restored", "--json", **tool_settings(process))
+    declared: dict[str, int] = json.loads(ended.stdout)
+    return declared
 
 
 async def place(session: aiohttp.ClientSession, process: Process, key: str, price: int) -> None:
@@ -155,7 +171,7 @@ def unmatched_reports(process: Process) -> int:
 
 def copy(source: Path, target: Path) -> None:
     """The database's files as they are, in place of those that are there."""
-    target.mkdir(exist_ok=True)
+    target.mkdir(parents=True, exist_ok=True)
     for name in FILES:
         (target / name).unlink(missing_ok=True)
         if (source / name).exists():

@@ -1,12 +1,12 @@
 """Processes die and answers get lost: the venue's own log shows each order at most once, in every class of venue."""
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.exactly_once import Snapshot, check_executions, killed_under_load
+from tests.support.exactly_once import Snapshot, check_executions, in_every_class, killed_under_load
 from tests.support.planted import planted_command
 from tests.support.postgres import PostgresServer
 from tests.support.process import ROOT, Process, run_command
@@ -17,45 +17,44 @@ DOUBT_SECONDS = 4.0
 FAULTS = {"drop_answer": 0.08, "accepted_5xx": 0.08, "refused_5xx": 0.05, "rate_limit": 0.01, "garbage": 0.04}
 
 
-@pytest.fixture(params=["forever", "open_only", "none"])
-async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[str, Simulator]]:
-    simulator = Simulator(tmp_path / "venue", request.param, FAULTS)
-    await simulator.start()
-    yield request.param, simulator
-    simulator.close()
+async def test_the_whole_process_on_sqlite_killed_under_load_executes_nothing_twice(tmp_path: Path) -> None:
+    async def scenario(dedupe: str) -> None:
+        folder = tmp_path / dedupe
+        simulator = Simulator(folder / "venue", dedupe, FAULTS)
+        process = Process(folder, **venue_settings(dedupe, simulator))
+        try:
+            await asyncio.gather(simulator.start(), process.start())
+            orders = await killed_under_load(process, victim=process, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
+            assert await asyncio.to_thread(process.stop) == 0
+            check(dedupe, simulator, orders)
+        finally:
+            process.close()
+            simulator.close()
 
-
-async def test_the_whole_process_on_sqlite_killed_under_load_executes_nothing_twice(
-    venue: tuple[str, Simulator], tmp_path: Path
-) -> None:
-    dedupe, simulator = venue
-    process = Process(tmp_path, **venue_settings(dedupe, simulator))
-    try:
-        await process.start()
-        orders = await killed_under_load(process, victim=process, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
-        assert process.stop() == 0
-        check(dedupe, simulator, orders)
-    finally:
-        process.close()
+    await in_every_class(scenario)
 
 
 async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
-    venue: tuple[str, Simulator], tmp_path: Path, postgres_server: PostgresServer
+    tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
-    dedupe, simulator = venue
-    settings = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database()}
-    assert run_command("db", "upgrade", **settings).returncode == 0
-    gateway = Process(tmp_path / "gateway", "gateway", **settings)
-    worker = Process(tmp_path / "worker", "worker", **settings, **venue_settings(dedupe, simulator))
-    try:
-        await gateway.start()
-        await worker.start()
-        orders = await killed_under_load(gateway, victim=worker, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
-        assert worker.stop() == 0
-        check(dedupe, simulator, orders)
-    finally:
-        gateway.close()
-        worker.close()
+    async def scenario(dedupe: str) -> None:
+        folder = tmp_path / dedupe
+        settings = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database()}
+        upgraded = await asyncio.to_thread(run_command, "db", "upgrade", **settings)
+        assert upgraded.returncode == 0, upgraded.stderr
+        simulator = Simulator(folder / "venue", dedupe, FAULTS)
+        gateway = Process(folder / "gateway", "gateway", **settings)
+        worker = Process(folder / "worker", "worker", **settings, **venue_settings(dedupe, simulator))
+        try:
+            await asyncio.gather(*(process.start() for process in (simulator, gateway, worker)))
+            orders = await killed_under_load(gateway, victim=worker, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
+            assert await asyncio.to_thread(worker.stop) == 0
+            check(dedupe, simulator, orders)
+        finally:
+            for process in (gateway, worker, simulator):
+                process.close()
+
+    await in_every_class(scenario)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def tool_settings(process: Process) -> dict[str, str]:
 
 async def check_audit(process: Process, tmp_path: Path) -> None:
     """Stop it: the file verifies, and a database rebuilt from it has the live state."""
-    assert process.stop() == 0
+    assert await asyncio.to_thread(process.stop) == 0
     settings = tool_settings(process)
     audit, rebuilt = str(process.folder / "var/gateway/audit.log"), str(tmp_path / "rebuilt")
     # Each of them only reads what the process has left; most of their time is their own start.

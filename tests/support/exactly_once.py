@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +16,16 @@ from tests.support.simulator import Simulator
 ROUNDS = 3
 REPEATS = 100
 
+CLASSES = ("forever", "open_only", "none")
+
 Snapshot = Mapping[str, Any]
+
+
+async def in_every_class(scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
+    """Run it for each class of venue, all at once: most of their time is waiting."""
+    async with asyncio.TaskGroup() as group:
+        for dedupe in CLASSES:
+            group.create_task(scenario(dedupe))
 
 
 async def killed_under_load(
