@@ -36,8 +36,10 @@ class Simulator(Process):
 
     def check_nothing_twice(self) -> Counter[str]:
         """What it took on, by order id, after looking that no client order id and no order was taken on twice."""
-        assert set(self.orders().values()) <= {1}, "the venue took a client order id twice"
-        executions = self.executions()
+        lines = self.lines("order")  # one look: between two of them the venue goes on
+        by_client_id = Counter(line["client_order_id"] for line in lines)
+        assert set(by_client_id.values()) <= {1}, "the venue took a client order id twice"
+        executions = Counter[str](line["trace_id"] for line in lines)
         assert set(executions.values()) <= {1}, "the venue took an order twice"
         return executions
 
