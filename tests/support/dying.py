@@ -92,7 +92,8 @@ def after_the_answer() -> None:
 
     async def dying(self: HttpVenue, order: Order, left: Left = unheard) -> SendOutcome:
         outcome = await submit(self, order, left)
-        perhaps_die(order.venue_client_id)
+        if isinstance(outcome, Accepted):  # a refused connection is no answer
+            perhaps_die(order.venue_client_id)
         return outcome
 
     HttpVenue.submit = dying  # type: ignore[method-assign]
