@@ -3,14 +3,23 @@
 import json
 from datetime import timedelta
 
+import msgspec
+
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, record_unsent, request_cancel
+from switchyard.domain.decisions import (
+    begin_attempt,
+    record_doubt,
+    record_sent,
+    record_unsent,
+    request_cancel,
+    unmatched_report,
+)
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.outbox import LANES
 from switchyard.ports.queries import Due, Queries
-from tests.support.build import WORKER, an_accept, state_after
+from tests.support.build import WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
 
@@ -129,3 +138,13 @@ async def test_the_outbox_can_be_read_under_the_names_of_its_specification(datab
     assert row[:2] == (f"{order.order_id}:new:1", order.venue_client_id)
     assert (request["symbol"], request["intent"], request["qty"]) == (order.symbol, order.side, int(order.qty))
     assert row[3:5] == ("sending", 0)
+
+
+async def test_an_order_that_its_venue_has_reported_on_before_is_marked(database: Database) -> None:
+    accepted, other = an_accept(), an_accept()
+    report = msgspec.structs.replace(a_report(state_after(accepted)), exec_id="early")
+    await commit(database.journal, unmatched_report(report))
+    for change in (accepted, other):
+        await commit(database.journal, change)
+    due = await database.queries.due(START, 10)
+    assert {one.row.order_id: one.reported_before for one in due} == {id_of(accepted): True, id_of(other): False}

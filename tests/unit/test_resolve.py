@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -97,9 +98,6 @@ class MemoryQueries:
         rows = [row for row in self._journal.outbox.values() if row.status in ("queued", "failed")]
         return [await self._with_state(row) for row in rows if row.next_attempt_at <= self._clock.now()]
 
-    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
-        return frozenset()
-
     async def unsettled(self, status: str, limit: int) -> list[Due]:
         return [await self._with_state(row) for row in list(self._journal.outbox.values()) if row.status == status]
 
@@ -166,6 +164,19 @@ class House:
         self._order_id = change.orders[0].order_id
         return await self.state()
 
+    async def hanging(self, attempt: int = 1) -> OutboxRow:
+        """An attempt of this worker's own that somebody took to hang."""
+        accepted = await self.accept()
+        row = msgspec.structs.replace(accepted.row("new", 1), attempt=attempt - 1)
+        begun = decisions.begin_attempt(accepted, row, WorkerId("one"), self.clock.now())
+        await self.commit(begun)
+        state = await self.state()
+        suspected = decisions.record_doubt(
+            state, state.row("new", 1), "STUCK", None, self.clock.now(), suspect=WorkerId("one")
+        )
+        await self.commit(suspected)
+        return begun.outbox[0]
+
     async def state(self) -> OrderState:
         return (await self.journal.load([self._order_id]))[self._order_id]
 
@@ -181,6 +192,34 @@ class House:
 
     def sent_count(self) -> int:
         return sum(self.venue.orders.values())
+
+
+@pytest.mark.parametrize(
+    ("dedupe", "status"), [("forever", "UNKNOWN"), ("open_only", "ACCEPTED"), ("ttl", "ACCEPTED"), ("none", "ACCEPTED")]
+)
+async def test_a_sender_that_was_taken_to_hang_may_say_that_nothing_has_left(dedupe: Dedupe, status: str) -> None:
+    house = House(dedupe)
+    row = await house.hanging()
+    await house.dispatcher._settle(row, Unsent("BROKER_DOWN"), await house.state())
+    state = await house.state()
+    assert (state.order.status, state.row("new", 1).status) == (status, "failed")
+
+
+@pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRefused("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
+async def test_nothing_else_that_it_says_changes_a_row(outcome: SendOutcome) -> None:
+    house = House("open_only")
+    row = await house.hanging()
+    before = await house.state()
+    await house.dispatcher._settle(row, outcome, before)
+    assert await house.state() == before
+
+
+async def test_a_sender_that_hangs_again_and_again_is_not_tried_for_ever() -> None:
+    house = House("open_only")
+    row = await house.hanging(attempt=9)
+    await house.dispatcher._settle(row, Unsent("BROKER_DOWN"), await house.state())
+    state = await house.state()
+    assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED")
 
 
 @pytest.mark.parametrize("dedupe", ["open_only", "ttl", "none"])

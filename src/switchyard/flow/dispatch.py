@@ -116,7 +116,10 @@ class Dispatcher:
         slots = self._slots - len(self._sends)
         due = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free), lanes)
         self._metrics.dequeued.labels("success" if due else "empty").inc()
-        due = await self._without_strays(due)
+        strays = [one for one in due if one.reported_before and _is_first(one.row) and one.row.last_error is None]
+        if strays:
+            await asyncio.gather(*(self._doubt(one, decisions.EXECUTED_BEFORE) for one in strays))
+            return len(strays)
         taken: Counter[VenueName] = Counter()
         claims = []
         for one in due:
@@ -126,25 +129,6 @@ class Dispatcher:
         # Not to be interrupted: an attempt that is committed and then not made would be a doubt out of nothing.
         self._claiming = asyncio.gather(*claims)
         return sum(await asyncio.shield(self._claiming))
-
-    async def _without_strays(self, due: list[Due]) -> list[Due]:
-        """Bring orders into doubt that the venue reported on before anybody here knew them; returns the others.
-
-        After an older database was restored, a repeated key makes its order anew, under the id under which the lost one
-        was executed.
-        """
-        # One that a person has decided about has an error already, and is sent.
-        fresh = [one for one in due if _is_first(one.row) and one.row.last_error is None]
-        strays = await self._queries.strays([one.row.venue_client_id for one in fresh]) if fresh else frozenset()
-        if not strays:
-            return due
-        sent_before = [one for one in fresh if one.row.venue_client_id in strays]
-        for one in sent_before:
-            log.error("an order was executed before it was known here", order_id=one.row.order_id, venue=one.row.venue)
-            change = decisions.record_doubt(one.state, one.row, decisions.EXECUTED_BEFORE, None, self._clock.now())
-            if isinstance(await self._commit(change), Committed):
-                self._metrics.uncertain.inc()
-        return [one for one in due if one not in sent_before]
 
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on: what it has is known."""
@@ -174,7 +158,7 @@ class Dispatcher:
         await asyncio.gather(*(self._settle(due.row, Ambiguous("SENDER_DIED"), due.state) for due in orphans))
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
-        await asyncio.gather(*(self._suspect(due) for due in stuck))
+        await asyncio.gather(*(self._doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))
         return len(orphans) + len(stuck) + await self._expire_at_closed_venues()
 
     async def _expire_at_closed_venues(self) -> int:
@@ -293,12 +277,8 @@ class Dispatcher:
     async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
         def decision(newest: OrderState) -> Change | None:
             current = newest.row(row.kind, row.number)
-            if current.attempt == row.attempt and current.status == "sending":
+            if current.attempt == row.attempt and (current.status == "sending" or self._may_tell(current, outcome)):
                 return self._outcome_change(newest, current, outcome, self._clock.now())
-            # It was taken to hang: others cannot know whether anything has left, and its own sender can.
-            is_ours = (current.attempt, current.status, current.worker) == (row.attempt, "uncertain", self._worker)
-            if is_ours and isinstance(outcome, Unsent):
-                return self._never_left(newest, current, outcome)
             self._metrics.stale_writes.inc()
             return None
 
@@ -316,19 +296,15 @@ class Dispatcher:
             self._metrics.uncertain.inc()
             log.error("order in doubt", order_id=order.order_id, venue=row.venue, error=_error(outcome))
 
-    def _never_left(self, state: OrderState, row: OutboxRow, outcome: Unsent) -> Change:
-        now = self._clock.now()
-        again_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
-        if row.kind == "new" and self._venues[row.venue].capabilities.dedupe == "forever":
-            # Only there may an attempt before this one have been in doubt when this one began.
-            return decisions.record_doubt(state, row, outcome.error, again_at, now)
-        return decisions.record_unsent(state, row, outcome.error, again_at, now)
+    def _may_tell(self, row: OutboxRow, outcome: SendOutcome) -> bool:
+        """Whether a row that was taken to hang is ours and nothing has left: nobody but its sender can know that."""
+        return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
 
-    async def _suspect(self, due: Due) -> None:
-        """Bring a row into doubt whose sender lives but does not come back."""
-        log.error("a send hangs", order_id=due.row.order_id, worker=due.row.worker)
-        change = decisions.record_doubt(due.state, due.row, "STUCK", None, self._clock.now(), suspect=due.row.worker)
-        if isinstance(await self._commit(change), Committed):  # refused if its outcome came after all
+    async def _doubt(self, due: Due, error: str, suspect: WorkerId | None = None) -> None:
+        """Bring a row into doubt without an outcome of its own; refused if one came after all."""
+        log.error("order in doubt", order_id=due.row.order_id, venue=due.row.venue, error=error, worker=suspect)
+        change = decisions.record_doubt(due.state, due.row, error, None, self._clock.now(), suspect=suspect)
+        if isinstance(await self._commit(change), Committed):
             self._metrics.uncertain.inc()
 
     async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
@@ -344,8 +320,12 @@ class Dispatcher:
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
         exhausted = row.attempt > self._retry_max
         again_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
+        is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "forever"
         # An outcome speaks of its own attempt. After an earlier one that ended in doubt, only a yes ends the doubt.
-        in_doubt = row.kind == "new" and state.order.status == "UNKNOWN"
+        # A row that was taken to hang is in doubt about this very attempt, except where attempts may begin in doubt.
+        in_doubt = (
+            row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or is_safe_to_repeat)
+        )
         match outcome:
             case Accepted(venue_order_id):
                 return decisions.record_sent(state, row, venue_order_id, now)
@@ -362,7 +342,7 @@ class Dispatcher:
                     return decisions.record_refused(state, row, "RETRY_EXHAUSTED", now)
                 return decisions.record_unsent(state, row, error, again_at, now)
             case Ambiguous(error):
-                if self._venues[row.venue].capabilities.dedupe != "forever" or exhausted:
+                if not is_safe_to_repeat or exhausted:
                     return decisions.record_doubt(state, row, error, None, now)
                 # The sender is gone, not the venue: there is nothing to back off from.
                 return decisions.record_doubt(state, row, error, now if error == "SENDER_DIED" else again_at, now)

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -32,6 +32,12 @@ class Due(msgspec.Struct, frozen=True):
 
     row: OutboxRow
     state: OrderState
+    reported_before: bool = False
+    """Whether the venue reported on the order's client id when nobody here knew it.
+
+    After an older database was restored, a repeated key makes its order anew, under the id under which the lost one was
+    executed.
+    """
 
 
 class OutboxCount(msgspec.Struct, frozen=True):
@@ -96,10 +102,6 @@ class Queries(Protocol):
 
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
         """Of the named reports those that were applied to an order."""
-        ...
-
-    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
-        """Of the named ids those that a venue reported on when nobody here knew them."""
         ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:

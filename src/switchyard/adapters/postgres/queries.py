@@ -8,7 +8,7 @@ from typing import Any, Literal
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Reader, connect
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -49,7 +49,10 @@ WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, or
 """
 _WITH_STATES = f"""
 WITH found AS ({{found}})
-SELECT found.kind, found.number, {rows.STATE_COLUMNS}
+SELECT
+    found.kind, found.number,
+    EXISTS (SELECT FROM executions WHERE stray_client_id = orders.venue_client_id) AS reported_before,
+    {rows.STATE_COLUMNS}
 FROM found JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
 ORDER BY found.created_at, found.order_id, found.kind DESC, found.number, outbox.kind DESC, outbox.number
 """
@@ -138,11 +141,6 @@ class PostgresQueries:
         sql = "SELECT exec_id FROM executions WHERE venue = $1 AND exec_id = ANY($2) AND order_id <> ''"
         return frozenset(record[0] for record in await self._reader.rows(sql, venue, exec_ids))
 
-    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
-        """Of the named ids those that a venue reported on when nobody here knew them."""
-        sql = "SELECT stray_client_id FROM executions WHERE stray_client_id = ANY($1)"
-        return frozenset(record[0] for record in await self._reader.rows(sql, client_ids))
-
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""
         return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
@@ -150,9 +148,9 @@ class PostgresQueries:
     async def _with_states(self, sql: str, *values: Any) -> list[Due]:
         records = await self._reader.rows(_WITH_STATES.format(found=sql), *values)
         found = []
-        for (kind, number, _), group in groupby(records, key=lambda record: tuple(record[:3])):
-            [state] = rows.states(record[2:] for record in group)
-            found.append(Due(state.row(kind, number), state))
+        for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
+            [state] = rows.states(record[3:] for record in group)
+            found.append(Due(state.row(kind, number), state, reported_before))
         return found
 
 

@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.connections import Connections, connect
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
 from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import LANES, OutboxRow
 from switchyard.domain.positions import Position
@@ -47,6 +47,7 @@ _UNSETTLED = """
 SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
 """
+_STRAYS = "SELECT stray_client_id FROM executions WHERE stray_client_id IN (SELECT value FROM json_each(?))"
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -148,13 +149,6 @@ class SqliteQueries:
         found: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
         return frozenset(exec_id for (exec_id,) in found)
 
-    async def strays(self, client_ids: Sequence[VenueClientId]) -> frozenset[VenueClientId]:
-        """Of the named ids those that a venue reported on when nobody here knew them."""
-        sql = "SELECT stray_client_id FROM executions WHERE stray_client_id IN (SELECT value FROM json_each(?))"
-        values = (rows.text_array(client_ids),)
-        found: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
-        return frozenset(client_id for (client_id,) in found)
-
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""
         found: list[Any] = await self._connections.read(lambda connection: connection.execute(_COUNTS).fetchall())
@@ -175,7 +169,13 @@ class SqliteQueries:
                 states = rows.states(
                     connection.execute(SELECT_STATES, (ids,)), connection.execute(SELECT_OUTBOX_OF, (ids,))
                 )
-            return [Due(states[order_id].row(kind, number), states[order_id]) for order_id, kind, number in keys]
+                client_ids = rows.text_array([state.order.venue_client_id for state in states.values()])
+                strays = {client_id for (client_id,) in connection.execute(_STRAYS, (client_ids,))}
+            return [
+                Due(state.row(kind, number), state, state.order.venue_client_id in strays)
+                for order_id, kind, number in keys
+                for state in (states[order_id],)
+            ]
 
         return await self._connections.read(look)
 
