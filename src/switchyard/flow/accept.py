@@ -7,7 +7,7 @@ from typing import Any
 from switchyard.domain import decisions
 from switchyard.domain.canonical import digest
 from switchyard.domain.changes import Change
-from switchyard.domain.errors import IdempotencyConflict, NotFound, QueueDelayed
+from switchyard.domain.errors import IdempotencyConflict, NotFound
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
 from switchyard.domain.ids import AccountId, OrderId
@@ -72,15 +72,16 @@ class OrderDesk:
         if known is not None and intent.created_at < known.expires_at:
             self._duplicates.found(account, key, known.order_id)
             return Placed(known.order_id, replayed=True)
-        try:
-            to = self._routes.open_way(request)
-        except QueueDelayed:
-            # No new order now; what an earlier request has made is there all the same.
-            found = await self._placing.find(intent, self._has_expired)
-            if found is None:
-                raise
-            return self._judged(intent, found)
-        return self._judged(intent, await self._placing.place_once(intent, request, to, self._has_expired))
+        placed = await self._placing.place_or_find(intent, request, self._routes.open_way, self._has_expired)
+        assert placed.entry is not None, "it has a key"
+        if placed.entry.request_digest != intent.digest:
+            raise IdempotencyConflict(key)
+        self._duplicates.judge(placed)
+        if placed.replayed:
+            # Remembered from the first repeat on: of most requests there never is one, and writing each down would
+            # cost every order what only repeats gain.
+            self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
+        return placed
 
     async def cancel(self, account: AccountId, order: OrderId) -> None:
         """Ask for an order's end; another account's order looks like none."""
@@ -91,21 +92,6 @@ class OrderDesk:
 
     def _cancel_decision(self, state: OrderState) -> Change | None:
         return decisions.request_cancel(state, self._clock.now())
-
-    def _judged(self, intent: Intent, placed: Placed) -> Placed:
-        assert placed.entry is not None, "it has a key"
-        if placed.entry.request_digest != intent.digest:
-            raise IdempotencyConflict(intent.key)
-        if placed.replayed:
-            self._duplicates.found(intent.account_id, intent.key, placed.order_id)
-            # Remembered from the first repeat on: of most requests there never is one, and writing each down would
-            # cost every order what only repeats gain.
-            self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
-        else:
-            self._duplicates.placed()
-            if placed.reuses_expired_key:
-                self._duplicates.began_anew(intent.account_id, intent.key)
-        return placed
 
     async def _has_expired(self, taken: LedgerEntry) -> bool:
         """Past its time, and never before its order has ended."""

@@ -8,13 +8,14 @@ judged by the database's clock, so that neither the border of a minute nor a gat
 import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 import structlog
 
 from switchyard.domain.canonical import digest
-from switchyard.domain.errors import QueueDelayed, Unavailable
+from switchyard.domain.errors import Unavailable
 from switchyard.domain.idempotency import LedgerEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
@@ -99,13 +100,12 @@ class DerivedDesk:
         if known is not None and intent.created_at - known.created_at < self._resolution:
             self._duplicates.found(account, intent.key, known.order_id)
             return _repeat(known.order_id, "duplicate_detected", from_cache=True)
-        placed = await self._place(intent, request)
+        placed = await self._placing.place_or_find(
+            intent, request, self._routes.open_way, partial(self._begins_anew, intent)
+        )
+        self._duplicates.judge(placed)
         if placed.replayed:
-            self._duplicates.found(account, intent.key, placed.order_id)
             return await self._duplicate(intent, placed)
-        self._duplicates.placed()
-        if placed.reuses_expired_key:
-            self._duplicates.began_anew(account, intent.key)
         await self._look_for_collision(intent, derived)
         return DerivedAnswer(
             success=True,
@@ -135,20 +135,6 @@ class DerivedDesk:
         if self._settings.monitoring.track_key_generation:
             self._metrics.key_generation.observe((self._clock.monotonic() - begun) * 1000)
         return key
-
-    async def _place(self, intent: Intent, request: OrderRequest) -> Placed:
-        async def renews(taken: LedgerEntry) -> bool:
-            return await self._begins_anew(intent, taken)
-
-        try:
-            to = self._routes.open_way(request)
-        except QueueDelayed:
-            # No new order now; what an earlier request has made is there all the same.
-            found = await self._placing.find(intent, renews)
-            if found is None:
-                raise
-            return found
-        return await self._placing.place_once(intent, request, to, renews)
 
     async def _begins_anew(self, intent: Intent, taken: LedgerEntry) -> bool:
         behavior = self._settings.behavior

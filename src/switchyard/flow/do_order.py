@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -139,19 +140,11 @@ class DoDesk:
             raise BrokerFailed(str(error)) from error
         await self._constraints.check(intent.account_id, request, to.venue)
         begun = self._clock.monotonic()
-
-        async def renews(taken: LedgerEntry) -> bool:
-            begins_anew = await self._begins_anew(intent, taken)
-            if begins_anew and self._has_expired(taken):
-                self._metrics.expired_reuse.inc()
-                log.warning("an expired key is used again", account_id=intent.account_id, idempotency_key=intent.key)
-            return begins_anew
-
-        placed = await self._placing.place_once(intent, order_request, to, renews)
+        placed = await self._placing.place_once(intent, order_request, to, partial(self._begins_anew, intent))
         assert placed.entry is not None, "it has a key"
         if placed.replayed:
             return await self._repeat(intent, request, placed.entry)
-        self._duplicates.placed()
+        self._duplicates.judge(placed)
         try:
             order = await self._outcome(placed.order_id, request)
             self._metrics.broker_latency.observe((self._clock.monotonic() - begun) * 1000)

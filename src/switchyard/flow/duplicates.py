@@ -4,6 +4,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.flow.intents import Placed
 from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
 
@@ -93,10 +94,20 @@ class DuplicateWatch:
         if self._rate is not None:
             self._rate.record(is_duplicate=False)
 
-    def began_anew(self, account: AccountId, key: str) -> None:
-        """A new order under a key whose earlier order had outlived its time: no duplicate, and worth a look."""
-        log.warning("an expired key is used again", account_id=account, idempotency_key=key)
-        self._metrics.expired_reuse.inc()
+    def judge(self, placed: Placed) -> None:
+        """What a request with a key came to: a repeat, or a new order, perhaps under a key that was used before."""
+        entry = placed.entry
+        assert entry is not None, "it has a key"
+        if placed.replayed:
+            self.found(entry.account_id, entry.idempotency_key, entry.order_id)
+            return
+        self.placed()
+        if placed.reuses_expired_key:
+            # No duplicate, and worth a look.
+            log.warning(
+                "an expired key is used again", account_id=entry.account_id, idempotency_key=entry.idempotency_key
+            )
+            self._metrics.expired_reuse.inc()
 
     def found(self, account: AccountId, key: str, order: OrderId) -> None:
         """A repeat of an earlier request, which made no order."""

@@ -7,7 +7,7 @@ import msgspec
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
-from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.errors import JournalUnavailable, QueueDelayed
 from switchyard.domain.events import Quote
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import (
@@ -70,6 +70,7 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 Renewal = Callable[[LedgerEntry], Awaitable[bool]]
+Way = Callable[[OrderRequest], Destination]
 
 
 class Placing:
@@ -144,8 +145,22 @@ class Placing:
             now = self._clock.now()
         raise JournalUnavailable("the order could not be written")
 
-    async def find(self, intent: Intent, renews: Renewal) -> Placed | None:
-        """The order that the intent has, where no new one can be taken; none where it would need one."""
+    async def place_or_find(self, intent: Intent, request: OrderRequest, way: Way, renews: Renewal) -> Placed:
+        """The same; where the way to the venue is too slow for a new order, only what an earlier request has made.
+
+        Raises QueueDelayed where a new order would be needed.
+        """
+        try:
+            to = way(request)
+        except QueueDelayed:
+            found = await self._find(intent, renews)
+            if found is None:
+                raise
+            return found
+        return await self.place_once(intent, request, to, renews)
+
+    async def _find(self, intent: Intent, renews: Renewal) -> Placed | None:
+        """The order that the intent has; none where it would need a new one."""
         taken = await self._ledger.entry(intent.account_id, intent.operation, intent.key)
         if taken is None or await renews(taken):
             return None

@@ -9,6 +9,7 @@ from starlette.types import Receive
 
 from switchyard.domain.errors import BodyTooLarge, InvalidJson
 
+BODY_BYTES_MAX = 64 * 1024
 # No contract of ours goes deeper than 4; what recurses over a body later is safe at this depth.
 DEPTH_MAX = 32
 # A little over what a double can hold. Beyond it most parsers read infinity or zero, and writing the number out would
@@ -22,7 +23,7 @@ class ClientGone(Exception):
     """The client hung up before its body was complete; there is nobody left to answer."""
 
 
-async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+async def read_body(receive: Receive, limit_bytes: int = BODY_BYTES_MAX) -> bytes:
     """The whole body, or BodyTooLarge as soon as it is."""
     message = await receive()
     body: bytes = message.get("body", b"")

@@ -8,10 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from switchyard.domain.errors import (
-    BodyTooLarge,
     ConstraintViolated,
     IdempotencyConflict,
-    InvalidJson,
     InvalidKey,
     OutcomeUnknown,
     RequestError,
@@ -26,24 +24,13 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.orders import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.auth import TokenVerifier
 from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
+from switchyard.entrypoints.http.errors import RETRY_SECONDS, status_of
 from switchyard.flow.do_order import DoAnswer, DoDesk
 from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
 
 log = structlog.get_logger()
-
-BODY_BYTES_MAX = 64 * 1024
-RETRY_SECONDS = 1
-
-_STATUS: tuple[tuple[type[RequestError], int], ...] = (
-    (InvalidJson, 400),
-    (InvalidKey, 400),
-    (Unauthorized, 401),
-    (IdempotencyConflict, 409),
-    (BodyTooLarge, 413),
-    (TooManyRequests, 429),
-)
 
 
 class DoError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +103,7 @@ class DoOrders:
         if len(keys) > 1:
             raise InvalidKey("must be given once")
         key = told.key = checked_key(keys[0]) if keys else None
-        body = parse_object(await read_body(request.receive, BODY_BYTES_MAX))
+        body = parse_object(await read_body(request.receive))
         told.trace_id = _loggable(body.get("trace_id"))
         return await self._desk.place(account, body, key)
 
@@ -156,7 +143,7 @@ def _shown(answer: DoAnswer) -> Response:
 def _refusal(error: SwitchyardError | None) -> tuple[Response, DoError]:
     headers = {}
     if isinstance(error, RequestError):
-        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+        status = status_of(error)
         retry_after = math.ceil(error.retry_after.total_seconds()) if isinstance(error, TooManyRequests) else None
         if retry_after is not None:
             headers["Retry-After"] = str(retry_after)

@@ -19,6 +19,7 @@ from switchyard.domain.errors import (
     OutcomeUnknown,
     RequestError,
     SwitchyardError,
+    TooManyRequests,
     Unauthorized,
     Unavailable,
 )
@@ -29,7 +30,8 @@ Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
 # Long enough for a full queue to drain, short enough that nobody gives up on us.
-RETRY_AFTER = (b"retry-after", b"1")
+RETRY_SECONDS = 1
+RETRY_AFTER = (b"retry-after", b"%d" % RETRY_SECONDS)
 
 # The first match counts, so a special case stands before its base.
 _STATUS: tuple[tuple[type[RequestError], int], ...] = (
@@ -42,6 +44,7 @@ _STATUS: tuple[tuple[type[RequestError], int], ...] = (
     (OrderFinal, 409),
     (BodyTooLarge, 413),
     (InvalidField, 422),
+    (TooManyRequests, 429),
 )
 
 
@@ -76,10 +79,15 @@ def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> Answer:
     return Answer(status, [JSON, (b"content-length", b"%d" % len(content)), *headers], content)
 
 
+def status_of(error: RequestError) -> int:
+    """The HTTP status of a refusal, whatever form its body has."""
+    return next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+
+
 def error_answer(error: SwitchyardError) -> Answer:
     """What the client is told; never more of a missing order than of a foreign one."""
     if isinstance(error, RequestError):
-        status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+        status = status_of(error)
         if isinstance(error, NotFound):
             return answer(status, ErrorBody("NOT_FOUND", error.reason))
         if isinstance(error, Unauthorized):

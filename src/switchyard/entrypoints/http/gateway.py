@@ -37,7 +37,6 @@ from switchyard.settings import Settings, jwt_secret
 
 log = structlog.get_logger()
 
-BODY_BYTES_MAX = 64 * 1024
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
 _REPLAYED = (b"idempotent-replayed", b"true")
@@ -124,7 +123,7 @@ class Gateway:
                     raise InvalidHeader("Idempotency-Derive", "must be given once")
                 derives = _is_true(value)
         account = self._tokens.verify(authorization)
-        body = parse_object(await read_body(receive, BODY_BYTES_MAX))
+        body = parse_object(await read_body(receive))
         if key is None and (derives or self._derives_for(account)):
             if not self._derives:
                 # Whoever asks for protection repeats in good faith: rather no order than one for each repeat.
