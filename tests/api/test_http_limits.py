@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from switchyard.entrypoints.http import protocol
-from switchyard.entrypoints.http.protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
+from switchyard.entrypoints.http.transport import protocol
+from switchyard.entrypoints.http.transport.protocol import HEAD_BYTES_MAX, BoundedHttpProtocol
 from tests.support.bare_http import (
     HELLO,
     PACE_SECONDS,

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from switchyard.domain.errors import StartRefused
-from switchyard.entrypoints.http import server as http_server_module
-from switchyard.entrypoints.http.protocol import BoundedHttpProtocol
-from switchyard.entrypoints.http.server import HttpServer
+from switchyard.entrypoints.http.transport import server as http_server_module
+from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
+from switchyard.entrypoints.http.transport.server import HttpServer
 from tests.support.bare_http import HELLO, PATIENCE_SECONDS, SHORT_LIMIT_SECONDS, Application
 
 

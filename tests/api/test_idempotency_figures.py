@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from switchyard.flow.reap import Reaper
+from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import Answer, RunningGateway, running_gateway
 from tests.support.process import until

@@ -8,7 +8,7 @@ import pytest
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.flow.verify import head_path_of
+from switchyard.flow.history.verify import head_path_of
 from tests.support.audit_house import House, audit_house
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.flow import audit
-from switchyard.flow.verify import head_path_of
+from switchyard.flow.history.verify import head_path_of
+from switchyard.flow.readers import audit
 from tests.support.audit_house import House, audit_house
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.flow import audit
-from switchyard.flow.head import HEAD_SECONDS
-from switchyard.flow.verify import head_path_of, verify_audit
+from switchyard.flow.history.verify import head_path_of, verify_audit
+from switchyard.flow.readers import audit
+from switchyard.flow.readers.head import HEAD_SECONDS
 from switchyard.flow.wake import Wake
 from tests.support.audit_house import KEY, House, audit_house
 

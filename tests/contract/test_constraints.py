@@ -12,8 +12,8 @@ from switchyard.domain.errors import BrokerFailed, ConstraintViolated
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName
 from switchyard.domain.positions import Position
-from switchyard.flow import constraints
-from switchyard.flow.constraints import Constraints
+from switchyard.flow.risk import constraints
+from switchyard.flow.risk.constraints import Constraints
 from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.do_order import body

@@ -8,7 +8,7 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.flow.head import HeadKeeper, read_head
+from switchyard.flow.readers.head import HeadKeeper, read_head
 from tests.support.audit_house import KEY, House
 from tests.support.databases import Database, fresh_database
 

@@ -10,7 +10,7 @@ from switchyard.domain.changes import Change, Refused
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
 from switchyard.domain.ids import AccountId
-from switchyard.ports.ledger import LedgerKey
+from switchyard.ports.keys import LedgerKey
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit

@@ -23,13 +23,13 @@ from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.replay import ReplayMismatch
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.audit import AuditWriter
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.replay import NotEmpty, live_digest, replay
-from switchyard.flow.verify import ChainBroken
+from switchyard.flow.history.replay import NotEmpty, live_digest, replay
+from switchyard.flow.history.verify import ChainBroken
+from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.rebuild import OrderDump, RebuildTarget
+from switchyard.telemetry.metrics import Metrics
 from tests.support.postgres import PostgresServer
 
 VENUE = VenueName("sim")
@@ -279,7 +279,7 @@ async def test_only_an_empty_database_is_rebuilt(make: MakeEngine, tmp_path: Pat
 async def test_a_file_that_does_not_hold_leaves_the_database_empty(
     make: MakeEngine, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("switchyard.flow.replay.BATCH", 7)
+    monkeypatch.setattr("switchyard.flow.history.replay.BATCH", 7)
     path = tmp_path / "audit.log"
     await audited(MemoryJournal(), path)
     lines = path.read_bytes().splitlines(keepends=True)

@@ -16,9 +16,9 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.record import Recorder
+from switchyard.flow.executions.record import Recorder
 from switchyard.ports.venue import Capabilities, ReportPage
+from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 

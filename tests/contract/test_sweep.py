@@ -18,11 +18,11 @@ from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
-from switchyard.flow import sweep
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.record import Recorder
-from switchyard.flow.sweep import GRACE, Sweeper
+from switchyard.flow.executions import sweep
+from switchyard.flow.executions.record import Recorder
+from switchyard.flow.executions.sweep import GRACE, Sweeper
 from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
+from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 

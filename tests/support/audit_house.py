@@ -15,11 +15,11 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientId, VenueName
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow import audit
-from switchyard.flow.audit import AuditWriter
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.verify import verify_audit
+from switchyard.flow.history.verify import verify_audit
+from switchyard.flow.readers import audit
+from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.journal import Journal
+from switchyard.telemetry.metrics import Metrics
 
 KEY = b"a key that only the operators have"
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from switchyard.entrypoints.http.server import HttpServer
+from switchyard.entrypoints.http.transport.server import HttpServer
 
 PATIENCE_SECONDS = 60.0
 SHORT_LIMIT_SECONDS = 0.4

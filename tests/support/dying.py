@@ -19,8 +19,8 @@ from switchyard.adapters.venues.wire import IDEMPOTENCY_HEADER
 from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.dispatch import Dispatcher
-from switchyard.flow.lanes import Turn
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import Turn
 from switchyard.ports.venue import Accepted, Ambiguous, Left, SendOutcome, unheard
 
 # Some orders get through, others are at every stage when death comes.

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 
 from switchyard.bootstrap import Engine, running_engine, upgrade_if_new
-from switchyard.entrypoints.http.auth import issue_token
 from switchyard.entrypoints.http.gateway import build_gateway
-from switchyard.entrypoints.http.server import HttpServer
+from switchyard.entrypoints.http.transport.auth import issue_token
+from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
 from tests.support.process import SECRET, until

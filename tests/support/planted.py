@@ -17,8 +17,8 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Refused
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.dispatch import Dispatcher
-from switchyard.flow.lanes import Turn
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import Turn
 from switchyard.ports.venue import Capabilities, SendOutcome
 
 

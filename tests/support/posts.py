@@ -7,7 +7,7 @@ import aiohttp
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.entrypoints.http.auth import issue_token
+from switchyard.entrypoints.http.transport.auth import issue_token
 from tests.support.process import SECRET, Process
 
 BODY = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}

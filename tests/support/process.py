@@ -14,7 +14,7 @@ from typing import IO
 import aiohttp
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.entrypoints.http.auth import issue_token
+from switchyard.entrypoints.http.transport.auth import issue_token
 from tests.support.ports import free_port
 
 # Generous: a start is waited for as an event, and only a hung one comes near this.

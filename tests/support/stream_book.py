@@ -17,7 +17,7 @@ from switchyard.domain.events import Event, JournalEvent, OrderFact, event, repo
 from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
 from switchyard.domain.orders import Order, OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.stream import Message, StreamHub, Subscription
+from switchyard.flow.readers.stream import Message, StreamHub, Subscription
 from switchyard.ports.journal import Head
 from switchyard.ports.queries import Queries
 

@@ -23,12 +23,12 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, 
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.reports import ExecutionReport
 from switchyard.entrypoints.http.errors import error_answer
-from switchyard.entrypoints.http.protocol import ABORT
 from switchyard.entrypoints.http.streams import StreamEndpoint
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.stream import StreamHub
+from switchyard.entrypoints.http.transport.protocol import ABORT
+from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.wake import Wake
 from switchyard.ports.queries import Queries
+from switchyard.telemetry.metrics import Metrics
 
 ANN, BOB = "ann", "bob"
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)

@@ -12,7 +12,7 @@ from starlette.types import Message
 
 from switchyard.domain.canonical import canonical_json
 from switchyard.domain.errors import BodyTooLarge, InvalidJson
-from switchyard.entrypoints.http.bodies import DEPTH_MAX, ClientGone, parse_object, read_body
+from switchyard.entrypoints.http.transport.bodies import DEPTH_MAX, ClientGone, parse_object, read_body
 
 # Any character but a lone surrogate, which Python can hold and UTF-8 cannot.
 texts = st.text(st.characters(exclude_categories=["Cs"]))

@@ -2,8 +2,8 @@
 
 from prometheus_client import generate_latest
 
-from switchyard.flow.metrics import Metrics
 from switchyard.ports.cache import CacheWatch
+from switchyard.telemetry.metrics import Metrics
 
 
 def test_lookups_errors_and_size_are_counted() -> None:

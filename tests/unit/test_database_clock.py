@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId
-from switchyard.flow.database_clock import DatabaseClock
-from switchyard.ports.ledger import Ledger, LedgerKey, Reaped
+from switchyard.flow.clock import DatabaseClock
+from switchyard.ports.keys import Ledger, LedgerKey, Reaped
 
 
 class LedgerOfTimes:

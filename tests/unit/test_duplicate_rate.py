@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.flow.duplicates import SLOT_SECONDS, WINDOW_SECONDS, DuplicateRate, HighDuplicateRate
+from switchyard.flow.intake.duplicates import SLOT_SECONDS, WINDOW_SECONDS, DuplicateRate, HighDuplicateRate
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import TimeInForce
-from switchyard.flow.forecast import STALE_SECONDS, Forecast
+from switchyard.flow.routing.forecast import STALE_SECONDS, Forecast
 
 SIM, OTHER = VenueName("sim"), VenueName("other")
 

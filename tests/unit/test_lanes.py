@@ -7,7 +7,7 @@ from datetime import timedelta
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.outbox import LANES, lane_of
-from switchyard.flow.lanes import STALE_SECONDS, Departures, HeldLanes
+from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
 from switchyard.ports.queries import LaneShare
 
 ME = WorkerId("me")

@@ -18,10 +18,9 @@ from switchyard.domain.ids import VenueClientId, VenueName, WorkerId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.dispatch import Dispatcher
-from switchyard.flow.lanes import HeldLanes
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.resolve import Resolver
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.resolve import Resolver
 from switchyard.ports.queries import Due
 from switchyard.ports.venue import (
     Accepted,
@@ -38,6 +37,7 @@ from switchyard.ports.venue import (
     VenueUnavailable,
     unheard,
 )
+from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
 
 SECOND = timedelta(seconds=1)

@@ -15,8 +15,8 @@ from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_id
 from switchyard.domain.orders import OrderRequest
-from switchyard.flow.metrics import Metrics
 from switchyard.flow.sequencer import Sequencer
+from switchyard.telemetry.metrics import Metrics
 from tests.support.build import a_report, an_accept, state_after
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)

@@ -10,10 +10,10 @@ import pytest
 from switchyard.domain.errors import QueueFull
 from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, encode, event, report_fact
 from switchyard.domain.orders import snapshot
-from switchyard.flow import stream
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.stream import Message, StreamHub
+from switchyard.flow.readers import stream
+from switchyard.flow.readers.stream import Message, StreamHub
 from switchyard.flow.wake import Wake
+from switchyard.telemetry.metrics import Metrics
 from tests.support.stream_book import (
     ANN,
     BOB,

@@ -8,8 +8,8 @@ import pytest
 
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow import stream
-from switchyard.flow.stream import Message, Scope, StreamHub, Subscription
+from switchyard.flow.readers import stream
+from switchyard.flow.readers.stream import Message, Scope, StreamHub, Subscription
 from tests.support.stream_book import ANN, BOB, DEADLINE_SECONDS, FIRST, SECOND, Book, dispatch, hub_over, take
 
 

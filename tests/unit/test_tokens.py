@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.domain.errors import InvalidField, StartRefused, Unauthorized
-from switchyard.entrypoints.http import auth
-from switchyard.entrypoints.http.auth import TOKEN_BYTES_MAX, TokenVerifier, issue_token
+from switchyard.entrypoints.http.transport import auth
+from switchyard.entrypoints.http.transport.auth import TOKEN_BYTES_MAX, TokenVerifier, issue_token
 from switchyard.ports.clock import Clock
 
 SECRET = "a secret of more than thirty-two bytes"

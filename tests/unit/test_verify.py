@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
-from switchyard.flow.head import KeyedHead
-from switchyard.flow.verify import LINE_BYTES_MAX, AuditReport, head_path_of, verify_audit
+from switchyard.flow.history.verify import LINE_BYTES_MAX, AuditReport, head_path_of, verify_audit
+from switchyard.flow.readers.head import KeyedHead
 
 KEY = b"a key that only the operators have"
 LINES = 12

@@ -10,11 +10,11 @@ from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.rates import RedisRate
-from switchyard.flow.metrics import Metrics
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
 from switchyard.settings import Settings, jwt_secret
+from switchyard.telemetry.metrics import Metrics
 
 RATE_WINDOW = timedelta(minutes=1)
 

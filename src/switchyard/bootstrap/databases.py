@@ -15,12 +15,12 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
 from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
-from switchyard.flow.operate import end_doubt
-from switchyard.flow.restore import declare_restored
-from switchyard.flow.verify import head_path_of
+from switchyard.flow.history.restore import declare_restored
+from switchyard.flow.history.verify import head_path_of
+from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.keys import Ledger
 from switchyard.ports.queries import Lanes, Liveness, OutboxListing, Queries
 from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings

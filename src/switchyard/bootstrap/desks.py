@@ -4,21 +4,21 @@ from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
-from switchyard.flow.accept import OrderDesk
-from switchyard.flow.constraints import Constraints
-from switchyard.flow.derive import DerivedDesk
-from switchyard.flow.do_order import DoDesk
-from switchyard.flow.duplicates import DuplicateRate, DuplicateWatch
-from switchyard.flow.forecast import Forecast
-from switchyard.flow.intents import Placing
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.remember import Remembered
-from switchyard.flow.routes import Routes
+from switchyard.flow.intake.derived import DerivedDesk
+from switchyard.flow.intake.do_orders import DoDesk
+from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
+from switchyard.flow.intake.key_cache import Remembered
+from switchyard.flow.intake.orders import OrderDesk
+from switchyard.flow.intake.placing import Placing
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.risk.constraints import Constraints
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.flow.routing.route import Routes
 from switchyard.flow.sequencer import Sequencer
-from switchyard.flow.stream import StreamHub
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.venue import Quotes
 from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
 
 
 class Desks:

@@ -23,26 +23,26 @@ from switchyard.domain.events import Verdict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
-from switchyard.flow.audit import AuditWriter
-from switchyard.flow.database_clock import DatabaseClock
-from switchyard.flow.dispatch import Dispatcher
-from switchyard.flow.head import HeadKeeper
-from switchyard.flow.lanes import HeldLanes
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.observe import Observer
-from switchyard.flow.operate import end_doubt
-from switchyard.flow.reap import Reaper
-from switchyard.flow.reconcile import Reconciler
-from switchyard.flow.record import Recorder
-from switchyard.flow.resolve import Resolver
-from switchyard.flow.restore import life_of
+from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.executions.record import Recorder
+from switchyard.flow.executions.sweep import Sweeper
+from switchyard.flow.executions.sync import Reconciler
+from switchyard.flow.gauges import Observer
+from switchyard.flow.history.restore import life_of
+from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.readers.audit import AuditWriter
+from switchyard.flow.readers.head import HeadKeeper
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.operator import end_doubt
+from switchyard.flow.sending.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
-from switchyard.flow.stream import StreamHub
-from switchyard.flow.sweep import Sweeper
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings, journal_key
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

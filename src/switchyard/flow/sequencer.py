@@ -13,10 +13,10 @@ import structlog
 
 from switchyard.domain.changes import Change, Committed, Outcome, Refused
 from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
-from switchyard.flow.metrics import Metrics
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock, Randomness, fresh_ulid
 from switchyard.ports.journal import Journal
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

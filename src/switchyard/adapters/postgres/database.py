@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, Reader, connect
 from switchyard.adapters.postgres.journal import PostgresJournal
+from switchyard.adapters.postgres.keys import PostgresLedger
 from switchyard.adapters.postgres.lanes import PostgresLanes
-from switchyard.adapters.postgres.ledger import PostgresLedger
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.news import News
 from switchyard.adapters.postgres.queries import PostgresQueries

@@ -64,7 +64,7 @@ def connect(url: str | None, account: str) -> "Client":
 def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
     """A token for the account, signed with the local secret."""
     from switchyard.adapters.system_clock import SystemClock
-    from switchyard.entrypoints.http.auth import issue_token
+    from switchyard.entrypoints.http.transport.auth import issue_token
     from switchyard.settings import jwt_secret
 
     return issue_token(

@@ -54,7 +54,7 @@ def restored(json: JsonOption = False) -> None:
 def digest(json: JsonOption = False) -> None:
     """Print a digest over all orders, to compare with a replay's."""
     from switchyard.bootstrap import order_dump
-    from switchyard.flow.replay import live_digest
+    from switchyard.flow.history.replay import live_digest
 
     found = asyncio.run(live_digest(order_dump(load_settings()).all_orders()))
     if json:
@@ -69,7 +69,7 @@ def verify(
     json: JsonOption = False,
 ) -> None:
     """Walk the audit file's hash chain and name the first bad line."""
-    from switchyard.flow.verify import verify_audit
+    from switchyard.flow.history.verify import verify_audit
 
     settings = load_settings()
     report = verify_audit(_existing(path or settings.audit_path), key=journal_key(settings))
@@ -93,8 +93,8 @@ def replay(
 ) -> None:
     """Rebuild an empty database (the configured one) from an audit file and print the state's digest."""
     from switchyard.bootstrap import rebuild_target, upgrade_database
-    from switchyard.flow.replay import ReplayResult
-    from switchyard.flow.replay import replay as fold
+    from switchyard.flow.history.replay import ReplayResult
+    from switchyard.flow.history.replay import replay as fold
 
     settings = load_settings()
     source = _existing(path or settings.audit_path)

@@ -34,7 +34,7 @@ def list_rows(
 ) -> None:
     """List outbox rows of one status, oldest first."""
     from switchyard.bootstrap import outbox_listing
-    from switchyard.flow.operate import outbox_id
+    from switchyard.flow.sending.operator import outbox_id
 
     listing: OutboxListing = outbox_listing(load_settings())
     rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, PAGE))

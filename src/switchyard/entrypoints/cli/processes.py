@@ -46,7 +46,7 @@ def worker(database_url: Database = None) -> None:
 def _run(role: "Role", options: dict[str, str | None]) -> None:
     import uvloop
 
-    from switchyard.logs import configure_logs
+    from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings(options=options)
     configure_logs(settings.log_level, settings.log_format)
@@ -79,7 +79,7 @@ async def _work(settings: Settings, engine: "Engine") -> None:
         await engine.stop.wait()
         return
     from switchyard.entrypoints.http.monitoring import build_monitoring
-    from switchyard.entrypoints.http.server import HttpServer
+    from switchyard.entrypoints.http.transport.server import HttpServer
 
     server = HttpServer(
         build_monitoring(settings, engine),
@@ -97,7 +97,7 @@ async def _work(settings: Settings, engine: "Engine") -> None:
 
 async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
     from switchyard.entrypoints.http.gateway import build_gateway
-    from switchyard.entrypoints.http.server import HttpServer
+    from switchyard.entrypoints.http.transport.server import HttpServer
 
     server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
     await server.start()
@@ -115,7 +115,7 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
 
 def _welcome(settings: Settings, engine: "Engine", url: str) -> None:
     """The first thing a newcomer sees: what runs, a token, and an order to try."""
-    from switchyard.entrypoints.http.auth import issue_token
+    from switchyard.entrypoints.http.transport.auth import issue_token
 
     token = issue_token(
         jwt_secret(settings),

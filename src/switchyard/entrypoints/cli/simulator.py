@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
     from switchyard.adapters.venues.simulator.faults import Faults
-    from switchyard.entrypoints.http.server import HttpServer
+    from switchyard.entrypoints.http.transport.server import HttpServer
 
 # Requests at hand may still be answered when connections are refused or the process ends.
 GRACE_SECONDS = 1.0
@@ -50,7 +50,7 @@ def venue_sim(
     """Run a simulated broker with a log of its own and faults to order."""
     import uvloop
 
-    from switchyard.logs import configure_logs
+    from switchyard.telemetry.logs import configure_logs
 
     faults = _parsed(fault or [])
     configure_logs("info", "text")
@@ -108,7 +108,7 @@ class _Door:
 
     async def open(self, app: "ASGIApp") -> None:
         """Listen from now on."""
-        from switchyard.entrypoints.http.server import HttpServer
+        from switchyard.entrypoints.http.transport.server import HttpServer
 
         self._app = app
         self._server = HttpServer(app, host=self._host, port=self.port, port_setting="--port")
@@ -145,7 +145,7 @@ class _Door:
 
 
 def _hang_up(scope: "Scope") -> None:
-    from switchyard.entrypoints.http.protocol import ABORT
+    from switchyard.entrypoints.http.transport.protocol import ABORT
 
     scope["extensions"][ABORT]()
 

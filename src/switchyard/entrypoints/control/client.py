@@ -17,7 +17,7 @@ from switchyard.entrypoints.control.messages import (
     address_of,
     socket_path,
 )
-from switchyard.flow.operate import check_decision
+from switchyard.flow.sending.operator import check_decision
 from switchyard.settings import Settings
 
 # A server listens only once it has started, and another command holds the lock for a moment.

@@ -22,13 +22,13 @@ from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders import LABEL_LENGTH_MAX
-from switchyard.entrypoints.http.auth import TokenVerifier
-from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, status_of
-from switchyard.flow.do_order import DoAnswer, DoDesk
-from switchyard.flow.metrics import Metrics
+from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
+from switchyard.flow.intake.do_orders import DoAnswer, DoDesk
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

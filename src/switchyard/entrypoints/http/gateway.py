@@ -21,19 +21,19 @@ from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
-from switchyard.entrypoints.http.auth import TokenVerifier
-from switchyard.entrypoints.http.bodies import ClientGone, parse_object, read_body
 from switchyard.entrypoints.http.do_order import DoOrders
 from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer, on_http_error, response
 from switchyard.entrypoints.http.monitoring import Monitoring
-from switchyard.entrypoints.http.protocol import ANSWER
 from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
 from switchyard.entrypoints.http.streams import InvalidHeader, StreamEndpoint
-from switchyard.flow.derive import DerivedAnswer
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.observe import Observer
+from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
+from switchyard.entrypoints.http.transport.protocol import ANSWER
+from switchyard.flow.gauges import Observer
+from switchyard.flow.intake.derived import DerivedAnswer
 from switchyard.ports.queries import OrderFilter, Queries
 from switchyard.settings import Settings, jwt_secret
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

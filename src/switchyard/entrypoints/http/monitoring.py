@@ -13,9 +13,9 @@ from starlette.types import ASGIApp
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import answer, error_answer, on_http_error, response
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.observe import Observer
+from switchyard.flow.gauges import Observer
 from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -20,8 +20,8 @@ from switchyard.domain.errors import InvalidField, NotFound, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order, snapshot
-from switchyard.entrypoints.http.protocol import ABORT
-from switchyard.flow.stream import Message, StreamHub, Subscription, message_of
+from switchyard.entrypoints.http.transport.protocol import ABORT
+from switchyard.flow.readers.stream import Message, StreamHub, Subscription, message_of
 from switchyard.ports.queries import Queries
 
 log = structlog.get_logger()

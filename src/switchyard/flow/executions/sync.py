@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.record import Recorder
+from switchyard.flow.executions.record import Recorder
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

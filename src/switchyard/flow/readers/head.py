@@ -14,9 +14,9 @@ import structlog
 
 from switchyard.domain.chain import stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
-from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Head, Journal
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

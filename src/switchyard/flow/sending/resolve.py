@@ -11,11 +11,11 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.decide import Commit, decide
-from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Due, Liveness, Queries
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -21,16 +21,16 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, checked, is_proven_unsent
-from switchyard.flow.accept import order_request
-from switchyard.flow.duplicates import DuplicateWatch
-from switchyard.flow.intents import Intent, Placed, Placing
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.remember import Remembered, request_id
-from switchyard.flow.routes import Routes
+from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.key_cache import Remembered, request_id
+from switchyard.flow.intake.orders import order_request
+from switchyard.flow.intake.placing import Intent, Placed, Placing
+from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.keys import Ledger
 from switchyard.ports.queries import Queries
 from switchyard.settings import IdempotencySettings
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -1,9 +1,9 @@
 """Figures that are looked up when somebody asks, not kept while nobody does."""
 
-from switchyard.flow.metrics import Metrics
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
+from switchyard.telemetry.metrics import Metrics
 
 STATUSES = ("queued", "failed", "sending", "uncertain")
 

@@ -4,9 +4,9 @@ import msgspec
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow.intents import Placed
-from switchyard.flow.metrics import Metrics
+from switchyard.flow.intake.placing import Placed
 from switchyard.ports.clock import Clock
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

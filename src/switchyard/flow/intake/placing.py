@@ -23,7 +23,7 @@ from switchyard.domain.orders import OrderRequest
 from switchyard.flow.decide import Commit
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.keys import Ledger
 
 # A first try, and one more each time somebody was faster or the key had begun anew.
 TRIES_MAX = 8

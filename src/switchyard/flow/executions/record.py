@@ -17,12 +17,12 @@ from switchyard.domain.positions import Position, PositionKey
 from switchyard.domain.reports import ExecutionReport, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
-from switchyard.flow.metrics import Metrics
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import Venue
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

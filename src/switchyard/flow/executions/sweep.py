@@ -14,12 +14,12 @@ from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.record import Recorder
+from switchyard.flow.executions.record import Recorder
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -16,10 +16,10 @@ import structlog
 from switchyard.domain.errors import QueueFull, Unavailable
 from switchyard.domain.events import JournalEvent, encode
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow.metrics import Metrics
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

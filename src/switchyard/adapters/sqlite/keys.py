@@ -12,7 +12,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
-from switchyard.ports.ledger import LedgerKey, Reaped
+from switchyard.ports.keys import LedgerKey, Reaped
 
 _ENTRY = f"""
 SELECT {rows.LEDGER_COLUMNS} FROM idempo_ledger

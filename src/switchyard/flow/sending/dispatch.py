@@ -14,9 +14,8 @@ from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.decide import Commit, Decision, after, decide
-from switchyard.flow.lanes import Departures, HeldLanes, Turn
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.throttle import Throttle
+from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
+from switchyard.flow.sending.throttle import Throttle
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock, Randomness
 from switchyard.ports.journal import Journal
@@ -32,6 +31,7 @@ from switchyard.ports.venue import (
     VenueRefused,
     unheard,
 )
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

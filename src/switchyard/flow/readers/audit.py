@@ -12,7 +12,8 @@ from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch, OutcomeUnknown, Unavailable
 from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
 from switchyard.flow.decide import Commit
-from switchyard.flow.head import (
+from switchyard.flow.history.verify import HASH_BYTES, head_path_of, parse_line
+from switchyard.flow.readers.head import (
     FILE_MODE,
     HEAD_SECONDS,
     KeyedHead,
@@ -22,11 +23,10 @@ from switchyard.flow.head import (
     sync_folder,
     write_head,
 )
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.verify import HASH_BYTES, head_path_of, parse_line
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import PAGE_MAX, Head, Journal, Lines
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -40,18 +40,18 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, is_proven_unsent
 from switchyard.domain.outbox import OrderState
-from switchyard.flow.constraints import Constraints
 from switchyard.flow.decide import Commit, decide
-from switchyard.flow.duplicates import DuplicateWatch
-from switchyard.flow.intents import Intent, Placing
-from switchyard.flow.metrics import Metrics
-from switchyard.flow.remember import Remembered
-from switchyard.flow.routes import Routes
-from switchyard.flow.stream import StreamHub
+from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.key_cache import Remembered
+from switchyard.flow.intake.placing import Intent, Placing
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.risk.constraints import Constraints
+from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.keys import Ledger
 from switchyard.ports.queries import Queries
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

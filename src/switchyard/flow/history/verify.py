@@ -11,7 +11,7 @@ import msgspec
 from switchyard.domain.chain import GENESIS, stamp
 from switchyard.domain.errors import HistoryMismatch, SwitchyardError
 from switchyard.domain.replay import AuditLine
-from switchyard.flow.head import KeyedHead, read_head
+from switchyard.flow.readers.head import KeyedHead, read_head
 
 # A line holds one order and its outbox rows: some kilobytes. The bound keeps a file without line ends out of memory.
 LINE_BYTES_MAX = 1 << 20

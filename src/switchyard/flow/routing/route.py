@@ -2,8 +2,8 @@
 
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.routing import Router
-from switchyard.flow.forecast import Forecast
-from switchyard.flow.intents import Destination
+from switchyard.flow.intake.placing import Destination
+from switchyard.flow.routing.forecast import Forecast
 from switchyard.ports.venue import Quotes
 
 

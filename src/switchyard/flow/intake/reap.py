@@ -4,9 +4,9 @@ import asyncio
 
 import structlog
 
-from switchyard.flow.metrics import Metrics
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger, LedgerKey
+from switchyard.ports.keys import Ledger, LedgerKey
+from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 

@@ -6,7 +6,7 @@ from switchyard.adapters.postgres.connection import Reader
 from switchyard.domain.idempotency import LedgerEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
-from switchyard.ports.ledger import LedgerKey, Reaped
+from switchyard.ports.keys import LedgerKey, Reaped
 
 _COLUMNS = ", ".join(LedgerEntry.__struct_fields__)
 _ENTRY = f"SELECT {_COLUMNS} FROM idempo_ledger WHERE (account_id, operation, idempotency_key) = ($1, $2, $3)"

@@ -12,7 +12,7 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.orders import Order
 from switchyard.domain.replay import AuditLine, Replay, ReplayMismatch, StateDigest, state_digest
-from switchyard.flow.verify import HASH_BYTES, READ_BUFFER_BYTES, ChainWalk
+from switchyard.flow.history.verify import HASH_BYTES, READ_BUFFER_BYTES, ChainWalk
 from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent, RebuildTarget
 

@@ -16,10 +16,10 @@ from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit, decide
-from switchyard.flow.duplicates import DuplicateWatch
-from switchyard.flow.intents import Intent, Placed, Placing
-from switchyard.flow.remember import Remembered
-from switchyard.flow.routes import Routes
+from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.key_cache import Remembered
+from switchyard.flow.intake.placing import Intent, Placed, Placing
+from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 

@@ -8,7 +8,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from switchyard.domain.errors import SettingError
-from switchyard.entrypoints.http.protocol import BoundedHttpProtocol
+from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 
 # Longer than clients keep an unused connection: were we the first to close, an order sent in that moment would be lost
 # in a way that its sender cannot tell from an order taken.

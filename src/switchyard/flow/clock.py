@@ -8,7 +8,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.keys import Ledger
 
 # Clocks drift by milliseconds in this time.
 LOOK_SECONDS = 10.0
