@@ -44,7 +44,7 @@ def load_facts() -> dict[str, str]:
 
 
 def postgres_facts(store: PostgresStore) -> dict[str, str]:
-    """The server's version; refuses one that would acknowledge what it has not made durable."""
+    """The server's version; rejects one that would acknowledge what it has not made durable."""
     shown = {name: str(store.rows(f"SHOW {name}")[0][0]) for name in ("server_version", "fsync", "synchronous_commit")}
     if shown["fsync"] != "on" or shown["synchronous_commit"] != "on":
         raise BenchError(f"PostgreSQL is not durable, the comparison would be false: {shown}")

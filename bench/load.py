@@ -34,7 +34,7 @@ class Load(msgspec.Struct, frozen=True):
     """What wrk saw."""
 
     answers: int
-    refusals: int
+    rejections: int
     socket_errors: int
     seconds: float
     p50_ms: float
@@ -71,7 +71,7 @@ def post_orders(url: str, bearer: Sequence[str], connections: int, seconds: int)
     if not measured:
         raise BenchError(f"wrk ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}")
     load = msgspec.json.decode(measured[0].removeprefix(MARK), type=Load)
-    if load.refusals or load.socket_errors or not load.answers:
+    if load.rejections or load.socket_errors or not load.answers:
         raise BenchError(f"not every order was accepted: {load}")
     return load
 

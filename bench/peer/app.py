@@ -42,7 +42,7 @@ class OrderRequest(BaseModel):
     strategy: str | None = None
 
 
-class OrderAnswer(BaseModel):
+class OrderResponse(BaseModel):
     orderId: str  # noqa: N815 - the contract's spelling
     status: Literal["ACCEPTED"] = "ACCEPTED"
 
@@ -86,7 +86,7 @@ async def place_order(
     body: OrderRequest,
     account_id: Annotated[str, Depends(account)],
     idempotency_key: Annotated[str, Header(min_length=1, max_length=255)],
-) -> OrderAnswer:
+) -> OrderResponse:
     """Write the key, the order, its outbox row and its event together, or answer what the key already stands for."""
     order_id = f"ord_{secrets.token_hex(13)}"
     canonical = body.model_dump_json()
@@ -97,7 +97,7 @@ async def place_order(
             first = await connection.fetchrow(FIND_KEY, account_id, idempotency_key)
             if first["body_digest"] != digest:
                 raise HTTPException(409, "IDEMPOTENCY_CONFLICT")
-            return OrderAnswer(orderId=first["order_id"])
+            return OrderResponse(orderId=first["order_id"])
         await connection.execute(
             INSERT_ORDER,
             order_id,
@@ -112,4 +112,4 @@ async def place_order(
         )
         await connection.execute(INSERT_OUTBOX, order_id)
         await connection.execute(INSERT_EVENT, account_id, order_id, canonical)
-    return OrderAnswer(orderId=order_id)
+    return OrderResponse(orderId=order_id)

@@ -36,7 +36,7 @@ end
 function done(summary, latency)
   local errors = summary.errors
   io.write(string.format(
-    '\nMEASURED {"answers":%d,"refusals":%d,"socket_errors":%d,"seconds":%.6f,"p50_ms":%.3f,"p99_ms":%.3f}\n',
+    '\nMEASURED {"answers":%d,"rejections":%d,"socket_errors":%d,"seconds":%.6f,"p50_ms":%.3f,"p99_ms":%.3f}\n',
     summary.requests, errors.status, errors.connect + errors.read + errors.write + errors.timeout,
     summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3))
 end

@@ -127,7 +127,7 @@ async def test_the_address_comes_from_the_settings_when_it_is_not_given(embedded
     assert json.loads(done.stdout) == []
 
 
-async def test_a_refusal_ends_with_1(gateway_url: str, embedded: RunningGateway) -> None:
+async def test_a_rejection_ends_with_1(gateway_url: str, embedded: RunningGateway) -> None:
     order_id = (await embedded.place()).json["orderId"]
     await embedded.until_status(order_id, "FILLED")
     for arguments, word in (

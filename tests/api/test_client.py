@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from switchyard.client import ApiError, Client, ClientError, Message, NotReachable, Retry, UnreadableAnswer, api
+from switchyard.client import ApiError, Client, ClientError, Message, NotReachable, Retry, UnreadableResponse, api
 from switchyard.domain.errors import InvalidKey
 from switchyard.domain.orders import OrderSnapshot
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
@@ -111,7 +111,7 @@ async def test_an_order_that_never_left_is_not_in_doubt(unused_url: str) -> None
     assert failure.value.idempotency_key is None
 
 
-async def test_a_refusal_is_final_and_names_the_field(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_rejection_is_final_and_names_the_field(client: Client, proxy: FaultyProxy) -> None:
     with pytest.raises(ApiError) as failure:
         await client.place("USDJPY", "BUY", 10**15)
     assert (failure.value.status, failure.value.reason, failure.value.field) == (422, "VALIDATION_ERROR", "qty")
@@ -119,7 +119,7 @@ async def test_a_refusal_is_final_and_names_the_field(client: Client, proxy: Fau
     assert len(proxy.headers("Idempotency-Key")) == 1
 
 
-async def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(
+async def test_a_key_that_no_header_can_carry_is_rejected_before_anything_is_sent(
     client: Client, proxy: FaultyProxy
 ) -> None:
     with pytest.raises(InvalidKey):
@@ -172,7 +172,7 @@ async def test_a_missing_order_and_another_accounts_order_look_alike(client: Cli
             assert (failure.value.status, failure.value.reason) == (404, "NOT_FOUND")
 
 
-async def test_a_bad_token_is_refused_at_once(embedded: RunningGateway) -> None:
+async def test_a_bad_token_is_rejected_at_once(embedded: RunningGateway) -> None:
     async with Client(embedded.url, "nonsense") as client:
         with pytest.raises(ApiError) as failure:
             await client.order("ord_any")
@@ -242,7 +242,7 @@ async def test_a_stream_outlives_a_gateway_that_is_away_for_a_while(
     assert len(updates) == len({update.id for update in updates})
 
 
-async def test_the_stream_of_a_missing_order_is_refused_at_once(client: Client, proxy: FaultyProxy) -> None:
+async def test_the_stream_of_a_missing_order_is_rejected_at_once(client: Client, proxy: FaultyProxy) -> None:
     with pytest.raises(ApiError) as failure:
         await anext(client.stream("ord_missing"))
     assert failure.value.status == 404
@@ -257,10 +257,10 @@ async def test_a_stream_that_never_came_about_gives_up(unused_url: str) -> None:
 
 async def test_a_stranger_at_the_address_is_told_from_a_gateway() -> None:
     async with web_page() as url, Client(url, "token", retry=QUICK) as client:
-        with pytest.raises(UnreadableAnswer) as failure:
+        with pytest.raises(UnreadableResponse) as failure:
             await client.place("USDJPY", "BUY", 1)
         assert failure.value.idempotency_key is not None
-        with pytest.raises(UnreadableAnswer):
+        with pytest.raises(UnreadableResponse):
             await anext(client.stream())
 
 

@@ -121,7 +121,7 @@ async def test_a_gateway_that_is_not_there_is_a_failure_without_doubt(embedded: 
     assert "doubt" not in result.message
 
 
-async def test_a_refusal_is_a_failure_in_the_gateways_words(embedded: RunningGateway) -> None:
+async def test_a_rejection_is_a_failure_in_the_gateways_words(embedded: RunningGateway) -> None:
     for changes, words in (
         ({"order_type": "STOP", "stop_price": 150}, "UNSUPPORTED"),
         ({"order_type": "LIMIT"}, "price: required"),
@@ -132,8 +132,8 @@ async def test_a_refusal_is_a_failure_in_the_gateways_words(embedded: RunningGat
         assert words in result.message
         assert "doubt" not in result.message
     token = embedded.token("demo")[:-2]
-    refused = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1, base_url=embedded.url, token=token)
-    assert (refused.status, "TOKEN" in refused.message) == ("failed", True)
+    rejected = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1, base_url=embedded.url, token=token)
+    assert (rejected.status, "TOKEN" in rejected.message) == ("failed", True)
 
 
 async def test_another_account_than_the_tokens_is_named(embedded: RunningGateway) -> None:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from switchyard.domain import do_order, errors, events, orders
-from switchyard.domain.idempotency import KEY_LENGTH_MAX, LedgerStatus
+from switchyard.domain.idempotency import KEY_LENGTH_MAX, KeyStatus
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
 from switchyard.domain.reports import ReportStatus
@@ -53,7 +53,7 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
         (f"{REPORT}#/properties/status", ReportStatus),
         (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
         (f"{EVENT}#/$defs/outboxFact/properties/status", OutboxStatus),
-        (f"{EVENT}#/$defs/resultFact/properties/status", LedgerStatus),
+        (f"{EVENT}#/$defs/resultFact/properties/status", KeyStatus),
         (f"{RESULT}#/properties/status", do_order.ResultStatus),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_the_schema_allows_the_domain_takes_or_calls_unsupported(body: dict
         MARKET | {"price": 64000},
     ],
 )
-def test_what_the_schema_forbids_the_domain_refuses(body: dict[str, Any]) -> None:
+def test_what_the_schema_forbids_the_domain_rejects(body: dict[str, Any]) -> None:
     assert problems(REQUEST, body) != []
     with pytest.raises((msgspec.ValidationError, errors.InvalidField)) as caught:
         checked(body)
@@ -161,7 +161,7 @@ def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int
     event = decoded(line_of(story()[change].events[0]))
     for name in event:
         assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []
-    for name in set(event["data"]) - {"outbox", "venueClientId", "idempotency", "quote", "position"}:
+    for name in set(event["data"]) - {"outbox", "venueClientOrderId", "idempotency", "quote", "position"}:
         assert problems(EVENT, event | {"data": {key: value for key, value in event["data"].items() if key != name}})
     assert problems(EVENT, event | {"extra": 1}) != []
     assert problems(EVENT, event | {"data": event["data"] | {"extra": 1}}) != []

@@ -73,10 +73,10 @@ async def test_a_repeat_is_found_although_orders_wait_too_long_for_their_venue(t
 
         others = count(2000)
 
-        async def is_refused() -> bool:
+        async def is_rejected() -> bool:
             return (await place(gateway, qty=next(others))).status == 503
 
-        await until(is_refused)
+        await until(is_rejected)
         assert (await place(gateway)).json["orderId"] == first.json["orderId"]
         assert (await place(gateway)).status == 200
 
@@ -127,7 +127,7 @@ async def test_an_order_that_provably_never_left_may_be_tried_again(
             assert again.json["message"] == "Order placement failed: BROKER_DOWN"
 
 
-async def test_a_refusal_is_what_a_repeat_gets(tmp_path: Path) -> None:
+async def test_a_rejection_is_what_a_repeat_gets(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         first = (await place(gateway)).json["orderId"]
         await gateway.until_status(first, "REJECTED")
@@ -218,8 +218,8 @@ async def test_switched_off_nothing_is_derived_and_whoever_asks_is_told(tmp_path
     async with running_gateway(tmp_path, IDEMPOTENCY_ENABLED="false", IDEMPOTENCY_DERIVE="true") as gateway:
         unasked = {(await place(gateway, {})).json["orderId"] for _ in range(2)}
         assert len(unasked) == 2
-        refused = await place(gateway)
-        assert (refused.status, refused.json["field"]) == (400, "Idempotency-Derive")
+        rejected = await place(gateway)
+        assert (rejected.status, rejected.json["field"]) == (400, "Idempotency-Derive")
         keyed = {(await place(gateway, {**DERIVE, "Idempotency-Key": "k"})).json["orderId"] for _ in range(3)}
         assert len(keyed) == 1, "a key is a key, whatever is switched off"
         counted = await figures(gateway)
@@ -228,8 +228,8 @@ async def test_switched_off_nothing_is_derived_and_whoever_asks_is_told(tmp_path
 
 @pytest.mark.parametrize("value", ["yes", "", "true, true"])
 async def test_the_header_says_true_or_false(embedded: RunningGateway, value: str) -> None:
-    refused = await place(embedded, {"Idempotency-Derive": value})
-    assert (refused.status, refused.json["field"]) == (400, "Idempotency-Derive")
+    rejected = await place(embedded, {"Idempotency-Derive": value})
+    assert (rejected.status, rejected.json["field"]) == (400, "Idempotency-Derive")
 
 
 async def test_false_asks_for_nothing(embedded: RunningGateway) -> None:

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from switchyard.domain.canonical import digest
-from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, ledger_entry
+from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.process import until
 
@@ -56,7 +56,7 @@ async def test_an_order_that_may_rest_is_answered_once_the_broker_has_it(gateway
     assert answer.json["broker_order_id"]
     repeat = await do_order(gateway, "k", account="rests", **RESTING)
     assert (repeat.status, repeat.json["status"]) == (200, "accepted")
-    assert (await ledger_entry(gateway, "k", "rests")).status == "accepted"
+    assert (await key_entry(gateway, "k", "rests")).status == "accepted"
 
 
 async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(gateway: RunningGateway) -> None:
@@ -69,7 +69,7 @@ async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(gateway:
         return bool(repeat.json["status"] == "canceled")
 
     await until(ended)
-    assert (await ledger_entry(gateway, "k", "cancels")).status == "succeeded"
+    assert (await key_entry(gateway, "k", "cancels")).status == "succeeded"
 
 
 async def test_a_repeat_gets_the_same_bytes_whatever_its_trace(gateway: RunningGateway) -> None:
@@ -91,9 +91,9 @@ async def test_another_body_under_the_same_key_is_a_conflict(gateway: RunningGat
     asked = (do_order(gateway, "k", account="differs", qty=number / 10) for number in range(1, 11))
     answers = await asyncio.gather(*asked)
     assert Counter(answer.status for answer in answers) == {201: 1, 409: 9}
-    refused = next(answer.json for answer in answers if answer.status == 409)
-    assert refused.pop("field") == "Idempotency-Key"
-    assert refused == {"error": "IDEMPOTENCY_CONFLICT", "message": "body differs", "idempotency_key": "k"}
+    rejected = next(answer.json for answer in answers if answer.status == 409)
+    assert rejected.pop("field") == "Idempotency-Key"
+    assert rejected == {"error": "IDEMPOTENCY_CONFLICT", "message": "body differs", "idempotency_key": "k"}
 
 
 async def test_fifty_equal_requests_at_once_are_one_order(gateway: RunningGateway) -> None:
@@ -114,7 +114,7 @@ async def test_the_same_key_of_another_account_or_route_is_another_order(gateway
 
 async def test_the_ledger_row_has_the_final_answer(gateway: RunningGateway) -> None:
     answer = await do_order(gateway, "k", account="ledger")
-    entry = await ledger_entry(gateway, "k", "ledger")
+    entry = await key_entry(gateway, "k", "ledger")
     assert (entry.status, entry.http_status, entry.response_payload_json) == ("succeeded", 200, answer.body.decode())
     assert entry.request_digest == digest(json.loads(json.dumps(body("k")), parse_float=Decimal))
     assert entry.result_digest is not None and entry.result_digest.startswith("sha256:")
@@ -140,21 +140,21 @@ async def test_without_a_worker_orders_wait_if_they_may_and_else_end_unsent(tmp_
         assert hasty.headers["Retry-After"]
         orders = await orders_of(gateway, "do")
         assert {order["timeInForce"]: order["status"] for order in orders} == {"GTC": "ACCEPTED", "IOC": "EXPIRED"}
-        entry = await ledger_entry(gateway, "hasty")
+        entry = await key_entry(gateway, "hasty")
         assert (entry.status, entry.http_status) == ("failed", 503)
         # The queue's head has waited for longer than such an order may: it is not even taken.
         assert error(await do_order(gateway, "hasty-2")) == (503, "BROKER_DOWN")
         assert error(await do_order(gateway, "hasty", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
 
 
-async def test_a_refusal_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
+async def test_a_rejection_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         first, repeat = await do_order(gateway, "k", trace_id="t-1"), await do_order(gateway, "k")
         assert error(first) == error(repeat) == (400, "BROKER_REJECTED")
         assert first.body == repeat.body
         assert repeat.headers["Idempotent-Replayed"] == "true"
         assert first.json["reason_code"] == "REJECTED_BY_VENUE"
-        entry = await ledger_entry(gateway, "k")
+        entry = await key_entry(gateway, "k")
         assert (entry.status, entry.http_status, entry.response_payload_json) == ("failed", 400, first.body.decode())
 
 

@@ -1,4 +1,4 @@
-"""`POST /do/order` refuses what it cannot take, naming the field, and counts and logs every request."""
+"""`POST /do/order` rejects what it cannot take, naming the field, and counts and logs every request."""
 
 import asyncio
 import json
@@ -80,7 +80,7 @@ async def test_the_header_must_carry_the_key_of_the_body(shared: RunningGateway)
         (b"{}", (422, "VALIDATION_ERROR")),
     ],
 )
-async def test_a_body_that_is_no_order_is_refused(
+async def test_a_body_that_is_no_order_is_rejected(
     shared: RunningGateway, content: bytes, expected: tuple[int, str]
 ) -> None:
     headers = {"Idempotency-Key": "k"}
@@ -88,12 +88,12 @@ async def test_a_body_that_is_no_order_is_refused(
 
 
 @pytest.mark.parametrize("key", ["a b", "x" * 256, "ключ"])
-async def test_a_malformed_key_is_refused(shared: RunningGateway, key: str) -> None:
+async def test_a_malformed_key_is_rejected(shared: RunningGateway, key: str) -> None:
     answer = await shared.request("POST", PATH, account=None, headers={"Idempotency-Key": key}, body=body(key))
     assert error(answer) == (400, "INVALID_IDEMPOTENCY_KEY")
 
 
-async def test_a_bad_token_is_refused_where_none_would_do(shared: RunningGateway) -> None:
+async def test_a_bad_token_is_rejected_where_none_would_do(shared: RunningGateway) -> None:
     for token in ("Bearer nonsense", "Basic eDp5", f"Bearer {shared.token()}x"):
         headers = {"Idempotency-Key": "k", "Authorization": token}
         answer = await shared.request("POST", PATH, account=None, headers=headers, body=body("k"))
@@ -114,7 +114,7 @@ async def test_a_client_that_hangs_up_in_mid_body_harms_nobody(shared: RunningGa
     assert not [line for line in lines if line["log_level"] in ("error", "critical")]
 
 
-async def test_nothing_of_what_was_refused_is_written(shared: RunningGateway) -> None:
+async def test_nothing_of_what_was_rejected_is_written(shared: RunningGateway) -> None:
     assert await shared.journal_seq() == 0
 
 

@@ -37,7 +37,7 @@ def server(running_server: Server) -> Iterator[Server]:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_malformed_http_is_refused_as_json(server: Server, request_bytes: bytes) -> None:
+def test_malformed_http_is_rejected_as_json(server: Server, request_bytes: bytes) -> None:
     with Client(server.port) as client:
         response = client.ask(request_bytes)
         assert (response.status, response.reason) == (400, "INVALID_HTTP")

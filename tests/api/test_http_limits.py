@@ -52,7 +52,7 @@ def test_a_head_just_within_the_bound_is_served(server: Server) -> None:
 
 
 @pytest.mark.parametrize("size", [HEAD_BYTES_MAX + 64, 200_000])
-def test_a_head_over_the_bound_is_refused_and_the_connection_closed(server: Server, size: int) -> None:
+def test_a_head_over_the_bound_is_rejected_and_the_connection_closed(server: Server, size: int) -> None:
     with Client(server.port) as client:
         response = client.ask(padded_head(size))
         assert (response.status, response.reason) == (431, "HEADER_TOO_LARGE")
@@ -72,7 +72,7 @@ def test_many_small_headers_count_together(server: Server) -> None:
     [(b"GET /hello HTTP/1.1\r\nX-Endless: ", b"x"), (b"GET /", b"x"), (b"", b"\r\n")],
     ids=["header", "path", "blank lines"],
 )
-def test_an_endless_head_is_refused(server: Server, start: bytes, piece: bytes) -> None:
+def test_an_endless_head_is_rejected(server: Server, start: bytes, piece: bytes) -> None:
     with Client(server.port) as client:
         client.socket.sendall(start)
         client.send_until_answered(piece * 65_536)
@@ -90,14 +90,14 @@ def test_a_ten_megabyte_header_is_answered_even_to_a_client_that_sends_it_all_fi
     assert server.still_serves()
 
 
-def test_a_client_that_goes_on_sending_after_its_refusal_is_cut_off(server: Server) -> None:
+def test_a_client_that_goes_on_sending_after_its_rejection_is_cut_off(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(b"nonsense\r\n\r\n").status == 400
         assert client.closed_by_server()
         poll(client.cannot_send)
 
 
-def test_endless_trailers_are_refused(server: Server) -> None:
+def test_endless_trailers_are_rejected(server: Server) -> None:
     with Client(server.port) as client:
         client.socket.sendall(b"POST /hello HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Endless: ")
         client.send_until_answered(b"x" * 65_536)
@@ -128,7 +128,7 @@ def test_trailers_do_not_become_headers(server: Server) -> None:
     ],
     ids=["silence", "slow path", "slow header", "slow body", "slow chunks", "nothing after 100", "blank lines"],
 )
-def test_a_request_that_arrives_too_slowly_is_refused(server: Server, start: bytes, piece: bytes) -> None:
+def test_a_request_that_arrives_too_slowly_is_rejected(server: Server, start: bytes, piece: bytes) -> None:
     with Client(server.port) as client:
         client.socket.sendall(start)
         if b"Expect" in start:
@@ -141,7 +141,7 @@ def test_a_request_that_arrives_too_slowly_is_refused(server: Server, start: byt
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_a_slow_second_request_on_a_connection_is_refused_too(server: Server) -> None:
+def test_a_slow_second_request_on_a_connection_is_rejected_too(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(HELLO).status == 200
         client.socket.sendall(b"GET /he")

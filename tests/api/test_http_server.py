@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from switchyard.domain.errors import StartRefused
+from switchyard.domain.errors import CannotStart
 from switchyard.entrypoints.http.transport import server as http_server_module
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.entrypoints.http.transport.server import HttpServer
@@ -85,10 +85,10 @@ async def test_stopping_cuts_off_what_outlasts_the_grace() -> None:
         assert await asked == b""
 
 
-async def test_an_address_in_use_is_refused_by_the_name_of_its_setting() -> None:
+async def test_an_address_in_use_is_rejected_by_the_name_of_its_setting() -> None:
     first = HttpServer(Application(), host="127.0.0.1", port=0)
     await first.start()
-    with pytest.raises(StartRefused, match=rf"SWITCHYARD_BACKOFFICE_PORT.*{first.port}.*in use"):
+    with pytest.raises(CannotStart, match=rf"SWITCHYARD_BACKOFFICE_PORT.*{first.port}.*in use"):
         second = HttpServer(Application(), host="127.0.0.1", port=first.port, port_setting="SWITCHYARD_BACKOFFICE_PORT")
         await second.start()
     await first.stop(PATIENCE_SECONDS)
@@ -98,8 +98,8 @@ async def test_an_address_in_use_is_refused_by_the_name_of_its_setting() -> None
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-async def test_a_host_that_is_not_ours_is_refused_by_the_name_of_its_setting(host: str) -> None:
-    with pytest.raises(StartRefused, match="SWITCHYARD_HOST"):
+async def test_a_host_that_is_not_ours_is_rejected_by_the_name_of_its_setting(host: str) -> None:
+    with pytest.raises(CannotStart, match="SWITCHYARD_HOST"):
         await HttpServer(Application(), host=host, port=0).start()
 
 

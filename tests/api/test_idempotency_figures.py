@@ -106,7 +106,7 @@ async def test_expired_keys_of_ended_orders_are_taken_away_and_begin_anew(
     settings = {**engine_settings, "IDEMPOTENCY_TTL_SEC": "1"}
     async with running_gateway(tmp_path, **settings) as gateway:
         engine = gateway.engine
-        reaper = Reaper(engine.ledger, engine.clock, engine.metrics)
+        reaper = Reaper(engine.keys, engine.clock, engine.metrics)
         filled = (await place(gateway, {"Idempotency-Key": "ended"})).json["orderId"]
         resting = (await place(gateway, {"Idempotency-Key": "rests"}, price=1)).json["orderId"]
         await gateway.until_status(filled, "FILLED")

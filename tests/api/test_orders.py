@@ -78,7 +78,7 @@ async def test_partial_fills_add_up(tmp_path: Path) -> None:
         assert sum(fills) == order["filledQty"] == 1000
 
 
-async def test_a_venue_that_refuses_ends_the_order_with_its_reason(tmp_path: Path) -> None:
+async def test_a_venue_that_rejects_ends_the_order_with_its_reason(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         order = await gateway.until_status((await gateway.place()).json["orderId"], "REJECTED")
         assert order["reason"] == "REJECTED_BY_VENUE"
@@ -102,8 +102,8 @@ async def test_a_hundred_posts_with_one_key_are_one_order(gateway: RunningGatewa
 async def test_the_same_key_with_another_body_is_a_conflict(gateway: RunningGateway) -> None:
     answers = await asyncio.gather(*(gateway.place(key="k", qty=1000 + number) for number in range(20)))
     assert Counter(answer.status for answer in answers) == {202: 1, 409: 19}
-    refused = next(answer.json for answer in answers if answer.status == 409)
-    assert refused["reason"] == "IDEMPOTENCY_CONFLICT"
+    rejected = next(answer.json for answer in answers if answer.status == 409)
+    assert rejected["reason"] == "IDEMPOTENCY_CONFLICT"
 
 
 async def test_equal_bodies_may_be_written_differently(gateway: RunningGateway) -> None:
@@ -223,9 +223,9 @@ async def test_a_full_queue_answers_503_and_writes_nothing(tmp_path: Path) -> No
         answers = await asyncio.gather(*(gateway.place(key=f"k{number}") for number in range(200)))
         counts = Counter(answer.status for answer in answers)
         assert set(counts) == {202, 503}
-        refused = next(answer for answer in answers if answer.status == 503)
-        assert refused.json["reason"] == "QUEUE_REJECT"
-        assert refused.headers["Retry-After"]
+        rejected = next(answer for answer in answers if answer.status == 503)
+        assert rejected.json["reason"] == "QUEUE_REJECT"
+        assert rejected.headers["Retry-After"]
         assert await gateway.journal_seq() == counts[202]
 
 

@@ -1,4 +1,4 @@
-"""What a stream tells whom, from where on, and what it refuses."""
+"""What a stream tells whom, from where on, and what it rejects."""
 
 import asyncio
 import json
@@ -168,7 +168,7 @@ async def test_an_id_from_the_future_means_a_new_start(database: SqliteDatabase)
         ("/orders/ord_1/stream?lastEventId=x", [], "lastEventId"),
     ],
 )
-async def test_a_last_event_id_that_is_no_number_is_refused(
+async def test_a_last_event_id_that_is_no_number_is_rejected(
     database: SqliteDatabase, path: str, headers: list[str], field: str
 ) -> None:
     async with serving(database) as gateway:

@@ -10,9 +10,9 @@ import pytest
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import ANSWER_SECONDS, HttpVenue
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRefused, VenueUnavailable
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected, VenueUnavailable
 from tests.support.process import run_command, until
 from tests.support.venue_orders import an_order, read_reports
 from tests.support.venue_process import VenueProcess
@@ -69,7 +69,7 @@ def a_venue(simulator: VenueProcess, answer_seconds: float | None = None) -> Htt
 
 
 def times_taken(simulator: VenueProcess, order: Order) -> int:
-    return simulator.orders()[order.venue_client_id]
+    return simulator.orders()[order.venue_client_order_id]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_an_order_taken_on_without_a_readable_answer_is_in_doubt_and_can_b
     await simulator.set_faults(**{fault: 1})
     assert await venue.submit(order) == outcome
     assert times_taken(simulator, order) == 1
-    found = await venue.find_by_client_id(order.venue_client_id)
+    found = await venue.find_by_client_order_id(order.venue_client_order_id)
     await simulator.clear_faults()
     assert found is not None
     assert await venue.submit(order) == Accepted(found.venue_order_id)
@@ -98,7 +98,7 @@ async def test_an_order_taken_on_without_a_readable_answer_is_in_doubt_and_can_b
     ("fault", "outcome"),
     [
         ("refused_5xx", Ambiguous("BROKER_5XX")),
-        ("reject", VenueRefused("BAD_REQUEST: REJECTED_BY_VENUE")),
+        ("reject", VenueRejected("BAD_REQUEST: REJECTED_BY_VENUE")),
     ],
 )
 async def test_an_order_that_is_not_taken_on_is_not_there(
@@ -106,7 +106,7 @@ async def test_an_order_that_is_not_taken_on_is_not_there(
 ) -> None:
     await simulator.set_faults(**{fault: 1})
     assert await venue.submit(order) == outcome
-    assert await venue.find_by_client_id(order.venue_client_id) is None
+    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
     assert times_taken(simulator, order) == 0
 
 
@@ -128,7 +128,7 @@ async def test_an_order_may_be_taken_on_after_its_answer_said_otherwise(
     outcome = await venue.submit(order)
     assert outcome in (Ambiguous("BROKER_5XX"), Ambiguous("NETWORK_DISCONNECTED"))
     await until(lambda: times_taken(simulator, order) == 1)
-    assert await venue.find_by_client_id(order.venue_client_id) is not None
+    assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
 
 
 async def test_an_order_that_arrives_late_behind_its_own_repeat_is_recognised(
@@ -169,9 +169,9 @@ async def test_a_share_of_zero_spares_everyone(simulator: VenueProcess, venue: H
 async def test_a_lookup_may_lag_behind(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(lagging_lookup=FOREVER)
     await venue.submit(order)
-    assert await venue.find_by_client_id(order.venue_client_id) is None
+    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
     await simulator.set_faults(lagging_lookup=0)
-    assert await venue.find_by_client_id(order.venue_client_id) is not None
+    assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
 
 
 async def test_a_filled_order_may_be_forgotten_by_the_lookup(
@@ -181,8 +181,8 @@ async def test_a_filled_order_may_be_forgotten_by_the_lookup(
     await simulator.set_faults(not_found_after_fill=1)
     await venue.submit(order)
     await venue.submit(resting)
-    assert await venue.find_by_client_id(order.venue_client_id) is None
-    assert await venue.find_by_client_id(resting.venue_client_id) is not None
+    assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
+    assert await venue.find_by_client_order_id(resting.venue_client_order_id) is not None
 
 
 async def test_a_lookup_that_fails_is_not_an_absent_order(
@@ -191,7 +191,7 @@ async def test_a_lookup_that_fails_is_not_an_absent_order(
     await simulator.set_faults(lookup_5xx=1)
     assert isinstance(await venue.submit(order), Accepted)
     with pytest.raises(VenueUnavailable):
-        await venue.find_by_client_id(order.venue_client_id)
+        await venue.find_by_client_order_id(order.venue_client_order_id)
     with pytest.raises(VenueUnavailable):
         await venue.open_orders()
 
@@ -213,31 +213,33 @@ async def test_a_cancel_meets_the_same_faults(simulator: VenueProcess, venue: Ht
     assert await venue.cancel(resting) == Ambiguous("BROKER_5XX")
     await simulator.set_faults(refused_5xx=0, drop_answer=1)
     assert await venue.cancel(resting) == Ambiguous("NETWORK_DISCONNECTED")
-    found = await venue.find_by_client_id(resting.venue_client_id)
+    found = await venue.find_by_client_order_id(resting.venue_client_order_id)
     assert found is not None and found.status == "CANCELED"
     await simulator.set_faults(drop_answer=0)
     assert await venue.cancel(resting) == accepted
 
 
-async def reported(simulator: VenueProcess, venue: HttpVenue, orders: list[Order], count: int) -> list[VenueClientId]:
+async def reported(
+    simulator: VenueProcess, venue: HttpVenue, orders: list[Order], count: int
+) -> list[VenueClientOrderId]:
     """Send the orders and return, in order, whom the next reports are about."""
     after = len(simulator.events("report"))
     for order in orders:
         await venue.submit(order)
-    return [report.venue_client_id for report in await read_reports(venue, count, after=after)]
+    return [report.venue_client_order_id for report in await read_reports(venue, count, after=after)]
 
 
 async def test_an_execution_may_be_reported_twice(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(duplicate_reports=1)
-    assert await reported(simulator, venue, [order], 2) == [order.venue_client_id] * 2
-    lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_id]
+    assert await reported(simulator, venue, [order], 2) == [order.venue_client_order_id] * 2
+    lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_order_id]
     assert lines[0]["exec_id"] == lines[1]["exec_id"]
 
 
 async def test_reports_may_overtake_each_other(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(reordered_reports=1, partial_fills=4)
     await reported(simulator, venue, [order], 4)
-    lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_id]
+    lines = [line for line in simulator.events("report") if line["client_order_id"] == order.venue_client_order_id]
     assert [line["exec_id"][-2:] for line in lines] == ["-2", "-1", "-4", "-3"]
 
 
@@ -249,7 +251,10 @@ async def test_a_report_may_come_late(simulator: VenueProcess, venue: HttpVenue,
     await simulator.set_faults(late_reports=0)
     await venue.submit(on_time)
     reports = await read_reports(venue, 2, after=after)
-    assert {report.venue_client_id for report in reports} == {order.venue_client_id, on_time.venue_client_id}
+    assert {report.venue_client_order_id for report in reports} == {
+        order.venue_client_order_id,
+        on_time.venue_client_order_id,
+    }
     assert times_taken(simulator, order) == 1
 
 
@@ -262,17 +267,19 @@ async def test_a_report_may_never_come(simulator: VenueProcess, venue: HttpVenue
     await venue.cancel(resting)
     await simulator.set_faults(drop_reports=0)
     await venue.submit(told)
-    assert [report.venue_client_id for report in await read_reports(venue, 1, after=after)] == [told.venue_client_id]
+    assert [report.venue_client_order_id for report in await read_reports(venue, 1, after=after)] == [
+        told.venue_client_order_id
+    ]
     dropped = [line["client_order_id"] for line in simulator.events("drop")]
-    assert dropped[-2:] == [order.venue_client_id, resting.venue_client_id]
-    found = await venue.find_by_client_id(order.venue_client_id)
+    assert dropped[-2:] == [order.venue_client_order_id, resting.venue_client_order_id]
+    found = await venue.find_by_client_order_id(order.venue_client_order_id)
     assert found is not None and (found.status, len(found.fills)) == ("FILLED", 1)
 
 
 async def test_a_fill_may_come_in_parts(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(partial_fills=4)
-    assert await reported(simulator, venue, [order], 4) == [order.venue_client_id] * 4
-    fills = [line for line in simulator.events("fill") if line["client_order_id"] == order.venue_client_id]
+    assert await reported(simulator, venue, [order], 4) == [order.venue_client_order_id] * 4
+    fills = [line for line in simulator.events("fill") if line["client_order_id"] == order.venue_client_order_id]
     assert [line["qty"] for line in fills] == [250] * 4
     assert [line["filled_qty"] for line in fills] == [250, 500, 750, 1000]
 
@@ -286,11 +293,11 @@ async def test_connections_may_be_refused(tmp_path: Path, order: Order) -> None:
         assert isinstance(await venue.submit(a_fresh_order()), Accepted)
         await simulator.set_faults(refuse_connections=FOREVER)
 
-        async def is_refused() -> bool:
+        async def is_rejected() -> bool:
             return isinstance(await venue.submit(order), Unsent)
 
         # The connection that is open already is closed as well.
-        await until(is_refused)
+        await until(is_rejected)
         await venue.close()
     finally:
         simulator.close()
@@ -310,7 +317,7 @@ async def test_refused_connections_are_welcome_again_later(simulator: VenueProce
     assert times_taken(simulator, order) == 1
 
 
-async def test_faults_are_shown_and_unknown_ones_refused(simulator: VenueProcess) -> None:
+async def test_faults_are_shown_and_unknown_ones_rejected(simulator: VenueProcess) -> None:
     async with aiohttp.ClientSession(simulator.url) as session:
         async with session.post("/admin/faults", json={"drop_answer": 0.25, "partial_fills": 3}) as response:
             assert response.status == 200
@@ -323,9 +330,9 @@ async def test_faults_are_shown_and_unknown_ones_refused(simulator: VenueProcess
 
 
 @pytest.mark.parametrize("option", ["drop_anwser=1", "drop_answer=2", "drop_answer"])
-def test_a_fault_that_does_not_exist_is_refused_on_the_command_line(tmp_path: Path, option: str) -> None:
-    refused = run_command("venue-sim", "--port", "0", "--log", str(tmp_path / "log"), "--fault", option)
-    assert refused.returncode == 2
+def test_a_fault_that_does_not_exist_is_rejected_on_the_command_line(tmp_path: Path, option: str) -> None:
+    rejected = run_command("venue-sim", "--port", "0", "--log", str(tmp_path / "log"), "--fault", option)
+    assert rejected.returncode == 2
 
 
 async def test_the_same_seed_meets_the_same_faults(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import HttpVenue
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted
 from tests.support.process import run_command
@@ -138,11 +138,11 @@ async def test_an_ended_order_is_found_as_configured(tmp_path: Path) -> None:
         async with running(tmp_path / lookup, "--lookup", lookup) as simulator, adapter(simulator) as venue:
             await venue.submit(an_order("filled"))
             await venue.submit(an_order("open", price=FAR))
-            assert await venue.find_by_client_id(VenueClientId("open")) is not None
-            assert (await venue.find_by_client_id(VenueClientId("filled")) is not None) == (lookup == "all")
+            assert await venue.find_by_client_order_id(VenueClientOrderId("open")) is not None
+            assert (await venue.find_by_client_order_id(VenueClientOrderId("filled")) is not None) == (lookup == "all")
 
 
-async def test_an_order_that_arrives_after_its_end_is_refused_and_never_taken(tmp_path: Path) -> None:
+async def test_an_order_that_arrives_after_its_end_is_rejected_and_never_taken(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         status, answer = await posted(simulator, a_body(expires_at="2026-01-05T09:00:00Z"))
         assert (status, answer["error"]) == (400, "REQUEST_EXPIRED")
@@ -177,7 +177,7 @@ async def test_an_open_order_is_changed_and_stays_so_over_a_restart(tmp_path: Pa
         assert (fill["qty"], fill["client_order_id"]) == (3000, "open")
 
 
-async def test_a_change_that_makes_no_sense_is_refused_and_leaves_the_order_as_it_is(tmp_path: Path) -> None:
+async def test_a_change_that_makes_no_sense_is_rejected_and_leaves_the_order_as_it_is(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator, adapter(simulator) as venue:
         await venue.submit(an_order("open", price=FAR))
         await venue.submit(an_order("filled"))
@@ -221,7 +221,7 @@ async def test_dropped_reports_stay_untold_over_a_restart(tmp_path: Path) -> Non
         await simulator.start()
         async with adapter(simulator) as venue:
             await venue.submit(an_order("two"))
-            assert [report.venue_client_id for report in await read_reports(venue, 1)] == ["two"]
+            assert [report.venue_client_order_id for report in await read_reports(venue, 1)] == ["two"]
 
 
 async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> 
             await venue.submit(an_order("later"))
             after = await read_reports(venue, 3)
         assert after[0] == before[0]
-        assert [(report.venue_client_id, report.status) for report in after] == [
+        assert [(report.venue_client_order_id, report.status) for report in after] == [
             ("filled", "FILLED"),
             ("open", "CANCELED"),
             ("later", "FILLED"),
@@ -263,7 +263,7 @@ async def test_a_crash_in_the_middle_of_a_group_neither_loses_nor_doubles_a_fill
             await simulator.start()
             async with adapter(simulator) as venue:
                 reports: list[ExecutionReport] = await read_reports(venue, 3)
-                found = await venue.find_by_client_id(VenueClientId("one"))
+                found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
             simulator.kill()
             assert found is not None and (found.status, int(found.filled_qty)) == ("FILLED", 1000)
             assert sorted(report.exec_id[-2:] for report in reports) == ["-1", "-2", "-3"]
@@ -278,12 +278,12 @@ async def test_two_simulators_never_write_one_log(tmp_path: Path) -> None:
         assert "another process writes" in second.stderr
 
 
-def test_a_log_that_is_not_the_simulators_is_refused(tmp_path: Path) -> None:
+def test_a_log_that_is_not_the_simulators_is_rejected(tmp_path: Path) -> None:
     log = tmp_path / "other.jsonl"
     log.write_text('{"event":"party"}\n')
-    refused = run_command("venue-sim", "--port", "0", "--log", str(log))
-    assert refused.returncode == 4
-    assert "line 1" in refused.stderr
+    rejected = run_command("venue-sim", "--port", "0", "--log", str(log))
+    assert rejected.returncode == 4
+    assert "line 1" in rejected.stderr
     assert log.read_text() == '{"event":"party"}\n'
 
 
@@ -305,7 +305,7 @@ async def test_it_ends_in_order_when_told_to(tmp_path: Path) -> None:
         (a_body(meta={"note": "x" * 70_000}), "one", 413, "BODY_TOO_LARGE"),
     ],
 )
-async def test_a_body_that_breaks_the_protocol_is_refused_by_name(
+async def test_a_body_that_breaks_the_protocol_is_rejected_by_name(
     tmp_path: Path, body: dict[str, Any], key: str | None, status: int, error: str
 ) -> None:
     async with running(tmp_path) as simulator:
@@ -351,4 +351,6 @@ async def test_open_orders_come_in_pages(tmp_path: Path) -> None:
         _, page = await got(simulator, "/orders?open=true")
         assert (len(page["orders"]), page["next"] is None) == (500, False)
         found = await venue.open_orders()
-        assert sorted(order.venue_client_id for order in found) == sorted(f"order-{n}" for n in range(1001) if n != 7)
+        assert sorted(order.venue_client_order_id for order in found) == sorted(
+            f"order-{n}" for n in range(1001) if n != 7
+        )

@@ -7,7 +7,8 @@ import pytest
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Liveness, Queries
+from switchyard.ports.liveness import Liveness
+from switchyard.ports.queries import Queries
 from tests.support.databases import Database, fresh_database
 from tests.support.postgres import PostgresServer
 

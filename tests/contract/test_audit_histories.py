@@ -1,4 +1,4 @@
-"""An audit file that tells another history than the journal, its cursor or the keyed head is refused."""
+"""An audit file that tells another history than the journal, its cursor or the keyed head is rejected."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -36,7 +36,7 @@ async def test_a_file_ahead_of_the_journal_means_an_older_database(house: House)
     assert house.path.read_bytes() == before
 
 
-async def test_a_file_of_another_history_is_refused(house: House) -> None:
+async def test_a_file_of_another_history_is_rejected(house: House) -> None:
     await house.happen(5)
     await house.write_and_close()
     head_path_of(house.path).unlink()
@@ -62,7 +62,7 @@ async def test_file_and_database_cut_together_show_against_the_keyed_head(house:
         await restored.writer().open()
 
 
-async def test_a_head_under_another_key_is_refused_by_name(house: House) -> None:
+async def test_a_head_under_another_key_is_rejected_by_name(house: House) -> None:
     await house.happen(2)
     await house.write_and_close()
     head = head_path_of(house.path)
@@ -71,7 +71,7 @@ async def test_a_head_under_another_key_is_refused_by_name(house: House) -> None
         await house.writer().open()
 
 
-async def test_a_cursor_that_the_journal_contradicts_is_refused(house: House) -> None:
+async def test_a_cursor_that_the_journal_contradicts_is_rejected(house: House) -> None:
     await house.happen(2)
     await house.commit(Change(cursors=(Cursor(name="audit", epoch=1, seq=2, hash="f" * 64),)))
     with pytest.raises(HistoryMismatch, match="the audit cursor and the journal tell different histories"):

@@ -41,7 +41,7 @@ async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_t
         await database.journal.append(0, "three", [an_accept()], START)
 
 
-async def test_a_full_disk_refuses_for_certain_and_recovers_by_itself(
+async def test_a_full_disk_rejects_for_certain_and_recovers_by_itself(
     disk: FailingDisk, database: SqliteDatabase
 ) -> None:
     await database.journal.append(0, "one", [an_accept()], START)

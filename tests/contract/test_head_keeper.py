@@ -62,7 +62,7 @@ async def test_the_head_is_kept_as_it_moves_and_found_again(house: House, path: 
     await remembered(house, path)
 
 
-async def test_an_older_database_is_refused_until_an_epoch_is_opened_in_it(
+async def test_an_older_database_is_rejected_until_an_epoch_is_opened_in_it(
     database: Database, house: House, path: Path
 ) -> None:
     newer = House(MemoryJournal(), path)
@@ -80,7 +80,7 @@ async def test_an_older_database_is_refused_until_an_epoch_is_opened_in_it(
     await remembered(house, path)  # although no event of the new epoch is there yet
 
 
-async def test_a_database_that_went_another_way_is_refused(house: House, path: Path) -> None:
+async def test_a_database_that_went_another_way_is_rejected(house: House, path: Path) -> None:
     other = House(MemoryJournal(), path)
     await other.happen(3, "strange")
     await remembered(other, path)
@@ -89,7 +89,7 @@ async def test_a_database_that_went_another_way_is_refused(house: House, path: P
         await keeper(house, path).open()
 
 
-async def test_a_head_under_another_key_is_refused(house: House, path: Path) -> None:
+async def test_a_head_under_another_key_is_rejected(house: House, path: Path) -> None:
     await house.happen(2)
     await remembered(house, path)
     wind_back(path)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Committed, Cursor, Refused
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
 from switchyard.domain.events import SYSTEM_ACCOUNT
 from switchyard.domain.ids import WorkerId
@@ -65,7 +65,7 @@ async def test_time_does_not_go_back_in_the_journal_though_the_clock_does(journa
     assert [event.at for event in events] == [START, START, START + timedelta(microseconds=1)]
 
 
-async def test_a_refused_change_harms_no_other_of_its_group(journal: Journal) -> None:
+async def test_a_rejected_change_harms_no_other_of_its_group(journal: Journal) -> None:
     stale = an_accept(key="taken")
     await commit(journal, stale)
     before, after = an_accept(key="before"), an_accept(key="after")
@@ -73,7 +73,7 @@ async def test_a_refused_change_harms_no_other_of_its_group(journal: Journal) ->
     outcomes = await journal.append(0, "mixed", [before, stale, after], START)
 
     assert outcomes[0] == Committed(2)
-    assert isinstance(outcomes[1], Refused)
+    assert isinstance(outcomes[1], Conflict)
     assert outcomes[2] == Committed(3)
     assert [event.order_id for event in await verified(journal)][1:] == [
         before.orders[0].order_id,
@@ -81,7 +81,7 @@ async def test_a_refused_change_harms_no_other_of_its_group(journal: Journal) ->
     ]
 
 
-async def test_a_stale_version_is_refused(journal: Journal) -> None:
+async def test_a_stale_version_is_rejected(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
@@ -90,18 +90,18 @@ async def test_a_stale_version_is_refused(journal: Journal) -> None:
 
     await commit(journal, first)
 
-    assert await journal.append(0, "second", [second], START) == [Refused()]
+    assert await journal.append(0, "second", [second], START) == [Conflict()]
     assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(first)
 
 
-async def test_a_version_from_the_future_is_refused(journal: Journal) -> None:
+async def test_a_version_from_the_future_is_rejected(journal: Journal) -> None:
     accepted, never_accepted = an_accept(), an_accept()
     await commit(journal, accepted)
     sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
     sent = record_sent(state_after(sending), sending.outbox[0], "venue-1", START)
     orphan = begin_attempt(state_after(never_accepted), never_accepted.outbox[0], WORKER, START)
 
-    assert await journal.append(0, "too early", [sent, orphan], START) == [Refused(), Refused()]
+    assert await journal.append(0, "too early", [sent, orphan], START) == [Conflict(), Conflict()]
 
 
 async def test_an_order_is_new_only_once(journal: Journal) -> None:
@@ -110,11 +110,11 @@ async def test_an_order_is_new_only_once(journal: Journal) -> None:
     sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
     await commit(journal, sending)
 
-    assert await journal.append(0, "again", [accepted], START) == [Refused()]
+    assert await journal.append(0, "again", [accepted], START) == [Conflict()]
     assert await journal.load([accepted.orders[0].order_id]) == {accepted.orders[0].order_id: state_after(sending)}
 
 
-async def test_an_outbox_row_that_moved_on_refuses_the_whole_change(journal: Journal) -> None:
+async def test_an_outbox_row_that_moved_on_rejects_the_whole_change(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
@@ -124,7 +124,7 @@ async def test_an_outbox_row_that_moved_on_refuses_the_whole_change(journal: Jou
     fresh_order = msgspec.structs.replace(sending.orders[0], version=sending.orders[0].version + 1)
     mixed = Change(events=sending.events, orders=(fresh_order,), outbox=sending.outbox)
 
-    assert await journal.append(0, "mixed", [mixed], START) == [Refused()]
+    assert await journal.append(0, "mixed", [mixed], START) == [Conflict()]
     assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(sending)
     assert len(await verified(journal)) == 2
 
@@ -133,7 +133,7 @@ async def test_a_taken_key_answers_with_the_entry_that_has_it(journal: Journal) 
     first, second = an_accept(key="same"), an_accept(key="same", client_id="other")
     await commit(journal, first)
 
-    assert await journal.append(0, "second", [second], START) == [Refused(first.ledger[0])]
+    assert await journal.append(0, "second", [second], START) == [Conflict(first.keys[0])]
     assert second.orders[0].order_id not in await journal.load([second.orders[0].order_id])
 
 
@@ -146,14 +146,14 @@ async def test_the_next_generation_of_a_key_takes_the_place_of_the_first(journal
     third, late = an_accept(key="same", generation=2), an_accept(key="same", generation=1)
     await commit(journal, first)
 
-    assert await journal.append(0, "too early", [third], START) == [Refused(first.ledger[0])]
+    assert await journal.append(0, "too early", [third], START) == [Conflict(first.keys[0])]
     await commit(journal, second)
-    assert await journal.append(0, "late", [late], START) == [Refused(second.ledger[0])]
+    assert await journal.append(0, "late", [late], START) == [Conflict(second.keys[0])]
     await commit(journal, third)
 
 
-async def test_a_second_version_without_a_first_is_refused(journal: Journal) -> None:
-    assert await journal.append(0, "second", [an_accept(key="new", generation=1)], START) == [Refused()]
+async def test_a_second_version_without_a_first_is_rejected(journal: Journal) -> None:
+    assert await journal.append(0, "second", [an_accept(key="new", generation=1)], START) == [Conflict()]
 
 
 async def test_a_venue_knows_no_two_orders_by_one_id(journal: Journal) -> None:
@@ -161,7 +161,7 @@ async def test_a_venue_knows_no_two_orders_by_one_id(journal: Journal) -> None:
 
     outcomes = await journal.append(0, "again", [an_accept(client_id="one"), an_accept(client_id="two")], START)
 
-    assert outcomes == [Refused(), Committed(2)]
+    assert outcomes == [Conflict(), Committed(2)]
 
 
 async def test_an_execution_counts_once(journal: Journal) -> None:
@@ -173,7 +173,7 @@ async def test_an_execution_counts_once(journal: Journal) -> None:
 
     assert await journal.append(
         0, "again", [apply_report(state_after(filled), filled.positions[0], report, START)], START
-    ) == [Refused()]
+    ) == [Conflict()]
     assert len(await verified(journal)) == 3
 
 
@@ -181,7 +181,7 @@ async def test_a_report_on_no_known_order_is_an_event_too(journal: Journal) -> N
     report = a_report(state_after(an_accept()))
     await commit(journal, unmatched_report(report))
 
-    assert await journal.append(0, "again", [unmatched_report(report)], START) == [Refused()]
+    assert await journal.append(0, "again", [unmatched_report(report)], START) == [Conflict()]
     [event] = await verified(journal)
     assert (event.type, event.account_id, event.order_id) == ("ReportUnmatched", SYSTEM_ACCOUNT, None)
 
@@ -196,18 +196,18 @@ async def test_the_same_group_again_is_answered_the_same_and_writes_nothing(jour
     await commit(journal, an_accept())
     second = await journal.append(0, "group", group, START + timedelta(hours=1))
 
-    assert first == [Committed(2), Refused(taken.ledger[0]), Committed(3)]
+    assert first == [Committed(2), Conflict(taken.keys[0]), Committed(3)]
     assert second == first
     assert (await journal.head(0)).seq == head.seq + 1
     await verified(journal)
 
 
-async def test_a_group_that_is_refused_as_a_whole_leaves_no_trace(journal: Journal) -> None:
+async def test_a_group_that_is_rejected_as_a_whole_leaves_no_trace(journal: Journal) -> None:
     accepted = an_accept(key="key")
     await commit(journal, accepted)
     head = await journal.head(0)
 
-    assert await journal.append(0, "again", [accepted], START) == [Refused(accepted.ledger[0])]
+    assert await journal.append(0, "again", [accepted], START) == [Conflict(accepted.keys[0])]
     assert await journal.head(0) == head
 
 
@@ -221,12 +221,12 @@ async def test_a_cursor_moves_without_an_event(journal: Journal) -> None:
     assert (await journal.head(0)).seq == 0
 
 
-async def test_a_cursor_of_a_refused_change_stays_where_it_was(journal: Journal) -> None:
+async def test_a_cursor_of_a_rejected_change_stays_where_it_was(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     cursor = Cursor(name="reports", epoch=1, seq=1, hash="f" * 64)
 
-    refused = msgspec.structs.replace(accepted, cursors=(cursor,))
+    rejected = msgspec.structs.replace(accepted, cursors=(cursor,))
 
-    assert await journal.append(0, "again", [refused], START) == [Refused()]
+    assert await journal.append(0, "again", [rejected], START) == [Conflict()]
     assert await journal.cursor("reports") is None

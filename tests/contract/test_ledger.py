@@ -1,4 +1,4 @@
-"""The ledger's lookups and its caretaker, on both engines."""
+"""The key store's lookups and its caretaker, on both engines."""
 
 from datetime import timedelta
 
@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Refused
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.decisions import request_cancel
-from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
+from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
-from switchyard.ports.keys import LedgerKey
+from switchyard.ports.keys import KeyId
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
@@ -18,8 +18,8 @@ from tests.support.journal_checks import commit
 LONG_AFTER = START + timedelta(days=400)
 
 
-def entry_of(change: Change) -> LedgerEntry:
-    return change.ledger[0]
+def entry_of(change: Change) -> KeyEntry:
+    return change.keys[0]
 
 
 def ended(accepted: Change) -> Change:
@@ -31,10 +31,10 @@ def ended(accepted: Change) -> Change:
 async def test_an_entry_is_found_by_account_operation_and_key(database: Database) -> None:
     accepted = an_accept(key="one")
     await commit(database.journal, accepted)
-    assert await database.ledger.entry(ACCOUNT, PLACE_ORDER, "one") == entry_of(accepted)
-    assert await database.ledger.entry(AccountId("other"), PLACE_ORDER, "one") is None
-    assert await database.ledger.entry(ACCOUNT, "do.order", "one") is None
-    assert await database.ledger.entry(ACCOUNT, PLACE_ORDER, "two") is None
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "one") == entry_of(accepted)
+    assert await database.keys.entry(AccountId("other"), PLACE_ORDER, "one") is None
+    assert await database.keys.entry(ACCOUNT, "do.order", "one") is None
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "two") is None
 
 
 async def test_a_result_is_kept_with_its_request_and_only_in_turn(database: Database) -> None:
@@ -48,19 +48,19 @@ async def test_a_result_is_kept_with_its_request_and_only_in_turn(database: Data
         result_digest="sha256:ab",
         version=2,
     )
-    await commit(database.journal, Change(ledger=(result,)))
-    assert await database.ledger.entry(ACCOUNT, PLACE_ORDER, "one") == result
-    again = await database.journal.append(0, "late", [Change(ledger=(result,))], START)
-    assert again == [Refused(result)]
+    await commit(database.journal, Change(keys=(result,)))
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "one") == result
+    again = await database.journal.append(0, "late", [Change(keys=(result,))], START)
+    assert again == [Conflict(result)]
 
 
 async def test_only_expired_keys_of_orders_that_have_ended_are_removed(database: Database) -> None:
     live, done, fresh = an_accept(key="live"), an_accept(key="done"), an_accept(key="fresh", now=LONG_AFTER)
     for change in (live, done, fresh, ended(done), ended(fresh)):
         await commit(database.journal, change)
-    reaped = await database.ledger.reap(LONG_AFTER, None, 100)
+    reaped = await database.keys.reap(LONG_AFTER, None, 100)
     assert (reaped.count, reaped.after) == (1, None)
-    left = [key for key in ("live", "done", "fresh") if await database.ledger.entry(ACCOUNT, PLACE_ORDER, key)]
+    left = [key for key in ("live", "done", "fresh") if await database.keys.entry(ACCOUNT, PLACE_ORDER, key)]
     assert left == ["live", "fresh"]
 
 
@@ -73,30 +73,30 @@ async def test_a_walk_in_pages_sees_every_key_once(database: Database, limit: in
             await commit(database.journal, ended(accepted))
     removed, after = 0, None
     for _ in range(10):
-        reaped = await database.ledger.reap(LONG_AFTER, after, limit)
+        reaped = await database.keys.reap(LONG_AFTER, after, limit)
         removed, after = removed + reaped.count, reaped.after
         if after is None:
             break
     assert (removed, after) == (4, None)
-    assert await database.ledger.entry(AccountId("acc1"), PLACE_ORDER, "key-3") is not None
+    assert await database.keys.entry(AccountId("acc1"), PLACE_ORDER, "key-3") is not None
 
 
 async def test_a_reaped_key_may_begin_anew_in_a_later_generation(database: Database) -> None:
     first = an_accept(key="again")
     await commit(database.journal, first)
     await commit(database.journal, ended(first))
-    after: LedgerKey | None = None
-    assert (await database.ledger.reap(LONG_AFTER, after, 10)).count == 1
+    after: KeyId | None = None
+    assert (await database.keys.reap(LONG_AFTER, after, 10)).count == 1
     repeated = an_accept(key="again", now=LONG_AFTER)
-    assert await database.journal.append(0, "again", [repeated], LONG_AFTER) == [Refused()], "the venue knows this id"
+    assert await database.journal.append(0, "again", [repeated], LONG_AFTER) == [Conflict()], "the venue knows this id"
     later = an_accept(key="again", generation=1, now=LONG_AFTER)
     entry = msgspec.structs.replace(entry_of(later), version=1)
-    await commit(database.journal, msgspec.structs.replace(later, ledger=(entry,)))
-    assert await database.ledger.entry(ACCOUNT, PLACE_ORDER, "again") == entry
+    await commit(database.journal, msgspec.structs.replace(later, keys=(entry,)))
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "again") == entry
 
 
 async def test_the_database_has_a_clock(database: Database) -> None:
-    first, second = await database.ledger.now(), await database.ledger.now()
+    first, second = await database.keys.now(), await database.keys.now()
     assert first.tzinfo is not None
     assert timedelta(0) <= second - first < timedelta(hours=1)
 
@@ -110,7 +110,7 @@ async def test_entries_are_found_by_a_range_of_keys_and_their_age(database: Data
 
     async def found(seconds: float, limit: int) -> list[str]:
         since = START + timedelta(seconds=seconds)
-        entries = await database.ledger.entries(ACCOUNT, PLACE_ORDER, "ab0", "abf", since, limit)
+        entries = await database.keys.entries(ACCOUNT, PLACE_ORDER, "ab0", "abf", since, limit)
         return sorted(entry.idempotency_key for entry in entries)
 
     assert await found(1, 10) == ["ab0", "abf"]

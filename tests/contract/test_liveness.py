@@ -10,7 +10,7 @@ from switchyard.adapters.postgres.liveness import lock_key
 from switchyard.adapters.sqlite.queries import SqliteLiveness
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.queries import Liveness
+from switchyard.ports.liveness import Liveness
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.process import until
 

@@ -13,7 +13,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.connection import Reader
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.journal import PostgresJournal
-from switchyard.domain.changes import Committed, Outcome, Refused
+from switchyard.domain.changes import Committed, Conflict, Outcome
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
@@ -99,7 +99,7 @@ async def test_a_commit_whose_answer_was_cut_off_is_written_once(database: Postg
     outcomes = await journal.append(0, "cut", group, START)
 
     assert wire.cuts == 1
-    assert outcomes == [Committed(3), Refused(taken.ledger[0]), Committed(4)]
+    assert outcomes == [Committed(3), Conflict(taken.keys[0]), Committed(4)]
     assert len(await verified(journal)) == 4
     await journal.close()
     await reader.close()

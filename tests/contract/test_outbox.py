@@ -135,7 +135,7 @@ async def test_the_outbox_can_be_read_under_the_names_of_its_specification(datab
     else:
         [row] = await database._connections.read(lambda connection: connection.execute(sql).fetchall())
     request = json.loads(row[2])
-    assert row[:2] == (f"{order.order_id}:new:1", order.venue_client_id)
+    assert row[:2] == (f"{order.order_id}:new:1", order.venue_client_order_id)
     assert (request["symbol"], request["intent"], request["qty"]) == (order.symbol, order.side, int(order.qty))
     assert row[3:5] == ("sending", 0)
 

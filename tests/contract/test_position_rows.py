@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.changes import Change, Committed, Refused, merged
+from switchyard.domain.changes import Change, Committed, Conflict, merged
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.positions import Position
@@ -38,19 +38,19 @@ async def test_a_position_is_written_with_its_fill(journal: Journal) -> None:
 
     [position] = filled.positions
     assert await held(journal) == position
-    assert [position.qty, position.open_notional, position.version] == [1000, 150_125, 1]
+    assert [position.qty, position.cost_basis, position.version] == [1000, 150_125, 1]
     other = (ACCOUNT, "EURUSD")
     assert await journal.load_positions([other, KEY]) == {KEY: position}
 
 
-async def test_a_stale_position_refuses_the_whole_change(journal: Journal) -> None:
+async def test_a_stale_position_rejects_the_whole_change(journal: Journal) -> None:
     first, second = an_accept(), an_accept()
     await commit(journal, first, second)
     await commit(journal, a_fill(first, None, "exec-1"))
     position = await held(journal)
     late = a_fill(second, None, "exec-2")
 
-    assert await journal.append(0, "late", [late], START) == [Refused()]
+    assert await journal.append(0, "late", [late], START) == [Conflict()]
 
     assert await held(journal) == position
     order_id = second.orders[0].order_id
@@ -59,7 +59,7 @@ async def test_a_stale_position_refuses_the_whole_change(journal: Journal) -> No
     await commit(journal, a_fill(second, position, "exec-2"))
 
 
-async def test_a_position_of_a_refused_change_stays_as_it_was(journal: Journal) -> None:
+async def test_a_position_of_a_rejected_change_stays_as_it_was(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     filled = a_fill(accepted, None, "exec-1")
@@ -67,7 +67,7 @@ async def test_a_position_of_a_refused_change_stays_as_it_was(journal: Journal) 
 
     again = a_fill(accepted, filled.positions[0], "exec-1")
 
-    assert await journal.append(0, "again", [again], START) == [Refused()]
+    assert await journal.append(0, "again", [again], START) == [Conflict()]
     assert await held(journal) == filled.positions[0]
 
 
@@ -93,7 +93,7 @@ async def test_the_first_of_several_fills_says_what_is_expected(journal: Journal
     second = a_fill(accepted[1], first.positions[0], "exec-2")
     third = a_fill(accepted[2], second.positions[0], "exec-3")
 
-    assert await journal.append(0, "too early", [merged([second, third])], START) == [Refused()]
+    assert await journal.append(0, "too early", [merged([second, third])], START) == [Conflict()]
 
     await commit(journal, first)
     await commit(journal, merged([second, third]))
@@ -111,13 +111,13 @@ async def test_a_position_keeps_every_digit_and_one_form(journal: Journal, amoun
     position = await held(journal)
     assert position == opened.positions[0]
     # Digit by digit: equal decimals may still be written differently.
-    assert str(position.open_notional) == str(canonical(EXACT.multiply(exact, exact)))
+    assert str(position.cost_basis) == str(canonical(EXACT.multiply(exact, exact)))
     await commit(journal, a_fill(sold, position, "exec-2"))
 
     closed = await held(journal)
     assert closed is not None
     assert str(closed.qty) == "0"
-    assert closed.realised == EXACT.subtract(EXACT.multiply(exact, Decimal("0.5")), EXACT.multiply(exact, exact))
+    assert closed.realised_pnl == EXACT.subtract(EXACT.multiply(exact, Decimal("0.5")), EXACT.multiply(exact, exact))
 
 
 async def test_an_accounts_positions_come_a_page_at_a_time(database: Database, queries: Queries) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.domain.changes import Change, Committed, Refused
+from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.decisions import begin_attempt
-from switchyard.domain.errors import GroupRefused
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import WorkerId
 from tests.support.build import an_accept, state_after
 from tests.support.journal_checks import commit, verified
@@ -113,13 +113,13 @@ def with_half_a_character(change: Change) -> Change:
 
 
 @pytest.mark.parametrize("spoil", [with_nul_in_a_row, with_nul_in_an_event, with_half_a_character])
-async def test_a_value_that_cannot_be_kept_refuses_its_group_and_writes_nothing(
+async def test_a_value_that_cannot_be_kept_rejects_its_group_and_writes_nothing(
     postgres_url: str, spoil: Callable[[Change], Change]
 ) -> None:
     database = await PostgresDatabase.open(postgres_url)
     good, bad = an_accept(), spoil(an_accept())
 
-    with pytest.raises(GroupRefused):
+    with pytest.raises(GroupRejected):
         await database.journal.append(0, "with a bad one", [good, bad], START)
     assert (await database.journal.head(0)).seq == 0
 
@@ -127,10 +127,10 @@ async def test_a_value_that_cannot_be_kept_refuses_its_group_and_writes_nothing(
     await database.close()
 
 
-async def test_changes_that_share_a_row_against_the_rules_are_refused_together(postgres_url: str) -> None:
+async def test_changes_that_share_a_row_against_the_rules_are_rejected_together(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
 
-    with pytest.raises(GroupRefused):
+    with pytest.raises(GroupRejected):
         await database.journal.append(0, "twins", [an_accept(key="same"), an_accept(key="same", client_id="x")], START)
 
     assert (await database.journal.head(0)).seq == 0
@@ -151,6 +151,6 @@ async def test_old_answers_are_forgotten_and_young_ones_are_not(postgres_url: st
     await commit(database.journal, an_accept())
 
     assert await database.journal.append(0, "young", [young], START) == [Committed(2)]
-    assert await database.journal.append(0, "old", [old], START) == [Refused()]
+    assert await database.journal.append(0, "old", [old], START) == [Conflict()]
     await connection.close()
     await database.close()

@@ -38,7 +38,7 @@ class RateHouse:
         if self.server is None:
             return self._memory.setdefault((limit, window), MemoryRate(limit, window, clock=clock))
         host = RedisHost(self.server.url, clock=clock, **PATIENT)
-        rate = RedisRate(limit, window, host=host, key=KEY, without_server=Refusing())
+        rate = RedisRate(limit, window, host=host, key=KEY, without_server=Rejecting())
         self._opened.append(rate)
         return rate
 
@@ -47,7 +47,7 @@ class RateHouse:
             await rate.close()
 
 
-class Refusing:
+class Rejecting:
     """What stands in for the server where the server must not be away."""
 
     async def take(self, client: str) -> timedelta | None:

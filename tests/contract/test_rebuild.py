@@ -17,8 +17,8 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.replay import ReplayMismatch
@@ -55,7 +55,7 @@ class Engine:
     async def open(self) -> tuple[Journal, Queries]:
         self._database = await self._open_database()
         self.journal, self.queries = self._database.journal, self._database.queries
-        self.ledger = self._database.ledger
+        self.keys = self._database.keys
         return self.journal, self.queries
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ class Life:
             await self.commit(accepted)
             if number % 6 == 5:
                 answered = 200 if number == 5 else 503
-                result = decisions.record_result(accepted.ledger[0], answered, '{"an":"ä"}', "sha256:01")
+                result = decisions.record_result(accepted.keys[0], answered, '{"an":"ä"}', "sha256:01")
                 await self.commit(result)
             if number % 6 == 0:
                 continue
@@ -139,7 +139,7 @@ class Life:
         await self.commit(decisions.record_sent(state, row, f"v-{number}", self._now))
         for part, qty in enumerate(("0.00000001", "2.5", "7.49999999")[: number % 6 - 2]):
             state = await self._state(state.order.order_id)
-            report = self._report(f"e-{number}-{part}", state.order.venue_client_id, qty)
+            report = self._report(f"e-{number}-{part}", state.order.venue_client_order_id, qty)
             held = await self._journal.load_positions([KEY])
             await self.commit(decisions.apply_report(state, held.get(KEY), report, self._now))
         state = await self._state(state.order.order_id)
@@ -151,7 +151,7 @@ class Life:
         return (await self._journal.load([order_id]))[order_id]
 
     def _accepted(self, order_id: OrderId, number: int) -> Change:
-        entry = LedgerEntry(
+        entry = KeyEntry(
             account_id=ACCOUNT,
             operation="orders",
             idempotency_key=f"key-{number}",
@@ -176,8 +176,8 @@ class Life:
             account=ACCOUNT,
             order_id=order_id,
             venue=VENUE,
-            venue_client_id=VenueClientId(f"client-{number}"),
-            ledger=entry,
+            venue_client_order_id=VenueClientOrderId(f"client-{number}"),
+            key=entry,
             quote=None,
             now=self._now,
         )
@@ -186,7 +186,7 @@ class Life:
         return ExecutionReport(
             exec_id=exec_id,
             venue=VENUE,
-            venue_client_id=VenueClientId(client_id),
+            venue_client_order_id=VenueClientOrderId(client_id),
             venue_order_id="v-1",
             status="PARTIALLY_FILLED",
             last_qty=Decimal(qty),
@@ -206,7 +206,7 @@ async def audited(journal: Journal, path: Path) -> None:
 
 async def everything(engine: Engine) -> list[object]:
     """All that the ports show of an open database."""
-    journal, queries, ledger = engine.journal, engine.queries, engine.ledger
+    journal, queries, keys = engine.journal, engine.queries, engine.keys
     ids = [OrderId(f"ord_{number:026d}") for number in range(ORDERS)]
     return [
         await journal.head(0),
@@ -217,7 +217,7 @@ async def everything(engine: Engine) -> list[object]:
         sorted(await queries.outbox_counts(), key=lambda counted: counted.status),
         await queries.executions(VENUE, ["e-3-0", "e-5-2", "stray", "never"]),
         await queries.positions(ACCOUNT, limit=100),
-        [await ledger.entry(ACCOUNT, "orders", f"key-{number}") for number in range(ORDERS)],
+        [await keys.entry(ACCOUNT, "orders", f"key-{number}") for number in range(ORDERS)],
     ]
 
 
@@ -255,10 +255,10 @@ async def test_life_goes_on_in_a_rebuilt_database(make: MakeEngine, tmp_path: Pa
     change = decisions.begin_attempt(state, state.row("new", 1), WorkerId("new"), START)
     [outcome] = await journal.append(0, "the first group after", [change], START)
     assert outcome == Committed((await lost.head(0)).seq + 1)
-    [entry] = [entry for entry in lost.ledger.values() if entry.idempotency_key == "key-3"]
-    [refused] = await journal.append(0, "a used key", [Change(ledger=(entry,))], START)
-    assert not isinstance(refused, Committed)
-    assert refused.ledger == entry
+    [entry] = [entry for entry in lost.keys.values() if entry.idempotency_key == "key-3"]
+    [rejected] = await journal.append(0, "a used key", [Change(keys=(entry,))], START)
+    assert not isinstance(rejected, Committed)
+    assert rejected.key == entry
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

@@ -211,7 +211,7 @@ async def test_equal_execution_ids_of_different_symbols_or_orders_count_as_the_v
     written = {
         "venue": {"7"},
         "symbol": {"USDJPY:7", "EURUSD:7"},
-        "order": {f"{state.order.venue_client_id}:7" for state in (first, second, other)},
+        "order": {f"{state.order.venue_client_order_id}:7" for state in (first, second, other)},
     }
     assert await desk.queries.executions(VENUE, sorted(set.union(*written.values()))) == written[scope]
 

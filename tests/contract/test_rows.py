@@ -29,7 +29,9 @@ async def stored(journal: Journal, *changes: Change) -> OrderState:
         await commit(journal, change)
     order = changes[-1].orders[0]
     by_id = await journal.load([order.order_id])
-    assert await journal.load_by_client_id([order.venue_client_id]) == {order.venue_client_id: by_id[order.order_id]}
+    assert await journal.load_by_client_order_id([order.venue_client_order_id]) == {
+        order.venue_client_order_id: by_id[order.order_id]
+    }
     return by_id[order.order_id]
 
 
@@ -112,4 +114,4 @@ async def test_only_the_orders_that_exist_are_loaded(journal: Journal) -> None:
     found = await journal.load([change.orders[0].order_id for change in (second, missing, first)])
 
     assert found == {change.orders[0].order_id: state_after(change) for change in (first, second)}
-    assert await journal.load_by_client_id([missing.orders[0].venue_client_id]) == {}
+    assert await journal.load_by_client_order_id([missing.orders[0].venue_client_order_id]) == {}

@@ -11,7 +11,7 @@ import pytest
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.schema_files import schema_files
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.errors import SchemaMismatch, StartRefused
+from switchyard.domain.errors import CannotStart, SchemaMismatch
 from tests.support.build import an_accept
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
@@ -104,7 +104,7 @@ async def test_a_second_upgrade_changes_nothing(place: Place) -> None:
 
 
 OLD_ROW = """
-INSERT INTO outbox_orders (order_id, kind, number, venue, venue_client_id, status, attempt, next_attempt_at, created_at,
+INSERT INTO outbox_orders (order_id, kind, number, venue, venue_client_order_id, status, attempt, next_attempt_at, created_at,
     updated_at, version)
 VALUES ('ord_1', 'new', 1, 'sim', 'c1', 'sent', 1, '2026-01-01T00:00:00.000000Z', '2026-01-01T00:00:00.000000Z',
     '2026-01-01T00:00:00.000000Z', 3)
@@ -150,19 +150,19 @@ async def test_two_upgraders_at_once_do_not_harm_each_other(postgres_server: Pos
         ("mysql://127.0.0.1/x", "not one that PostgreSQL understands"),
     ],
 )
-async def test_a_server_that_cannot_be_reached_refuses_the_start(url: str, message: str) -> None:
-    with pytest.raises(StartRefused, match=message):
+async def test_a_server_that_cannot_be_reached_rejects_the_start(url: str, message: str) -> None:
+    with pytest.raises(CannotStart, match=message):
         await PostgresDatabase.open(url)
-    with pytest.raises(StartRefused, match=message):
+    with pytest.raises(CannotStart, match=message):
         await PostgresDatabase.upgrade(url)
 
 
 async def test_a_missing_database_is_named(postgres_server: PostgresServer) -> None:
-    with pytest.raises(StartRefused, match="never_made"):
+    with pytest.raises(CannotStart, match="never_made"):
         await PostgresDatabase.open(postgres_server.url("never_made"))
 
 
-async def test_a_refusal_does_not_repeat_the_password() -> None:
-    with pytest.raises(StartRefused) as refused:
+async def test_a_rejection_does_not_repeat_the_password() -> None:
+    with pytest.raises(CannotStart) as rejected:
         await PostgresDatabase.open("postgresql://postgres:s3cret@127.0.0.1:1/x")
-    assert "s3cret" not in str(refused.value)
+    assert "s3cret" not in str(rejected.value)

@@ -13,7 +13,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.decisions import begin_attempt, record_sent, request_cancel
-from switchyard.domain.ids import VenueClientId
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
@@ -36,9 +36,9 @@ class ShownVenue(NullVenue):
 
     def __init__(self) -> None:
         super().__init__(VENUE, clock=ManualClock())
-        self.shown: dict[VenueClientId, VenueOrder] = {}
+        self.shown: dict[VenueClientOrderId, VenueOrder] = {}
         self.told: list[ExecutionReport] = []
-        self.asked: list[VenueClientId] = []
+        self.asked: list[VenueClientOrderId] = []
         self.execution_ids: ExecutionIdScope = "venue"
         self.can_be_asked = True
 
@@ -46,7 +46,7 @@ class ShownVenue(NullVenue):
     def capabilities(self) -> Capabilities:
         return replace(super().capabilities, execution_ids=self.execution_ids)
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         self.asked.append(client_id)
         return self.shown.get(client_id)
 
@@ -65,8 +65,8 @@ class ShownVenue(NullVenue):
         shown = tuple(
             VenueFill(exec_id=exec_id, qty=Decimal(qty), price=Decimal(150), at=START) for exec_id, qty in made
         )
-        self.shown[order.venue_client_id] = VenueOrder(
-            venue_client_id=order.venue_client_id,
+        self.shown[order.venue_client_order_id] = VenueOrder(
+            venue_client_order_id=order.venue_client_order_id,
             venue_order_id="venue-1",
             status=status,
             filled_qty=Decimal(filled_qty) if filled_qty is not None else sum((fill.qty for fill in shown), ZERO),
@@ -193,7 +193,7 @@ async def test_what_agrees_or_was_touched_a_moment_ago_is_not_asked_for(desk: De
     agreeing, fresh = await desk.working(), await desk.working()
     desk.venue.show(agreeing, "WORKING")
     assert await desk.swept() == 0
-    assert desk.venue.asked == [fresh.venue_client_id]
+    assert desk.venue.asked == [fresh.venue_client_order_id]
     desk.venue.asked.clear()
     cancel = request_cancel(await desk.state(fresh), desk.clock.now())
     assert cancel is not None
@@ -300,11 +300,11 @@ async def test_a_shortfall_that_the_venue_cannot_explain_is_asked_for_once_betwe
     await desk.hear(report(await desk.state(order), "b", "20", "30"))
     for _ in range(3):
         assert await desk.sweeper.ask_behind_once() == 0
-    assert desk.venue.asked == [order.venue_client_id]
+    assert desk.venue.asked == [order.venue_client_order_id]
     assert desk.counted("venue_quantity_gaps_total") == 1
     await desk.swept()
     await desk.sweeper.ask_behind_once()
-    assert desk.venue.asked == [order.venue_client_id] * 3
+    assert desk.venue.asked == [order.venue_client_order_id] * 3
     assert desk.counted("venue_quantity_gaps_total") == 1
 
 

@@ -15,11 +15,11 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRefused, VenueUnavailable
+from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -35,7 +35,7 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(params=["paper", "http"])
 async def market(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
-    """The venues that may leave an order open or refuse it."""
+    """The venues that may leave an order open or reject it."""
     async with OPENED[request.param](tmp_path) as venue:
         yield venue
 
@@ -103,7 +103,11 @@ async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) ->
     answer = await venue.submit(an_order("one", qty="1000"))
     assert isinstance(answer, Accepted)
     [report] = await read_reports(venue, 1)
-    assert (report.venue, report.venue_client_id, report.venue_order_id) == (venue.name, "one", answer.venue_order_id)
+    assert (report.venue, report.venue_client_order_id, report.venue_order_id) == (
+        venue.name,
+        "one",
+        answer.venue_order_id,
+    )
     assert (report.status, report.last_qty, report.filled_qty_total) == ("FILLED", Decimal(1000), Decimal(1000))
     assert report.last_price is not None and report.last_price > 0
 
@@ -113,7 +117,7 @@ async def test_a_repeated_submit_gets_the_same_answer_and_executes_nothing(venue
     again = await venue.submit(an_order("one"))
     await venue.submit(an_order("two"))
     assert again == first
-    assert [report.venue_client_id for report in await read_reports(venue, 2)] == ["one", "two"]
+    assert [report.venue_client_order_id for report in await read_reports(venue, 2)] == ["one", "two"]
 
 
 async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> None:
@@ -121,27 +125,27 @@ async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> 
     await venue.submit(an_order("two"))
     assert isinstance(answers[0], Accepted)
     assert answers == [answers[0]] * 20
-    assert [report.venue_client_id for report in await read_reports(venue, 2)] == ["one", "two"]
+    assert [report.venue_client_order_id for report in await read_reports(venue, 2)] == ["one", "two"]
 
 
 async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
     answer = await venue.submit(an_order("one", qty="7000"))
-    found = await venue.find_by_client_id(VenueClientId("one"))
+    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
     assert isinstance(answer, Accepted) and found is not None
-    assert (found.venue_client_id, found.venue_order_id) == ("one", answer.venue_order_id)
+    assert (found.venue_client_order_id, found.venue_order_id) == ("one", answer.venue_order_id)
     assert (found.status, found.filled_qty) == ("FILLED", Decimal(7000))
 
 
 async def test_an_order_is_found_with_its_fills_under_the_ids_of_their_reports(venue: Venue) -> None:
     await venue.submit(an_order("one", qty="7000"))
-    found = await venue.find_by_client_id(VenueClientId("one"))
+    found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
     assert found is not None
     assert executions(found) == [executed(report) for report in await read_reports(venue, 1)]
 
 
 async def test_every_part_of_a_fill_is_shown(in_parts: Venue) -> None:
     await in_parts.submit(an_order("one", qty="7000"))
-    found = await in_parts.find_by_client_id(VenueClientId("one"))
+    found = await in_parts.find_by_client_order_id(VenueClientOrderId("one"))
     reports = await read_reports(in_parts, 3)
     assert found is not None
     assert executions(found) == [executed(report) for report in reports]
@@ -153,22 +157,22 @@ async def test_a_cancelled_order_is_found_as_cancelled_and_has_no_fills(market: 
     resting = an_order("resting", price=FAR)
     await market.submit(resting)
     await market.cancel(resting)
-    found = await market.find_by_client_id(VenueClientId("resting"))
+    found = await market.find_by_client_order_id(VenueClientOrderId("resting"))
     assert found is not None
     assert (found.status, found.filled_qty, found.fills) == ("CANCELED", ZERO, ())
 
 
 async def test_an_order_that_was_never_sent_is_not_found(venue: Venue) -> None:
-    assert await venue.find_by_client_id(VenueClientId("nobody")) is None
+    assert await venue.find_by_client_order_id(VenueClientOrderId("nobody")) is None
 
 
-async def test_a_cancel_of_an_unknown_order_is_refused(venue: Venue) -> None:
-    assert await venue.cancel(an_order("nobody")) == VenueRefused("UNKNOWN_ORDER")
+async def test_a_cancel_of_an_unknown_order_is_rejected(venue: Venue) -> None:
+    assert await venue.cancel(an_order("nobody")) == VenueRejected("UNKNOWN_ORDER")
 
 
-async def test_a_cancel_of_a_filled_order_is_refused_and_reports_nothing(venue: Venue) -> None:
+async def test_a_cancel_of_a_filled_order_is_rejected_and_reports_nothing(venue: Venue) -> None:
     await venue.submit(an_order("one"))
-    assert await venue.cancel(an_order("one")) == VenueRefused("ORDER_FINAL")
+    assert await venue.cancel(an_order("one")) == VenueRejected("ORDER_FINAL")
     await venue.submit(an_order("two"))
     assert [report.status for report in await read_reports(venue, 2)] == ["FILLED", "FILLED"]
 
@@ -196,13 +200,13 @@ async def test_a_waiting_reader_is_woken_by_the_next_report(venue: Venue) -> Non
         reading = asyncio.create_task(read_reports(venue, 1))
         await asyncio.sleep(0)
         await venue.submit(an_order("one"))
-        assert [report.venue_client_id for report in await reading] == ["one"]
+        assert [report.venue_client_order_id for report in await reading] == ["one"]
 
 
 async def test_a_reader_that_remembers_a_lost_row_of_reports_begins_anew(venue: Venue) -> None:
     await venue.submit(an_order("one"))
     page = await venue.reports(5_000, 100)
-    assert [report.venue_client_id for report in page.reports] == ["one"]
+    assert [report.venue_client_order_id for report in page.reports] == ["one"]
     assert page.last_number == 1
 
 
@@ -212,18 +216,22 @@ async def test_an_order_that_rests_is_open_until_it_is_cancelled(market: Venue) 
     answer = await market.submit(resting)
     assert isinstance(answer, Accepted)
     [found] = await market.open_orders()
-    assert (found.venue_client_id, found.venue_order_id, found.status) == ("resting", answer.venue_order_id, "WORKING")
+    assert (found.venue_client_order_id, found.venue_order_id, found.status) == (
+        "resting",
+        answer.venue_order_id,
+        "WORKING",
+    )
     assert await market.cancel(resting) == answer
     assert await market.cancel(resting) == answer
     assert await market.open_orders() == []
     assert [report.status for report in await read_reports(market, 2)] == ["FILLED", "CANCELED"]
 
 
-async def test_a_refused_order_is_not_at_the_venue(market: Venue) -> None:
+async def test_a_rejected_order_is_not_at_the_venue(market: Venue) -> None:
     answer = await market.submit(an_order("one", price="150.0001"))
-    assert isinstance(answer, VenueRefused)
+    assert isinstance(answer, VenueRejected)
     assert "INVALID_PRICE" in answer.reason
-    assert await market.find_by_client_id(VenueClientId("one")) is None
+    assert await market.find_by_client_order_id(VenueClientOrderId("one")) is None
 
 
 async def test_a_quote_has_two_sides(venue: Venue) -> None:
@@ -250,24 +258,24 @@ async def test_the_null_venue_can_let_orders_rest_until_they_are_cancelled() -> 
     answer = await venue.submit(an_order("one"))
     await venue.submit(an_order("two"))
     assert isinstance(answer, Accepted)
-    assert [(found.venue_client_id, found.status) for found in await venue.open_orders()] == [
+    assert [(found.venue_client_order_id, found.status) for found in await venue.open_orders()] == [
         ("one", "WORKING"),
         ("two", "WORKING"),
     ]
     assert await venue.cancel(an_order("one")) == answer
     assert await venue.cancel(an_order("one")) == answer
-    assert [found.venue_client_id for found in await venue.open_orders()] == ["two"]
+    assert [found.venue_client_order_id for found in await venue.open_orders()] == ["two"]
     [report] = (await venue.reports(0, 100)).reports
-    assert (report.venue_client_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
+    assert (report.venue_client_order_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
 
 
 async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
     venue = NullVenue(clock=ManualClock(), kept_max=3)
     for number in range(5):
         await venue.submit(an_order(f"order-{number}"))
-    assert await venue.find_by_client_id(VenueClientId("order-1")) is None
+    assert await venue.find_by_client_order_id(VenueClientOrderId("order-1")) is None
     page = await venue.reports(0, 100)
-    assert [report.venue_client_id for report in page.reports] == ["order-2", "order-3", "order-4"]
+    assert [report.venue_client_order_id for report in page.reports] == ["order-2", "order-3", "order-4"]
     assert page.last_number == 5
 
 
@@ -279,7 +287,7 @@ async def test_the_template_is_a_venue_that_claims_nothing() -> None:
     for answer in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
         assert isinstance(answer, Unsent)
     with pytest.raises(VenueUnavailable):
-        await venue.find_by_client_id(VenueClientId("one"))
+        await venue.find_by_client_order_id(VenueClientOrderId("one"))
     with pytest.raises(VenueUnavailable):
         await venue.open_orders()
     page = await venue.reports(7, 100)

@@ -15,7 +15,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import decide
 from tests.support.build import a_report
-from tests.support.do_order import PATIENT, RESTING, do_order, error, ledger_entry
+from tests.support.do_order import PATIENT, RESTING, do_order, error, key_entry
 from tests.support.gateway import Answer, RunningGateway, running_gateway
 from tests.support.process import until
 from tests.support.venue_process import VenueProcess
@@ -73,7 +73,7 @@ async def test_after_broker_down_the_same_key_is_tried_again_and_executed_once(t
         down = await do_order(gateway, "k")
         assert error(down) == (503, "BROKER_DOWN")
         assert down.headers["Retry-After"]
-        assert (await ledger_entry(gateway, "k")).status == "failed"
+        assert (await key_entry(gateway, "k")).status == "failed"
         assert error(await do_order(gateway, "k", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
         asked = error(await do_order(gateway, "spread", risk_constraints={"max_spread": 1}))
         assert asked == (503, "BROKER_DOWN")
@@ -81,7 +81,7 @@ async def test_after_broker_down_the_same_key_is_tried_again_and_executed_once(t
         up = await answered(gateway, "k", "filled")
         assert up.status in (200, 201)
         assert (await do_order(gateway, "k")).body == up.body
-        assert (await ledger_entry(gateway, "k")).generation >= 1
+        assert (await key_entry(gateway, "k")).generation >= 1
         assert list(venue.orders().values()) == [1] * (1 + was_up)
 
 
@@ -94,7 +94,7 @@ async def test_where_nobody_can_be_asked_doubt_is_told_and_nothing_is_sent(tmp_p
         for _ in range(3):
             repeat = await do_order(gateway, "k")
             assert (repeat.status, repeat.json["status"]) == (200, "unknown")
-        assert (await ledger_entry(gateway, "k")).status == "accepted"
+        assert (await key_entry(gateway, "k")).status == "accepted"
         assert list(venue.orders().values()) == [1]
 
 
@@ -108,7 +108,7 @@ async def test_a_lost_answer_is_a_time_out_and_then_the_result(tmp_path: Path, d
         assert list(venue.orders().values()) == [1]
 
 
-async def test_a_refusal_stands_even_when_the_broker_would_take_it_now(tmp_path: Path) -> None:
+async def test_a_rejection_stands_even_when_the_broker_would_take_it_now(tmp_path: Path) -> None:
     async with broker_and_gateway(tmp_path, "forever") as (venue, gateway):
         await venue.set_faults(reject=1)
         first = await do_order(gateway, "k")
@@ -127,7 +127,7 @@ async def test_a_fill_that_crosses_a_cancel_is_told_though_the_answer_was_final(
         await gateway.request("POST", f"/orders/{order['orderId']}/cancel", account="do")
         canceled = await answered(gateway, "k", "canceled", **RESTING)
         assert (await do_order(gateway, "k", **RESTING)).body == canceled.body
-        before = await ledger_entry(gateway, "k")
+        before = await key_entry(gateway, "k")
 
         def filled(state: OrderState) -> Change:
             return decisions.apply_report(state, None, a_report(state, exec_id="late"), gateway.engine.clock.now())
@@ -137,11 +137,11 @@ async def test_a_fill_that_crosses_a_cancel_is_told_though_the_answer_was_final(
         late = await do_order(gateway, "k", **RESTING)
         assert (late.status, late.json["status"], late.json["filled_qty"]) == (200, "filled", 0.1)
         assert [fill["exec_id"] for fill in late.json["fills"]] == ["late"]
-        entry = await ledger_entry(gateway, "k")
+        entry = await key_entry(gateway, "k")
         assert (entry.response_payload_json, entry.version) == (late.body.decode(), before.version + 1)
 
 
-async def test_a_database_that_goes_away_after_the_order_was_written_is_no_refusal(
+async def test_a_database_that_goes_away_after_the_order_was_written_is_no_rejection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_gateway(tmp_path) as gateway:

@@ -12,7 +12,7 @@ import pytest
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.do_order import DO_ORDER
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from tests.support.databases import Database
 from tests.support.do_order import PATIENT, error, post
@@ -108,7 +108,7 @@ async def test_a_worker_may_die_and_come_back(
 
 
 async def check_rebuilt(process: Process, folder: Path, keys: list[str]) -> None:
-    """The audit file verifies, and a ledger rebuilt from it is the ledger, row by row."""
+    """The audit file verifies, and a key store rebuilt from it is the key store, row by row."""
     process.stop()
     settings = {name: value for name, value in process.settings.items() if name != "SWITCHYARD_PORT"}
     data = Path(settings["SWITCHYARD_DATA_DIR"])
@@ -123,8 +123,8 @@ async def check_rebuilt(process: Process, folder: Path, keys: list[str]) -> None
     again = await SqliteDatabase.open(folder / "rebuilt" / "switchyard.db")
     try:
         for key in keys:
-            entry = await ledger_entry(live, key)
-            assert await ledger_entry(again, key) == entry
+            entry = await key_entry(live, key)
+            assert await key_entry(again, key) == entry
             assert (entry.status, entry.http_status) == ("succeeded", 200)
             assert json.loads(entry.response_payload_json or "")["idempotency_key"] == key
     finally:
@@ -132,7 +132,7 @@ async def check_rebuilt(process: Process, folder: Path, keys: list[str]) -> None
         await again.close()
 
 
-async def ledger_entry(database: Database, key: str) -> LedgerEntry:
-    entry = await database.ledger.entry(AccountId("do"), DO_ORDER, key)
+async def key_entry(database: Database, key: str) -> KeyEntry:
+    entry = await database.keys.entry(AccountId("do"), DO_ORDER, key)
     assert entry is not None
     return entry

@@ -64,11 +64,11 @@ async def test_every_acknowledged_order_survives_a_kill_and_executes_once(tmp_pa
     assert answers == [Accepted(venue_order_id) for venue_order_id in acknowledged.values()]
     await exchange.submit(an_order("the last one"))
     reports = await read_reports(exchange, len(acknowledged) + 1)
-    while reports[-1].venue_client_id != "the last one":
+    while reports[-1].venue_client_order_id != "the last one":
         reports += (await exchange.reports(len(reports), 100)).reports
     await exchange.close()
 
-    reported = [report.venue_client_id for report in reports]
+    reported = [report.venue_client_order_id for report in reports]
     assert acknowledged.keys() <= set(reported)
     assert len(set(reported)) == len(reported)
     assert {report.status for report in reports} == {"FILLED"}

@@ -63,7 +63,7 @@ async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
         ("blind_requeue", "open_only", "the venue took a client order id twice"),
         ("blind_requeue", "none", "the venue took a client order id twice"),
         ("sent_before_sending", "forever", "is said to be at the venue, which does not have it"),
-        ("doubt_is_rejection", "forever", "nobody refused or cancelled"),
+        ("doubt_is_rejection", "forever", "nobody rejected or cancelled"),
     ],
 )
 async def test_the_harness_fails_when_a_bug_is_planted(bug: str, dedupe: str, shows_as: str, tmp_path: Path) -> None:

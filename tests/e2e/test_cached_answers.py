@@ -72,7 +72,7 @@ async def test_a_repeat_is_answered_by_another_gateway_while_the_database_is_awa
             again = await post(session, two, DERIVED)
             assert (again["orderId"], again["fromCache"]) == (derived["orderId"], True)
             assert (again["status"], again["originalRequestId"]) == ("duplicate_detected", derived["requestId"])
-        # Another body under the same key is a matter for the ledger, and so is a key that nobody has used.
+        # Another body under the same key is a matter for the key store, and so is a key that nobody has used.
         for headers, changes in ((KEYED, {"qty": 2}), ({**KEYED, "Idempotency-Key": "new"}, {})):
             async with session.post(f"{two.url}/orders", json={**BODY, **changes}, headers=headers) as response:
                 assert response.status == 503

@@ -79,7 +79,7 @@ async def test_a_broker_in_trouble_is_tried_again_with_backoff_until_it_succeeds
     assert [row["lastError"] for row in rows if row["status"] == "failed"] == ["BROKER_5XX"]
 
 
-async def test_a_documented_refusal_is_dead_at_once(
+async def test_a_documented_rejection_is_dead_at_once(
     session: aiohttp.ClientSession, switchyard: Process, broker: Simulator
 ) -> None:
     await broker.set_faults(session, {"reject": 1.0})

@@ -116,7 +116,7 @@ def test_separate_processes_need_postgresql(tmp_path: Path) -> None:
         assert "Traceback" not in ended.stderr
 
 
-async def test_a_second_process_on_the_same_sqlite_file_is_refused(tmp_path: Path) -> None:
+async def test_a_second_process_on_the_same_sqlite_file_is_rejected(tmp_path: Path) -> None:
     first = await Process(tmp_path).start()
     try:
         second = run_command("up", SWITCHYARD_DATA_DIR=first.settings["SWITCHYARD_DATA_DIR"], SWITCHYARD_PORT="0")

@@ -1,4 +1,4 @@
-"""With nobody sending, orders that cannot wait are refused instead of accepted to expire; the others are taken."""
+"""With nobody sending, orders that cannot wait are rejected instead of accepted to expire; the others are taken."""
 
 from collections.abc import AsyncIterator
 from itertools import count
@@ -34,11 +34,11 @@ async def test_a_queue_that_stands_still_takes_only_orders_that_may_wait(gateway
 
         keys = (f"late-{number}" for number in count())
 
-        async def is_refused() -> bool:
+        async def is_rejected() -> bool:
             status, answer = await post(MARKET, next(keys))
             return (status, answer.get("reason")) == (503, "QUEUE_DELAY")
 
-        await until(is_refused)
+        await until(is_rejected)
         assert await post(MARKET, "first") == (202, first), "what was taken is still known by its key"
         assert (await post(RESTING, "patient"))[0] == 202
 

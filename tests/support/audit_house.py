@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.history.verify import verify_audit
 from switchyard.flow.readers import audit
@@ -48,7 +48,7 @@ class House:
             report = ExecutionReport(
                 exec_id=f"{prefix}-{next(self._groups)}",
                 venue=VenueName("sim"),
-                venue_client_id=VenueClientId("nobody's"),
+                venue_client_order_id=VenueClientOrderId("nobody's"),
                 venue_order_id="v-1",
                 status="WORKING",
                 at=START,

@@ -8,8 +8,16 @@ from typing import Any
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import accept
-from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId, order_id, venue_client_id
+from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
+from switchyard.domain.ids import (
+    AccountId,
+    OrderId,
+    VenueClientOrderId,
+    VenueName,
+    WorkerId,
+    order_id,
+    venue_client_order_id,
+)
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport, ReportStatus
@@ -27,9 +35,9 @@ def an_order_id(now: datetime = START) -> OrderId:
 
 def an_entry(
     key: str, order: OrderId, *, account: AccountId = ACCOUNT, generation: int = 0, now: datetime = START
-) -> LedgerEntry:
-    """The ledger's entry for a key."""
-    return LedgerEntry(
+) -> KeyEntry:
+    """The key store's entry for a key."""
+    return KeyEntry(
         account_id=account,
         operation=PLACE_ORDER,
         idempotency_key=key,
@@ -53,7 +61,7 @@ def an_accept(
 ) -> Change:
     """A new order of its own; `request` overrides the fields of the body."""
     owner, order = AccountId(account), an_order_id(now)
-    derived = venue_client_id(owner, PLACE_ORDER, key, generation, order)
+    derived = venue_client_order_id(owner, PLACE_ORDER, key, generation, order)
     body: dict[str, Any] = {
         "symbol": "USDJPY",
         "side": "BUY",
@@ -67,8 +75,8 @@ def an_accept(
         account=owner,
         order_id=order,
         venue=VENUE,
-        venue_client_id=VenueClientId(client_id) if client_id else derived,
-        ledger=None if key is None else an_entry(key, order, account=owner, generation=generation, now=now),
+        venue_client_order_id=VenueClientOrderId(client_id) if client_id else derived,
+        key=None if key is None else an_entry(key, order, account=owner, generation=generation, now=now),
         quote=None,
         now=now,
     )
@@ -81,7 +89,7 @@ def a_report(
     return ExecutionReport(
         exec_id=exec_id,
         venue=state.order.venue,
-        venue_client_id=state.order.venue_client_id,
+        venue_client_order_id=state.order.venue_client_order_id,
         venue_order_id="venue-1",
         status=status,
         last_qty=state.order.qty if qty is None else qty,

@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 
 from switchyard.domain.do_order import DO_ORDER
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from tests.support.contract import Contract
 from tests.support.gateway import Answer, RunningGateway
@@ -43,9 +43,9 @@ async def post(process: Process, key: str, **changes: Any) -> Answer:
     return answer
 
 
-async def ledger_entry(gateway: RunningGateway, key: str, account: str = "do") -> LedgerEntry:
-    """What the ledger has of a key."""
-    entry = await gateway.engine._database.ledger.entry(AccountId(account), DO_ORDER, key)
+async def key_entry(gateway: RunningGateway, key: str, account: str = "do") -> KeyEntry:
+    """What the key store has of a key."""
+    entry = await gateway.engine._database.keys.entry(AccountId(account), DO_ORDER, key)
     assert entry is not None
     return entry
 

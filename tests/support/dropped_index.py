@@ -1,6 +1,6 @@
 """Takes away, in a real database, what keeps one key from standing for two orders.
 
-The append looks a key up before it writes, and there are unique indexes: of the ledger's key, and of the id that the
+The append looks a key up before it writes, and there are unique indexes: of the key store's key, and of the id that the
 venue sees. With an index goes the ON CONFLICT clause that names it: as long as that is there, an append without the
 index fails, and nothing is accepted at all.
 """
@@ -20,10 +20,10 @@ def drop_indexes_of_sqlite(path: Path) -> None:
     made = dict(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
     indexes = [sql for name, sql in made.items() if name.startswith("orders_")]
     with connection:
-        connection.execute("DROP TRIGGER append_group_is_taken; DROP TABLE orders; DROP TABLE idempo_ledger")
-        connection.execute(without(made["orders"], r"(?<=venue_client_id TEXT NOT NULL) UNIQUE"))
+        connection.execute("DROP TRIGGER append_group_is_taken; DROP TABLE orders; DROP TABLE idempotency_keys")
+        connection.execute(without(made["orders"], r"(?<=venue_client_order_id TEXT NOT NULL) UNIQUE"))
         key = r",\s+PRIMARY KEY \(account_id, operation, idempotency_key\)(?=\s*\))"
-        connection.execute(without(without(made["idempo_ledger"], key), ", WITHOUT ROWID"))
+        connection.execute(without(without(made["idempotency_keys"], key), ", WITHOUT ROWID"))
         connection.execute(without(made["append_group_is_taken"], LEDGER_CLAUSE))
         for index in indexes:
             connection.execute(index)
@@ -36,7 +36,7 @@ async def drop_indexes_of_postgres(url: str) -> None:
     try:
         await connection.execute(
             """
-            ALTER TABLE idempo_ledger DROP CONSTRAINT idempo_ledger_pkey;
+            ALTER TABLE idempotency_keys DROP CONSTRAINT idempo_ledger_pkey;
             ALTER TABLE orders DROP CONSTRAINT orders_venue_client_id_key;
             ALTER TABLE outbox_orders DROP CONSTRAINT outbox_orders_venue_client_id_kind_number_key;
             """
@@ -52,7 +52,7 @@ async def stop_looking_on_postgres(url: str) -> None:
     try:
         sql = await _append_group(connection)
         sql = without(sql, r"\s+OR wanted\.version = 1 AND \(\s+SELECT true FROM orders[^)]*\)")
-        looks = r"wanted\.version - 1 <> coalesce\(\(\s+SELECT present\.version FROM idempo_ledger.*?\), 0\)"
+        looks = r"wanted\.version - 1 <> coalesce\(\(\s+SELECT present\.version FROM idempotency_keys.*?\), 0\)"
         await connection.execute(without(sql, looks, "false"))
     finally:
         await connection.close()

@@ -21,7 +21,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import Turn
-from switchyard.ports.venue import Accepted, Ambiguous, Left, SendOutcome, unheard
+from switchyard.ports.venue import Accepted, Ambiguous, OnDeparture, SendOutcome, ignore_departure
 
 # Some orders get through, others are at every stage when death comes.
 PASSES_MAX = 40
@@ -65,7 +65,7 @@ def after_the_attempt_is_committed() -> None:
     send = Dispatcher._send
 
     async def dying(self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
-        perhaps_die(row.venue_client_id)
+        perhaps_die(row.venue_client_order_id)
         await send(self, row, state, turn, begun_at)
 
     Dispatcher._send = dying  # type: ignore[method-assign]
@@ -90,10 +90,10 @@ def after_the_answer() -> None:
     """The venue's answer is in hand and not yet written down."""
     submit = HttpVenue.submit
 
-    async def dying(self: HttpVenue, order: Order, left: Left = unheard) -> SendOutcome:
-        outcome = await submit(self, order, left)
+    async def dying(self: HttpVenue, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        outcome = await submit(self, order, on_departure)
         if isinstance(outcome, Accepted):  # a refused connection is no answer
-            perhaps_die(order.venue_client_id)
+            perhaps_die(order.venue_client_order_id)
         return outcome
 
     HttpVenue.submit = dying  # type: ignore[method-assign]
@@ -106,7 +106,7 @@ def before_the_outcome_is_written() -> None:
     def dying(self: Dispatcher, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
         change = honest(self, state, row, outcome, now)
         if isinstance(outcome, Accepted):  # and not while it recovers what another one left
-            perhaps_die(row.venue_client_id)
+            perhaps_die(row.venue_client_order_id)
         return change
 
     Dispatcher._outcome_change = dying  # type: ignore[method-assign]
@@ -120,7 +120,7 @@ def in_the_middle_of_recovery() -> None:
     async def dying(self: Dispatcher, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
         await settle(self, row, outcome, state)
         if outcome == Ambiguous("SENDER_DIED") and next(recoveries) == RECOVERIES_MAX:
-            die(row.venue_client_id)
+            die(row.venue_client_order_id)
 
     Dispatcher._settle = dying  # type: ignore[method-assign]
 

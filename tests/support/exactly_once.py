@@ -101,7 +101,7 @@ def check_executions(simulator: Simulator, orders: Sequence[Snapshot]) -> Counte
                 assert (taken, order["filledQty"]) == (0, 0), f"{order} was executed after all"
                 assert order["timeInForce"] == "IOC", f"{order} could have waited, and was given up"
             case "REJECTED" | "CANCELED":
-                raise AssertionError(f"nobody refused or cancelled {order}, which the venue took {taken} times")
+                raise AssertionError(f"nobody rejected or cancelled {order}, which the venue took {taken} times")
             case "WORKING" | "PARTIALLY_FILLED":
                 assert taken, f"{order} is said to be at the venue, which does not have it"
             case _:

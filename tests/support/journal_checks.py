@@ -12,7 +12,7 @@ _groups = count(1)
 
 
 async def commit(journal: Journal, *changes: Change) -> list[int]:
-    """Append one group of which nothing may be refused; returns each change's first number."""
+    """Append one group of which nothing may be rejected; returns each change's first number."""
     outcomes = await journal.append(0, f"group-{next(_groups)}", changes, START)
     assert all(isinstance(outcome, Committed) for outcome in outcomes), outcomes
     return [outcome.first_seq for outcome in outcomes if isinstance(outcome, Committed)]

@@ -11,8 +11,8 @@ from switchyard.domain import decisions, events, orders
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
-from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
-from switchyard.domain.ids import AccountId, VenueName, WorkerId, order_id, venue_client_id
+from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
+from switchyard.domain.ids import AccountId, VenueName, WorkerId, order_id, venue_client_order_id
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport
@@ -38,8 +38,8 @@ def line_of(event: events.Event) -> str:
 def story() -> list[Change]:
     """Changes that together have every type of event and every member of their data."""
     key = "rebalance-17-1"
-    client_id = venue_client_id(ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
-    ledger = LedgerEntry(
+    client_id = venue_client_order_id(ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
+    keys = KeyEntry(
         account_id=ACCOUNT,
         operation=PLACE_ORDER,
         idempotency_key=key,
@@ -52,7 +52,7 @@ def story() -> list[Change]:
     report = ExecutionReport(
         exec_id="sim-42-1",
         venue=VENUE,
-        venue_client_id=client_id,
+        venue_client_order_id=client_id,
         venue_order_id="sim-42",
         status="PARTIALLY_FILLED",
         last_qty=Decimal(1),
@@ -65,8 +65,8 @@ def story() -> list[Change]:
         account=ACCOUNT,
         order_id=ORDER_ID,
         venue=VENUE,
-        venue_client_id=client_id,
-        ledger=ledger,
+        venue_client_order_id=client_id,
+        key=keys,
         quote=events.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
         now=NOW,
     )
@@ -75,8 +75,8 @@ def story() -> list[Change]:
         account=ACCOUNT,
         order_id=ORDER_ID,
         venue=VENUE,
-        venue_client_id=client_id,
-        ledger=None,
+        venue_client_order_id=client_id,
+        key=None,
         quote=None,
         now=NOW,
     )
@@ -89,8 +89,8 @@ def story() -> list[Change]:
     doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "ReadTimeout", None, NOW)
     said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
-    refused = decisions.record_refused(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
-    result = decisions.record_result(ledger, 200, "{}", digest({}))
+    rejected = decisions.record_rejected(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
+    result = decisions.record_result(keys, 200, "{}", digest({}))
     cut = events.event(
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )
@@ -107,7 +107,7 @@ def story() -> list[Change]:
         Change(events=(cut,)),
         result,
         bare,
-        refused,
+        rejected,
     ]
 
 

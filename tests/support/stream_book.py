@@ -14,7 +14,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.events import Event, JournalEvent, OrderFact, event, report_fact
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order, OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.readers.stream import Message, StreamHub, Subscription
@@ -29,7 +29,7 @@ DEADLINE_SECONDS = 60.0
 REPORT = ExecutionReport(
     exec_id="sim-1",
     venue=VenueName("sim"),
-    venue_client_id=VenueClientId("c"),
+    venue_client_order_id=VenueClientOrderId("c"),
     venue_order_id="v",
     status="PARTIALLY_FILLED",
     last_qty=Decimal("0.5"),
@@ -45,8 +45,8 @@ def order_of(account: AccountId = ANN, order_id: OrderId = FIRST) -> Order:
         account=account,
         order_id=order_id,
         venue=VenueName("sim"),
-        venue_client_id=VenueClientId("c"),
-        ledger=None,
+        venue_client_order_id=VenueClientOrderId("c"),
+        key=None,
         quote=None,
         now=AT,
     ).orders

@@ -19,7 +19,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.reports import ExecutionReport
 from switchyard.entrypoints.http.errors import error_answer
@@ -63,8 +63,8 @@ class Exchange:
                 account=AccountId(account),
                 order_id=OrderId(order_id),
                 venue=VenueName("sim"),
-                venue_client_id=VenueClientId(f"client of {order_id}"),
-                ledger=None,
+                venue_client_order_id=VenueClientOrderId(f"client of {order_id}"),
+                key=None,
                 quote=None,
                 now=AT,
             )
@@ -83,7 +83,7 @@ class Exchange:
         report = ExecutionReport(
             exec_id=f"fill of {order_id}",
             venue=VenueName("sim"),
-            venue_client_id=state.order.venue_client_id,
+            venue_client_order_id=state.order.venue_client_order_id,
             venue_order_id="v",
             status="FILLED",
             last_qty=Decimal(2),

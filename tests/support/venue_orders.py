@@ -4,7 +4,7 @@ import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport
@@ -30,7 +30,7 @@ def an_order(
         order_id=OrderId(f"ord_{client_id}"),
         account_id=AccountId("acct"),
         client_order_id=None,
-        venue_client_id=VenueClientId(client_id),
+        venue_client_order_id=VenueClientOrderId(client_id),
         symbol=symbol,
         side=side,
         type=order_type or ("MARKET" if price is None else "LIMIT"),

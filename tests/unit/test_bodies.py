@@ -103,13 +103,13 @@ def test_the_name_of_a_duplicate_is_cut_short() -> None:
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "1e" + "9" * 30])
-def test_numbers_that_others_read_as_something_else_are_refused(number: str) -> None:
+def test_numbers_that_others_read_as_something_else_are_rejected(number: str) -> None:
     with pytest.raises(InvalidJson):
         parse_object(f'{{"price":{number}}}'.encode())
 
 
 @pytest.mark.parametrize("number", ["9" * 60_000, "-" + "9" * 5_000, "0x10", "01", "+1", ".5", "1.", "1_000", "١"])
-def test_numbers_that_are_none_are_refused(number: str) -> None:
+def test_numbers_that_are_none_are_rejected(number: str) -> None:
     with pytest.raises(InvalidJson):
         parse_object(f'{{"qty":{number}}}'.encode())
 
@@ -146,7 +146,7 @@ def test_numbers_that_are_none_are_refused(number: str) -> None:
         b'{"\\ud800":1,"\\ud800":2}',
     ],
 )
-def test_what_is_not_one_object_in_proper_text_is_refused(body: bytes) -> None:
+def test_what_is_not_one_object_in_proper_text_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidJson) as caught:
         parse_object(body)
     caught.value.message.encode()
@@ -208,7 +208,7 @@ async def test_no_body_is_an_empty_one() -> None:
         [piece(b"123", more=True), piece(b"456", more=True)],
     ],
 )
-async def test_a_body_over_the_limit_is_refused_before_it_ends(messages: list[Message]) -> None:
+async def test_a_body_over_the_limit_is_rejected_before_it_ends(messages: list[Message]) -> None:
     with pytest.raises(BodyTooLarge, match="5 bytes"):
         await read_body(receiver(*messages), 5)
 

@@ -3,13 +3,13 @@
 from datetime import datetime, timedelta
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.flow.clock import DatabaseClock
-from switchyard.ports.keys import Ledger, LedgerKey, Reaped
+from switchyard.ports.keys import KeyId, KeyStore, Reaped
 
 
-class LedgerOfTimes:
+class KeyStoreOfTimes:
     """A database that is an hour ahead of the process, and takes its time to say so."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -24,50 +24,50 @@ class LedgerOfTimes:
         self._clock.advance(self.takes)
         return told
 
-    async def entry(self, account: AccountId, operation: str, key: str) -> LedgerEntry | None:
+    async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         raise NotImplementedError
 
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
-    ) -> list[LedgerEntry]:
+    ) -> list[KeyEntry]:
         raise NotImplementedError
 
-    async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
         raise NotImplementedError
 
 
 async def test_the_time_is_asked_for_once_and_then_carried_on() -> None:
     clock = ManualClock()
-    ledger = LedgerOfTimes(clock)
-    checked: Ledger = ledger
+    keys = KeyStoreOfTimes(clock)
+    checked: KeyStore = keys
     database_clock = DatabaseClock(checked, clock)
     assert database_clock.now() == START
     assert await database_clock.look() == START + timedelta(hours=1)
     clock.advance(timedelta(seconds=7))
     assert database_clock.now() == START + timedelta(hours=1, seconds=7)
-    assert ledger.asked == 1
+    assert keys.asked == 1
 
 
 async def test_a_slow_answer_makes_it_late_and_never_early() -> None:
     clock = ManualClock()
-    ledger = LedgerOfTimes(clock)
-    ledger.takes = timedelta(seconds=0.5)
-    assert await DatabaseClock(ledger, clock).look() == START + timedelta(hours=1)
+    keys = KeyStoreOfTimes(clock)
+    keys.takes = timedelta(seconds=0.5)
+    assert await DatabaseClock(keys, clock).look() == START + timedelta(hours=1)
 
 
 async def test_a_very_slow_answer_does_not_replace_a_better_one() -> None:
     clock = ManualClock()
-    ledger = LedgerOfTimes(clock)
-    database_clock = DatabaseClock(ledger, clock)
+    keys = KeyStoreOfTimes(clock)
+    database_clock = DatabaseClock(keys, clock)
     await database_clock.look()
-    ledger.takes = timedelta(seconds=20)
+    keys.takes = timedelta(seconds=20)
     assert await database_clock.look() == START + timedelta(hours=1, seconds=20)
 
 
 async def test_a_step_of_the_databases_own_clock_is_followed() -> None:
     clock = ManualClock()
-    ledger = LedgerOfTimes(clock)
-    database_clock = DatabaseClock(ledger, clock)
+    keys = KeyStoreOfTimes(clock)
+    database_clock = DatabaseClock(keys, clock)
     await database_clock.look()
-    ledger.ahead = timedelta(0)
+    keys.ahead = timedelta(0)
     assert await database_clock.look() == START

@@ -173,7 +173,7 @@ def test_the_key_changes_at_the_window_boundary_and_not_before() -> None:
         ({"secret": ""}, "secret"),
     ],
 )
-def test_nonsense_is_refused_by_the_name_of_its_argument(changes: dict[str, Any], named: str) -> None:
+def test_nonsense_is_rejected_by_the_name_of_its_argument(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidField) as caught:
         key(**changes)
     assert caught.value.field == named

@@ -166,7 +166,7 @@ def test_what_the_schema_allows_is_taken(changes: dict[str, Any]) -> None:
         {"strategy": "s"},
     ],
 )
-def test_what_the_schema_forbids_is_refused(changes: dict[str, Any]) -> None:
+def test_what_the_schema_forbids_is_rejected(changes: dict[str, Any]) -> None:
     assert problems(DO_REQUEST, GOOD | changes) != []
     with pytest.raises(InvalidField):
         as_order(do_order_request(json.loads(json.dumps(GOOD | changes), parse_float=Decimal)), Catalogue())

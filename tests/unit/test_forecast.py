@@ -1,4 +1,4 @@
-"""Orders that would leave too late are refused while the queue is that slow, and only those."""
+"""Orders that would leave too late are rejected while the queue is that slow, and only those."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -82,7 +82,7 @@ async def test_a_steady_queue_delays_as_long_as_it_is() -> None:
     assert queue.forecast.delay(SIM) == timedelta(seconds=1)
 
 
-async def test_an_empty_queue_and_an_old_picture_refuse_nobody() -> None:
+async def test_an_empty_queue_and_an_old_picture_reject_nobody() -> None:
     queue = Queue()
     await queue.look(waited_seconds=0)
     await queue.stand_still(10)
@@ -96,9 +96,9 @@ async def test_an_empty_queue_and_an_old_picture_refuse_nobody() -> None:
     assert not queue.forecast.is_too_slow(SIM, "IOC")
 
 
-async def test_the_refusal_says_how_long_orders_wait() -> None:
+async def test_the_rejection_says_how_long_orders_wait() -> None:
     queue = Queue()
     await queue.look(waited_seconds=0)
     await queue.stand_still(3)
-    assert str(queue.forecast.refusal(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
+    assert str(queue.forecast.rejection(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
     assert QueueDelayed.reason == "QUEUE_DELAY"

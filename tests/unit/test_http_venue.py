@@ -15,8 +15,8 @@ from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
 from switchyard.adapters.venues.http.outcomes import decoded
 from switchyard.adapters.venues.http.venue import ANSWER_SECONDS, HttpVenue
-from switchyard.adapters.venues.wire import OrderAnswer, Report, encode
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.adapters.venues.wire import OrderResponse, Report, encode
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
     SEND_LIMIT,
@@ -27,7 +27,7 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     Venue,
-    VenueRefused,
+    VenueRejected,
     VenueUnavailable,
 )
 from tests.support.ports import free_port
@@ -45,7 +45,7 @@ from tests.support.venue_orders import DEADLINE_SECONDS, an_order
 
 SOON = dict.fromkeys(ANSWER_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
-ID = VenueClientId("one")
+ID = VenueClientOrderId("one")
 
 
 def shown(**changes: Any) -> dict[str, Any]:
@@ -117,7 +117,7 @@ async def test_questions_get_through_while_every_send_hangs() -> None:
     async with scripted_server(*answers) as server, talking_to(server.url, connections_max=1) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
-        assert await venue.find_by_client_id(ID) is not None
+        assert await venue.find_by_client_order_id(ID) is not None
         hanging.cancel()
 
 
@@ -280,20 +280,20 @@ async def test_the_least_that_a_broker_may_answer_is_enough() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_a_documented_refusal_is_final_and_says_why(status: int) -> None:
+async def test_a_documented_rejection_is_final_and_says_why(status: int) -> None:
     outcome, _ = await submitted(reply(status, {"error": "INVALID_QTY", "message": "no"}))
-    assert outcome == VenueRefused("BAD_REQUEST: INVALID_QTY")
+    assert outcome == VenueRejected("BAD_REQUEST: INVALID_QTY")
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_refused_credential_is_final(status: int) -> None:
+async def test_a_rejected_credential_is_final(status: int) -> None:
     outcome, _ = await submitted(reply(status))
-    assert outcome == VenueRefused("UNAUTHORIZED")
+    assert outcome == VenueRejected("UNAUTHORIZED")
 
 
-async def test_an_answer_that_says_rejected_is_a_refusal() -> None:
+async def test_an_answer_that_says_rejected_is_a_rejection() -> None:
     outcome, _ = await submitted(reply(200, shown(status="rejected")))
-    assert outcome == VenueRefused("BROKER_REJECTED")
+    assert outcome == VenueRejected("BROKER_REJECTED")
 
 
 async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:
@@ -363,9 +363,9 @@ async def test_a_conflict_without_a_lookup_is_doubt() -> None:
     ("answer", "outcome"),
     [
         (reply(200, shown(status="canceled")), Accepted("brk-1")),
-        (reply(404, {"error": "UNKNOWN_ORDER"}), VenueRefused("UNKNOWN_ORDER")),
-        (reply(409, {"error": "ORDER_FINAL"}), VenueRefused("ORDER_FINAL")),
-        (reply(400, {"error": "NOT_NOW"}), VenueRefused("BAD_REQUEST: NOT_NOW")),
+        (reply(404, {"error": "UNKNOWN_ORDER"}), VenueRejected("UNKNOWN_ORDER")),
+        (reply(409, {"error": "ORDER_FINAL"}), VenueRejected("ORDER_FINAL")),
+        (reply(400, {"error": "NOT_NOW"}), VenueRejected("BAD_REQUEST: NOT_NOW")),
         (reply(429), Unsent("RATE_LIMITED")),
         (reply(503), Ambiguous("BROKER_5XX")),
         (hang_up, Ambiguous("NETWORK_DISCONNECTED")),
@@ -387,7 +387,7 @@ async def test_a_cancel_is_judged_like_an_order(answer: Reply, outcome: SendOutc
 
 async def test_an_order_is_absent_only_where_the_broker_says_so() -> None:
     async with scripted_server(reply(404, {"error": "UNKNOWN_ORDER"})) as server, talking_to(server.url) as venue:
-        assert await venue.find_by_client_id(ID) is None
+        assert await venue.find_by_client_order_id(ID) is None
 
 
 @pytest.mark.parametrize(
@@ -407,14 +407,14 @@ async def test_an_order_is_absent_only_where_the_broker_says_so() -> None:
 async def test_any_other_answer_leaves_it_open_whether_there_is_an_order(answer: Reply) -> None:
     async with scripted_server(answer) as server, talking_to(server.url) as venue:
         with pytest.raises(VenueUnavailable, match="broker"):
-            await venue.find_by_client_id(ID)
+            await venue.find_by_client_order_id(ID)
 
 
 async def test_a_broker_that_is_down_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(venue_module, "REST_SECONDS", 0.0)
     async with talking_to(f"http://127.0.0.1:{free_port()}") as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_id(ID)
+            await venue.find_by_client_order_id(ID)
         with pytest.raises(VenueUnavailable):
             await venue.open_orders()
         assert (await venue.reports(7, 100)).last_number == 7
@@ -425,7 +425,7 @@ async def test_without_a_lookup_nobody_is_asked() -> None:
     async with scripted_server(absent) as server, talking_to(server.url, dedupe="none") as venue:
         assert venue.capabilities.lookup == "none"
         with pytest.raises(VenueUnavailable):
-            await venue.find_by_client_id(ID)
+            await venue.find_by_client_order_id(ID)
         assert server.requests == []
 
 
@@ -435,7 +435,7 @@ async def test_open_orders_are_read_page_by_page() -> None:
         reply(200, {"orders": [shown(idempotency_key="two", client_order_id="two")], "next": None}),
     ]
     async with scripted_server(*pages) as server, talking_to(server.url) as venue:
-        assert [order.venue_client_id for order in await venue.open_orders()] == ["one", "two"]
+        assert [order.venue_client_order_id for order in await venue.open_orders()] == ["one", "two"]
         assert [request.path for request in server.requests] == ["/orders?open=true", "/orders?open=true&after=a%20b"]
 
 
@@ -479,7 +479,7 @@ async def test_reports_are_read_in_the_words_of_the_domain() -> None:
         [report] = page.reports
         assert page.last_number == 8
         assert server.requests[0].path == "/reports?after=7&limit=100"
-    assert (report.venue, report.venue_client_id, report.venue_order_id) == ("broker", "one", "brk-1")
+    assert (report.venue, report.venue_client_order_id, report.venue_order_id) == ("broker", "one", "brk-1")
     assert (report.status, report.at) == ("PARTIALLY_FILLED", START)
     amounts = (report.last_qty, report.last_price, report.filled_qty_total)
     assert [str(amount) for amount in amounts] == ["10.5", "145.001", "20"]
@@ -520,7 +520,7 @@ def test_amounts_on_the_wire_are_exact_numbers() -> None:
     text = encode(report)
     assert b'"last_qty":123456789012345.12345678' in text
     assert decoded(text, Report) == report
-    assert decoded(text, OrderAnswer) is None
+    assert decoded(text, OrderResponse) is None
 
 
 @pytest.mark.parametrize("dedupe", ["forever", "open_only", "ttl", "none"])

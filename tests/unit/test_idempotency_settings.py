@@ -261,7 +261,7 @@ def test_secrets_come_from_files_and_over_what_the_yaml_says(tmp_path: Path) -> 
     assert found.cache.redis_url == "redis://:from-the-file@localhost:6379/0"
 
 
-def test_a_password_without_quotes_is_refused_where_yaml_would_change_it() -> None:
+def test_a_password_without_quotes_is_rejected_where_yaml_would_change_it() -> None:
     with pytest.raises(SettingError) as caught:
         load("idempotency: {cache: {redis: {password: 0123}}}")
     assert caught.value.name == "idempotency.cache.redis.password"

@@ -8,7 +8,7 @@ from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.outbox import LANES, lane_of
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
-from switchyard.ports.queries import LaneShare
+from switchyard.ports.lanes import LaneShare
 
 ME = WorkerId("me")
 
@@ -36,7 +36,7 @@ async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None
         assert await turn.comes_within(60)
         await may_leave.wait()
         left.append(name)
-        turn.left()
+        turn.depart()
 
     turns = {name: line.join(name[0]) for name in ("a1", "a2", "b1", "a3")}
     go, slow = asyncio.Event(), asyncio.Event()
@@ -60,11 +60,11 @@ async def test_nobody_waits_for_his_turn_for_ever() -> None:
 async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
     line = Departures()
     first, second = line.join("a"), line.join("a")
-    first.left()
-    first.left()
+    first.depart()
+    first.depart()
     assert await second.comes_within(60)
     third = line.join("a")
-    second.left()
+    second.depart()
     assert await third.comes_within(60)
 
 

@@ -7,7 +7,7 @@ import pytest
 from switchyard.domain.lifecycle import FINAL, ImpossibleStep, Status, Step, is_final, next_status
 
 STATUSES: tuple[Status, ...] = get_args(Status)
-EVIDENCE: tuple[Step, ...] = ("acknowledge", "part_fill", "fill", "canceled", "refuse", "expire")
+EVIDENCE: tuple[Step, ...] = ("acknowledge", "part_fill", "fill", "canceled", "reject", "expire")
 
 
 @pytest.mark.parametrize("status", STATUSES)

@@ -29,13 +29,13 @@ def test_an_amount_within_bounds_is_taken_as_it_is(amount: Decimal) -> None:
     "text",
     ["0", "-1", "0.000000001", "1.123456789", "1e999", "1e15", "NaN", "Infinity", "-Infinity", "1e-999999", "1e999999"],
 )
-def test_an_amount_out_of_bounds_is_refused_by_name(text: str) -> None:
+def test_an_amount_out_of_bounds_is_rejected_by_name(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
         positive_amount(Decimal(text), "price")
     assert caught.value.field == "price"
 
 
-def test_more_digits_than_any_amount_has_are_refused_not_rounded() -> None:
+def test_more_digits_than_any_amount_has_are_rejected_not_rounded() -> None:
     with pytest.raises(InvalidField):
         positive_amount(Decimal("1." + "0" * 70 + "1"), "qty")
 

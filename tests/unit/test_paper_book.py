@@ -16,10 +16,10 @@ from switchyard.adapters.venues.paper.matching import (
     arrived,
     canceled,
     matched,
-    refusal,
+    rejection,
 )
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, Side, TimeInForce
@@ -121,12 +121,12 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
         (an_order("one", qty="NaN"), "INVALID_QTY"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_refused(order: Order, reason: str | None) -> None:
-    assert refusal(order, USDJPY, RULES) == reason
+def test_an_order_that_makes_no_sense_is_rejected(order: Order, reason: str | None) -> None:
+    assert rejection(order, USDJPY, RULES) == reason
 
 
-def test_an_exchange_that_rejects_all_refuses_good_orders_too() -> None:
-    assert refusal(an_order("one"), USDJPY, Rules(venue=VenueName("sim"), reject_all=True)) == "REJECTED_BY_VENUE"
+def test_an_exchange_that_rejects_all_rejects_good_orders_too() -> None:
+    assert rejection(an_order("one"), USDJPY, Rules(venue=VenueName("sim"), reject_all=True)) == "REJECTED_BY_VENUE"
 
 
 def resting(number: int, side: Side, price: str, symbol: str = "USDJPY") -> PaperOrder:
@@ -150,7 +150,7 @@ def test_an_ended_order_leaves_no_trace_in_the_book() -> None:
     book = Book(0, 0, [order])
     book.apply([canceled(order, MOMENT, RULES)[0]], report_count=1)
     assert (book.open_count, book.last_order, book.last_report) == (0, 1, 1)
-    assert book.find(VenueClientId("order-1")) is None
+    assert book.find(VenueClientOrderId("order-1")) is None
     assert book.take_symbols(10) == []
 
 

@@ -17,9 +17,9 @@ from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
 from switchyard.adapters.venues.paper.settlement import BUSY
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRefused
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 
 SIM = VenueName("sim")
@@ -49,7 +49,7 @@ async def running(path: Path, clock: ManualClock, **options: Any) -> AsyncIterat
 
 
 async def status(exchange: PaperExchange, client_id: str) -> str | None:
-    found = await exchange.find_by_client_id(VenueClientId(client_id))
+    found = await exchange.find_by_client_order_id(VenueClientOrderId(client_id))
     return None if found is None else found.status
 
 
@@ -76,7 +76,7 @@ async def test_a_delayed_order_can_be_cancelled_and_then_never_fills(path: Path,
         await exchange.submit(an_order("two"))
         clock.advance(SECOND)
         reports = await read_reports(exchange, 2)
-        assert [(report.venue_client_id, report.status) for report in reports] == [
+        assert [(report.venue_client_order_id, report.status) for report in reports] == [
             ("one", "CANCELED"),
             ("two", "FILLED"),
         ]
@@ -86,7 +86,7 @@ async def test_a_fill_that_is_due_wins_over_a_cancel(path: Path, clock: ManualCl
     async with running(path, clock, delay=SECOND) as exchange:
         await exchange.submit(an_order("one"))
         clock.advance(SECOND)
-        assert await exchange.cancel(an_order("one")) == VenueRefused("ORDER_FINAL")
+        assert await exchange.cancel(an_order("one")) == VenueRejected("ORDER_FINAL")
 
 
 async def test_an_order_submitted_and_cancelled_in_one_group_is_cancelled(path: Path, clock: ManualClock) -> None:
@@ -145,7 +145,7 @@ async def test_ids_are_recognised_and_numbers_go_on_after_a_restart(path: Path, 
         assert second != first
         after = await read_reports(exchange, 2)
         assert after[0] == before[0]
-        assert [report.venue_client_id for report in after] == ["one", "two"]
+        assert [report.venue_client_order_id for report in after] == ["one", "two"]
 
 
 async def test_whatever_was_acknowledged_is_in_the_files_at_that_moment(path: Path, clock: ManualClock) -> None:
@@ -173,22 +173,22 @@ async def test_a_new_book_never_repeats_the_execution_ids_of_a_lost_one(path: Pa
         assert report.exec_id != lost.exec_id
 
 
-async def test_a_refusal_is_remembered_whatever_the_settings_become(path: Path, clock: ManualClock) -> None:
+async def test_a_rejection_is_remembered_whatever_the_settings_become(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         accepted = await exchange.submit(an_order("before"))
     async with running(path, clock, reject_all=True) as exchange:
         answers = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
-        assert answers == [VenueRefused("REJECTED_BY_VENUE")] * 2
-        assert await exchange.submit(an_order("one")) == VenueRefused("REJECTED_BY_VENUE")
+        assert answers == [VenueRejected("REJECTED_BY_VENUE")] * 2
+        assert await exchange.submit(an_order("one")) == VenueRejected("REJECTED_BY_VENUE")
         assert await exchange.submit(an_order("before")) == accepted
         assert await status(exchange, "one") is None
     async with running(path, clock) as exchange:
-        assert await exchange.submit(an_order("one")) == VenueRefused("REJECTED_BY_VENUE")
-        assert await exchange.cancel(an_order("one")) == VenueRefused("UNKNOWN_ORDER")
+        assert await exchange.submit(an_order("one")) == VenueRejected("REJECTED_BY_VENUE")
+        assert await exchange.cancel(an_order("one")) == VenueRejected("UNKNOWN_ORDER")
         assert isinstance(await exchange.submit(an_order("two")), Accepted)
 
 
-async def test_a_second_exchange_on_the_same_book_is_refused(path: Path, clock: ManualClock) -> None:
+async def test_a_second_exchange_on_the_same_book_is_rejected(path: Path, clock: ManualClock) -> None:
     async with running(path, clock):
         with pytest.raises(AlreadyRunning, match=r"paper\.db"):
             async with running(path, clock):
@@ -197,7 +197,7 @@ async def test_a_second_exchange_on_the_same_book_is_refused(path: Path, clock: 
         assert isinstance(await exchange.submit(an_order("one")), Accepted)
 
 
-async def test_a_book_of_another_version_is_refused(path: Path, clock: ManualClock) -> None:
+async def test_a_book_of_another_version_is_rejected(path: Path, clock: ManualClock) -> None:
     async with running(path, clock):
         pass
     connection = apsw.Connection(str(path))
@@ -243,7 +243,7 @@ async def test_every_caller_is_answered_truthfully_when_the_exchange_closes(path
         answers: Sequence[SendOutcome] = await asyncio.gather(*calls)
     async with running(path, clock) as exchange:
         for number, answer in enumerate(answers):
-            found = await exchange.find_by_client_id(VenueClientId(f"order-{number}"))
+            found = await exchange.find_by_client_order_id(VenueClientOrderId(f"order-{number}"))
             assert answer == (DOWN if found is None else Accepted(found.venue_order_id))
 
 
@@ -255,7 +255,7 @@ async def test_old_reports_are_read_from_the_file(
         for number in range(10):
             await exchange.submit(an_order(f"order-{number}"))
         reports = await read_reports(exchange, 10, limit=4)
-        assert [report.venue_client_id for report in reports] == [f"order-{n}" for n in range(10)]
+        assert [report.venue_client_order_id for report in reports] == [f"order-{n}" for n in range(10)]
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["not written", "written"])
@@ -273,13 +273,13 @@ async def test_a_failed_commit_is_in_doubt_and_a_resend_settles_it(
     async with running(path, clock) as exchange:
         monkeypatch.setattr(Store, "commit", failing)
         assert isinstance(await exchange.submit(an_order("one")), Ambiguous)
-        found = await exchange.find_by_client_id(VenueClientId("one"))
+        found = await exchange.find_by_client_order_id(VenueClientOrderId("one"))
         assert (found is not None) == written
         answer = await exchange.submit(an_order("one"))
         assert isinstance(answer, Accepted)
         assert found is None or answer.venue_order_id == found.venue_order_id
         await exchange.submit(an_order("two"))
-        assert [report.venue_client_id for report in await read_reports(exchange, 2)] == ["one", "two"]
+        assert [report.venue_client_order_id for report in await read_reports(exchange, 2)] == ["one", "two"]
 
 
 async def test_a_commit_reaches_the_disk_before_it_is_answered(path: Path, clock: ManualClock) -> None:

@@ -44,7 +44,7 @@ def after(*path: tuple[Side, str, str]) -> Position:
 
 
 def money(position: Position) -> list[Decimal]:
-    return [position.qty, position.open_notional, position.realised]
+    return [position.qty, position.cost_basis, position.realised_pnl]
 
 
 @pytest.mark.parametrize("sign", [1, -1], ids=["long", "short"])
@@ -74,8 +74,8 @@ def test_one_fill_closes_a_long_position_and_opens_a_short_one() -> None:
 
 def test_what_a_part_has_cost_is_rounded_and_the_rest_is_kept() -> None:
     position = after(("BUY", "3", "0.00000001"), ("BUY", "0.00000001", "0.00000001"), ("SELL", "1", "1"))
-    assert position.realised == Decimal("0.99999999")
-    assert position.open_notional == Decimal("0.0000000200000001")
+    assert position.realised_pnl == Decimal("0.99999999")
+    assert position.cost_basis == Decimal("0.0000000200000001")
 
 
 @given(fills)
@@ -84,15 +84,15 @@ def test_no_cash_is_made_or_lost(path: list[Fill]) -> None:
     for (side, qty, price), position in zip(path, positions(path), strict=True):
         paid = EXACT.multiply(qty, price)
         cash = EXACT.subtract(cash, paid) if side == "BUY" else EXACT.add(cash, paid)
-        assert EXACT.subtract(position.realised, position.open_notional) == cash
+        assert EXACT.subtract(position.realised_pnl, position.cost_basis) == cash
 
 
 @given(fills)
 def test_the_open_quantity_and_its_cost_have_one_sign_and_end_together(path: list[Fill]) -> None:
     for position in positions(path):
-        assert (position.qty == 0) <= (position.open_notional == 0)
+        assert (position.qty == 0) <= (position.cost_basis == 0)
         # A remainder of less than a rounding step may have nothing left to cost.
-        assert position.qty * position.open_notional >= -(abs(position.qty) * Decimal("0.00000001"))
+        assert position.qty * position.cost_basis >= -(abs(position.qty) * Decimal("0.00000001"))
 
 
 @given(fills, st.randoms())
@@ -130,29 +130,29 @@ def test_flipping_is_closing_and_then_opening(path: list[Fill], more: Decimal, p
 def test_the_peak_is_the_best_there_was_and_the_drawdown_the_way_down_from_it(path: list[Fill]) -> None:
     made = positions(path)
     for before, position in pairwise(made):
-        assert position.peak == max(before.peak, position.realised)
-        assert position.drawdown == EXACT.subtract(position.peak, position.realised) >= 0
+        assert position.high_water_mark == max(before.high_water_mark, position.realised_pnl)
+        assert position.drawdown == EXACT.subtract(position.high_water_mark, position.realised_pnl) >= 0
 
 
 def test_losses_in_a_row_are_counted_by_trade_from_flat_to_flat() -> None:
     loss: list[tuple[Side, str, str]] = [("BUY", "3", "10"), ("SELL", "1", "9"), ("SELL", "2", "9")]
     win: list[tuple[Side, str, str]] = [("SELL", "1", "9"), ("BUY", "1", "8")]
 
-    assert after(*loss[:2]).losses_in_a_row == 0  # it may still turn out well
-    assert after(*loss).losses_in_a_row == 1
-    assert after(*loss, *loss).losses_in_a_row == 2
-    assert after(*loss, *loss, *win).losses_in_a_row == 0
+    assert after(*loss[:2]).consecutive_losses == 0  # it may still turn out well
+    assert after(*loss).consecutive_losses == 1
+    assert after(*loss, *loss).consecutive_losses == 2
+    assert after(*loss, *loss, *win).consecutive_losses == 0
 
 
 def test_a_trade_that_wins_on_the_whole_is_no_loss() -> None:
     position = after(("BUY", "2", "10"), ("SELL", "1", "15"), ("SELL", "1", "9"))
-    assert [position.realised, position.trade_result, position.losses_in_a_row] == [4, 0, 0]
-    assert [position.peak, position.drawdown] == [5, 1]
+    assert [position.realised_pnl, position.trade_result, position.consecutive_losses] == [4, 0, 0]
+    assert [position.high_water_mark, position.drawdown] == [5, 1]
 
 
 def test_flipping_ends_a_trade() -> None:
     flipped = after(("BUY", "1", "10"), ("SELL", "2", "9"))
-    assert [flipped.losses_in_a_row, flipped.trade_result] == [1, 0]
+    assert [flipped.consecutive_losses, flipped.trade_result] == [1, 0]
 
 
 def test_time_does_not_go_back() -> None:

@@ -13,8 +13,8 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import OrderFinal
 from switchyard.domain.events import Quote
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import ImpossibleStep
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import OrderState
@@ -34,7 +34,7 @@ reports = st.builds(
     ExecutionReport,
     exec_id=st.integers(0, 40).map(str),  # few enough that some come twice
     venue=st.just(VENUE),
-    venue_client_id=st.just(VenueClientId("")),
+    venue_client_order_id=st.just(VenueClientOrderId("")),
     venue_order_id=st.sampled_from(["v-1", "v-2"]),
     # The first two more often than the others, which end an order's life.
     status=st.sampled_from(["WORKING", "PARTIALLY_FILLED"] * 4 + ["FILLED", "CANCELED", "REJECTED", "EXPIRED"]),
@@ -81,7 +81,7 @@ class History:
             client_order_id="mine",
             tags=("a", "b") if number else (),
         )
-        entry = LedgerEntry(
+        entry = KeyEntry(
             account_id=ACCOUNT,
             operation="orders",
             idempotency_key=f"key-{number}",
@@ -96,8 +96,8 @@ class History:
             account=ACCOUNT,
             order_id=order_id,
             venue=VENUE,
-            venue_client_id=VenueClientId(f"client-{number}"),
-            ledger=entry if number else None,
+            venue_client_order_id=VenueClientOrderId(f"client-{number}"),
+            key=entry if number else None,
             quote=Quote(bid=Decimal("151.1"), ask=Decimal("151.3")),
             now=self._now,
         )
@@ -128,7 +128,7 @@ class History:
             case "unsent":
                 return decisions.record_unsent(state, row, "refused connection", later, self._now)
             case "refused":
-                return decisions.record_refused(state, row, "no margin", self._now)
+                return decisions.record_rejected(state, row, "no margin", self._now)
             case _:
                 again = later if happening == "resend" else None
                 return decisions.record_doubt(state, row, "time-out", again, self._now)
@@ -163,7 +163,7 @@ def test_folding_the_lines_again_makes_the_same_rows(path: list[tuple[int, str, 
     replay = replayed(lines(journal))
     assert replay.orders == journal.orders
     assert replay.outbox == journal.outbox
-    assert replay.ledger == journal.ledger
+    assert replay.keys == journal.keys
     assert replay.positions == journal.positions
     assert replay.executions == journal.executions
     assert not replay.within_change
@@ -174,7 +174,7 @@ def report(exec_id: str, qty: str = "4", price: str | None = "151.2") -> Executi
     return ExecutionReport(
         exec_id=exec_id,
         venue=VENUE,
-        venue_client_id=VenueClientId("client-1"),
+        venue_client_order_id=VenueClientOrderId("client-1"),
         venue_order_id="v-1",
         status="PARTIALLY_FILLED",
         last_qty=Decimal(qty),
@@ -192,7 +192,7 @@ async def filled_history() -> MemoryJournal:
     return history.journal
 
 
-async def test_a_refused_cancel_leads_back_to_the_fills_there_were() -> None:
+async def test_a_rejected_cancel_leads_back_to_the_fills_there_were() -> None:
     history = History()
     for happening in ("accept", "attempt", "sent", "report", "cancel", "attempt", "refused"):
         await history.live_through(1, happening, 1, report("e-1"))
@@ -210,7 +210,7 @@ def altered(line: AuditLine, before: str, after: str) -> AuditLine:
 @pytest.mark.parametrize(
     ("seq", "before", "after", "why"),
     [
-        (1, '"venueClientId":"client-1"', '"venueClientId":null', "without a venueClientId"),
+        (1, '"venueClientOrderId":"client-1"', '"venueClientOrderId":null', "without a venueClientOrderId"),
         (1, '"status":"ACCEPTED"', '"status":"WORKING"', "never accepted"),
         (2, '"version":2', '"version":3', "version 3 follows version 1"),
         (2, '"accountId":"acct-1"', '"accountId":"acct-2"', "different orders or accounts"),
@@ -218,9 +218,9 @@ def altered(line: AuditLine, before: str, after: str) -> AuditLine:
         (5, '"status":"PARTIALLY_FILLED"', '"status":"ACCEPTED"', "no step leads from WORKING to ACCEPTED"),
         (5, '"filledQty":4', '"filledQty":5', "filledQty is 5, the fills add up to 4"),
         (5, '"avgPrice":151.2', '"avgPrice":151.3', "does not follow from the fills"),
-        (5, '"openNotional":604.8', '"openNotional":604.7', "the position does not follow from the fills"),
+        (5, '"costBasis":604.8', '"costBasis":604.7', "the position does not follow from the fills"),
         (5, '"position":', '"elsewhere":', "the position is missing after fill e-1"),
-        (7, '"realised":0', '"realised":1', "the position does not follow from the fills"),
+        (7, '"realisedPnl":0', '"realisedPnl":1', "the position does not follow from the fills"),
         (6, '"execId":"e-2"', '"execId":"e-1"', "was applied before"),
     ],
 )
@@ -258,7 +258,7 @@ async def test_a_report_on_an_unknown_order_is_kept_so_that_its_repeat_is_recogn
     assert replayed(lines(journal)).executions == journal.executions
 
 
-async def test_a_type_from_the_future_is_refused() -> None:
+async def test_a_type_from_the_future_is_rejected() -> None:
     line = msgspec.structs.replace(lines(await filled_history())[0], type="OrderTeleported")
     with pytest.raises(ReplayMismatch, match="newer Switchyard"):
         replayed([line])
@@ -285,7 +285,7 @@ async def test_the_digest_is_the_same_on_every_machine() -> None:
     assert state_digest([order]) == "666dc4f9643dc8ee4d605c73fb48aeb36aa85a6f084a0096b841d583015f1022"
 
 
-async def test_the_digest_refuses_orders_that_are_not_sorted() -> None:
+async def test_the_digest_rejects_orders_that_are_not_sorted() -> None:
     [order] = (await filled_history()).orders.values()
     with pytest.raises(ValueError, match="sorted"):
         state_digest([order, order])

@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.domain.errors import InvalidField, InvalidKey, Unsupported
 from switchyard.domain.idempotency import checked_key
-from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_id
+from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_order_id
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.flow.intake.orders import order_request
@@ -85,7 +85,7 @@ def test_a_symbol_that_nobody_listed_trades_in_whole_numbers() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "ä", "a\tb", "a\u0000"])
-def test_a_malformed_key_is_refused(key: str) -> None:
+def test_a_malformed_key_is_rejected(key: str) -> None:
     with pytest.raises(InvalidKey):
         checked_key(key)
 
@@ -102,17 +102,17 @@ def test_ids_sort_by_time_and_carry_their_randomness() -> None:
 
 
 def test_a_venue_sees_an_id_that_depends_on_the_intent_alone() -> None:
-    one = venue_client_id(AccountId("a"), "orders", "k", 0, OrderId("ord_1"))
-    assert one == venue_client_id(AccountId("a"), "orders", "k", 0, OrderId("ord_2"))
+    one = venue_client_order_id(AccountId("a"), "orders", "k", 0, OrderId("ord_1"))
+    assert one == venue_client_order_id(AccountId("a"), "orders", "k", 0, OrderId("ord_2"))
     assert len(one) == 32
     others = {
-        venue_client_id(AccountId("b"), "orders", "k", 0, OrderId("ord_1")),
-        venue_client_id(AccountId("a"), "do", "k", 0, OrderId("ord_1")),
-        venue_client_id(AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
-        venue_client_id(AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
-        venue_client_id(AccountId("a"), "orders", None, 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("b"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a"), "do", "k", 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a"), "orders", None, 0, OrderId("ord_1")),
         # Neither does the border between two parts move.
-        venue_client_id(AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
-        venue_client_id(AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id(AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
     }
     assert len(others | {one}) == 8

@@ -14,7 +14,7 @@ from switchyard.adapters.sqlite.queries import SqliteLanes
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -27,15 +27,15 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     Dedupe,
-    Left,
     Lookup,
+    OnDeparture,
     ReportPage,
     SendOutcome,
     Unsent,
     VenueOrder,
-    VenueRefused,
+    VenueRejected,
     VenueUnavailable,
-    unheard,
+    ignore_departure,
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
@@ -52,20 +52,20 @@ class ScriptedVenue:
         lookup: Lookup = "none" if dedupe == "none" else "all"
         self.capabilities = Capabilities(dedupe=dedupe, lookup=lookup, acceptance_window=WINDOW)
         self.answer: SendOutcome = Accepted("venue-1")
-        self.orders: dict[VenueClientId, int] = {}
+        self.orders: dict[VenueClientOrderId, int] = {}
         self.takes_orders = True
         self.can_be_asked = True
         self.while_asked: Callable[[], None] | None = None
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         if self.takes_orders:
-            self.orders[order.venue_client_id] = self.orders.get(order.venue_client_id, 0) + 1
+            self.orders[order.venue_client_order_id] = self.orders.get(order.venue_client_order_id, 0) + 1
         return self.answer
 
     async def cancel(self, order: Order) -> SendOutcome:
         return self.answer
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         if not self.can_be_asked:
             raise VenueUnavailable("no answer")
         found = client_id in self.orders
@@ -73,7 +73,7 @@ class ScriptedVenue:
             self.while_asked()
         if not found:
             return None
-        return VenueOrder(venue_client_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
+        return VenueOrder(venue_client_order_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
 
     async def open_orders(self) -> list[VenueOrder]:
         return []
@@ -205,7 +205,7 @@ async def test_a_sender_that_was_taken_to_hang_may_say_that_nothing_has_left(ded
     assert (state.order.status, state.row("new", 1).status) == (status, "failed")
 
 
-@pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRefused("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
+@pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
 async def test_nothing_else_that_it_says_changes_a_row(outcome: SendOutcome) -> None:
     house = House("open_only")
     row = await house.hanging()
@@ -397,7 +397,7 @@ async def test_a_venue_that_deduplicates_for_good_is_sent_to_again_at_once_but_n
     assert (await late.send()).row("new", 1).status == "uncertain"
 
 
-@pytest.mark.parametrize("answer", [Unsent("CONNECTION_REFUSED"), VenueRefused("DUPLICATE_ID")])
+@pytest.mark.parametrize("answer", [Unsent("CONNECTION_REFUSED"), VenueRejected("DUPLICATE_ID")])
 async def test_a_resend_that_fails_leaves_the_doubt_about_the_first_send(answer: SendOutcome) -> None:
     house = House("forever")
     house.venue.answer = Ambiguous("NETWORK_TIMEOUT")  # and yet the venue took it

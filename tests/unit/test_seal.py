@@ -55,7 +55,7 @@ def test_a_value_beyond_the_bound_is_neither_written_nor_read() -> None:
     assert opened(bytes(VALUE_BYTES_MAX + 1), entry) is None
 
 
-def test_text_that_cannot_be_encoded_is_refused() -> None:
+def test_text_that_cannot_be_encoded_is_rejected() -> None:
     with pytest.raises(ValueError):
         SEAL.close(a_cache_entry("k", response="\ud800"))
 

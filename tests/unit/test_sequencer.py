@@ -10,10 +10,10 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome, Refused
-from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_id
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.errors import GroupRejected, JournalBroken, OutcomeUnknown, QueueFull
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_order_id
 from switchyard.domain.orders import OrderRequest
 from switchyard.flow.sequencer import Sequencer
 from switchyard.telemetry.metrics import Metrics
@@ -26,9 +26,9 @@ ACCOUNT = AccountId("acct")
 def accepting(number: int, key: str | None = None) -> Change:
     made = order_id(1_700_000_000_000, number)
     request = OrderRequest(symbol="BTC", side="BUY", type="MARKET", qty=Decimal(1), time_in_force="IOC")
-    ledger = None
+    keys = None
     if key is not None:
-        ledger = LedgerEntry(
+        keys = KeyEntry(
             account_id=ACCOUNT,
             operation="orders",
             idempotency_key=key,
@@ -43,8 +43,8 @@ def accepting(number: int, key: str | None = None) -> Change:
         account=ACCOUNT,
         order_id=made,
         venue=VenueName("sim"),
-        venue_client_id=venue_client_id(ACCOUNT, "orders", key, 0, made),
-        ledger=ledger,
+        venue_client_order_id=venue_client_order_id(ACCOUNT, "orders", key, 0, made),
+        key=keys,
         quote=None,
         now=NOW,
     )
@@ -66,7 +66,7 @@ class GatedJournal(MemoryJournal):
         if self.failure is not None:
             raise self.failure
         if self.poison in changes:
-            raise GroupRefused("poison")
+            raise GroupRejected("poison")
         self.groups.append(len(changes))
         return await super().append(shard, group_id, changes, now)
 
@@ -115,13 +115,13 @@ async def test_the_same_key_a_hundred_times_is_one_order_also_within_one_group()
     async with Bench(capacity=1000) as bench:
         outcomes = await asyncio.gather(*(bench.sequencer.commit(accepting(n, "key")) for n in range(100)))
         committed = [outcome for outcome in outcomes if isinstance(outcome, Committed)]
-        refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-        assert (len(committed), len(refused)) == (1, 99)
-        assert len({refusal.ledger.order_id for refusal in refused if refusal.ledger}) == 1
+        rejected = [outcome for outcome in outcomes if isinstance(outcome, Conflict)]
+        assert (len(committed), len(rejected)) == (1, 99)
+        assert len({rejection.key.order_id for rejection in rejected if rejection.key}) == 1
         assert (await bench.journal.head(0)).seq == 1
 
 
-async def test_a_full_queue_refuses_requests_but_not_stages() -> None:
+async def test_a_full_queue_rejects_requests_but_not_stages() -> None:
     async with Bench(capacity=3) as bench:
         bench.journal.gate.clear()
         running = [asyncio.create_task(bench.sequencer.offer(accepting(0)))]
@@ -142,7 +142,7 @@ async def test_one_bad_change_fails_alone() -> None:
         changes = [accepting(n) for n in range(20)]
         bench.journal.poison = changes[7]
         outcomes = await asyncio.gather(*(bench.sequencer.commit(change) for change in changes), return_exceptions=True)
-        assert isinstance(outcomes[7], GroupRefused)
+        assert isinstance(outcomes[7], GroupRejected)
         assert sum(isinstance(outcome, Committed) for outcome in outcomes) == 19
         assert not bench.broken
 
@@ -166,7 +166,7 @@ async def test_changes_of_one_order_go_one_after_the_other() -> None:
         state = (await bench.journal.load([change.orders[0].order_id]))[change.orders[0].order_id]
         twice = [decisions.request_cancel(state, NOW) for _ in range(2)]
         outcomes = await asyncio.gather(*(bench.sequencer.commit(one) for one in twice if one is not None))
-        assert [type(outcome) for outcome in outcomes] == [Committed, Refused]
+        assert [type(outcome) for outcome in outcomes] == [Committed, Conflict]
         assert bench.journal.groups == [1, 1, 1]
 
 
@@ -181,7 +181,7 @@ async def test_fills_of_one_position_go_one_after_the_other() -> None:
             for number, state in enumerate(states)
         ]
         outcomes = await asyncio.gather(*(bench.sequencer.commit(fill) for fill in fills))
-        assert [type(outcome) for outcome in outcomes] == [Committed, Refused, Committed]
+        assert [type(outcome) for outcome in outcomes] == [Committed, Conflict, Committed]
         assert bench.journal.groups == [2, 1]
 
 

@@ -93,7 +93,7 @@ def test_instruments_come_from_the_file_with_exact_decimals(tmp_path: Path) -> N
         "{",
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_wrong_file_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "switchyard.yaml").write_text(text)
     with pytest.raises(SettingError):
         load_settings({})

@@ -80,7 +80,7 @@ def test_bytes_that_are_no_text_spoil_one_character_and_not_the_stream() -> None
     assert Parser().feed(b"data: a\xffb\n\n") == [Message(data="a\ufffdb")]
 
 
-def test_a_message_without_end_is_refused_before_it_fills_the_memory() -> None:
+def test_a_message_without_end_is_rejected_before_it_fills_the_memory() -> None:
     parser = Parser()
     with pytest.raises(MessageTooLong):
         for _ in range(MESSAGE_LENGTH_MAX // 65_536 + 1):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.domain.errors import InvalidField, StartRefused, Unauthorized
+from switchyard.domain.errors import CannotStart, InvalidField, Unauthorized
 from switchyard.entrypoints.http.transport import auth
 from switchyard.entrypoints.http.transport.auth import TOKEN_BYTES_MAX, TokenVerifier, issue_token
 from switchyard.ports.clock import Clock
@@ -44,7 +44,7 @@ def encoded(part: bytes) -> bytes:
 
 
 def signed(claims: object, *, header: object = None, key: bytes = SECRET.encode(), digest: str = "sha256") -> bytes:
-    """A token made by hand, because a library would refuse to make most of these."""
+    """A token made by hand, because a library would reject to make most of these."""
     parts = [header if header is not None else {"alg": "HS256", "typ": "JWT"}, claims]
     signing_input = b".".join(encoded(json.dumps(part).encode()) for part in parts)
     return b"Bearer " + signing_input + b"." + encoded(hmac.new(key, signing_input, digest).digest())
@@ -147,17 +147,17 @@ def test_a_longer_digest_is_not_the_agreed_one(algorithm: str, digest: str) -> N
     assert reason_of(signed(claims(), header={"alg": algorithm}, digest=digest)) == "TOKEN_INVALID"
 
 
-def test_a_token_signed_with_a_public_key_as_the_secret_is_refused() -> None:
+def test_a_token_signed_with_a_public_key_as_the_secret_is_rejected() -> None:
     assert reason_of(signed(claims(), key=PUBLIC_KEY)) == "TOKEN_INVALID"
 
 
 @pytest.mark.parametrize("secret", [PUBLIC_KEY, ""])
 def test_neither_a_public_key_nor_nothing_can_be_the_secret(secret: bytes | str) -> None:
-    with pytest.raises(StartRefused, match="JWT_HS256_SECRET"):
+    with pytest.raises(CannotStart, match="JWT_HS256_SECRET"):
         TokenVerifier(secret, clock=ManualClock())
 
 
-def test_a_changed_payload_or_signature_is_refused() -> None:
+def test_a_changed_payload_or_signature_is_rejected() -> None:
     head, _, signature = signed(claims()).split(b".")
     foreign = signed(claims(sub="acct_2")).split(b".")[1]
     assert reason_of(b".".join([head, foreign, signature])) == "TOKEN_INVALID"
@@ -171,7 +171,7 @@ def test_an_expired_token_says_so(exp: float) -> None:
 
 
 @pytest.mark.parametrize("exp", [None, "2099-01-01", str(NOW + 60), True, [], {}, float("inf"), float("nan")], ids=str)
-def test_a_token_without_a_proper_end_is_refused(exp: object) -> None:
+def test_a_token_without_a_proper_end_is_rejected(exp: object) -> None:
     assert reason_of(signed(claims(exp=exp))) == "TOKEN_INVALID"
 
 
@@ -181,7 +181,7 @@ def test_a_json_null_is_no_end(verifier: TokenVerifier) -> None:
 
 @pytest.mark.parametrize("name", ["nbf", "iat"])
 @pytest.mark.parametrize("value", [NOW + 60, 10**400, "soon", True, [], float("inf"), float("nan")], ids=str)
-def test_a_token_from_the_future_is_refused(name: str, value: object) -> None:
+def test_a_token_from_the_future_is_rejected(name: str, value: object) -> None:
     assert reason_of(signed(claims(**{name: value}))) == "TOKEN_INVALID"
 
 
@@ -198,12 +198,12 @@ def test_time_is_what_the_clock_says_and_not_the_wall(clock: ManualClock, verifi
 
 
 @pytest.mark.parametrize("aud", [None, "", "other", ["other"], [], 5, {"desk": 1}, ["desk", 5]], ids=str)
-def test_a_token_for_another_audience_is_refused(aud: object) -> None:
+def test_a_token_for_another_audience_is_rejected(aud: object) -> None:
     assert reason_of(signed(claims(aud=aud)), audience="desk") == "TOKEN_INVALID"
 
 
 @pytest.mark.parametrize("iss", [None, "", "them", ["us"], 5], ids=str)
-def test_a_token_of_another_issuer_is_refused(iss: object) -> None:
+def test_a_token_of_another_issuer_is_rejected(iss: object) -> None:
     assert reason_of(signed(claims(iss=iss)), issuer="us") == "TOKEN_INVALID"
 
 
@@ -228,7 +228,7 @@ def test_hints_where_to_find_a_key_are_not_followed(verifier: TokenVerifier, ext
 
 
 @pytest.mark.parametrize("crit", [["exp"], ["http://example.test/policy"], ["\ud800"], [], "b64", [5], None], ids=ascii)
-def test_an_unknown_critical_header_is_refused(crit: object) -> None:
+def test_an_unknown_critical_header_is_rejected(crit: object) -> None:
     assert reason_of(signed(claims(), header={"alg": "HS256", "crit": crit})) == "TOKEN_INVALID"
 
 
@@ -237,7 +237,7 @@ def test_an_unknown_critical_header_is_refused(crit: object) -> None:
     ["", "-", "a b", "a\n", "a/b", "a\\b", "a'b", 'a"b', "ä", "a\x00", "a\x7f", "x" * 65, "\ud800", 5, True, [], {}],
     ids=ascii,
 )
-def test_what_cannot_name_an_account_is_refused(account: object) -> None:
+def test_what_cannot_name_an_account_is_rejected(account: object) -> None:
     assert reason_of(signed(claims(accountId=account))) == "TOKEN_INVALID"
     assert reason_of(signed(claims(sub=account))) == "TOKEN_INVALID"
 
@@ -246,7 +246,7 @@ def test_a_bad_account_claim_does_not_fall_back_to_the_subject() -> None:
     assert reason_of(signed({"sub": "acct_1", "accountId": None, "exp": NOW + 60})) == "TOKEN_INVALID"
 
 
-def test_a_token_that_names_nobody_is_refused() -> None:
+def test_a_token_that_names_nobody_is_rejected() -> None:
     assert reason_of(signed(claims(sub=None))) == "TOKEN_INVALID"
 
 

@@ -35,7 +35,7 @@ def _sql_files(package: str, folder: str) -> list[tuple[str, str]]:
 
 
 def check_version(found: int, needed: int) -> None:
-    """Refuse to run on another schema than the one this version was written for."""
+    """Reject to run on another schema than the one this version was written for."""
     if found < needed:
         raise SchemaMismatch(
             f"the database's schema is at version {found}, this Switchyard needs {needed}: run `switchyard db upgrade`"

@@ -18,10 +18,13 @@ from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import declare_restored
 from switchyard.flow.history.verify import head_path_of
 from switchyard.flow.sending.operator import end_doubt
-from switchyard.ports.clock import fresh_ulid
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import Ledger
-from switchyard.ports.queries import Lanes, Liveness, OutboxListing, Queries
+from switchyard.ports.keys import KeyStore
+from switchyard.ports.lanes import Lanes
+from switchyard.ports.liveness import Liveness
+from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.queries import Queries
+from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings
 
@@ -54,7 +57,7 @@ class Database(Protocol):
         ...
 
     @property
-    def ledger(self) -> Ledger:
+    def keys(self) -> KeyStore:
         """What keys stand for."""
         ...
 

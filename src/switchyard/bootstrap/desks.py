@@ -1,4 +1,4 @@
-"""The ways in for orders, put together over one ledger."""
+"""The ways in for orders, put together over one key store."""
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
@@ -7,16 +7,17 @@ from switchyard.domain.routing import Router
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
-from switchyard.flow.intake.key_cache import Remembered
+from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.orders import OrderDesk
-from switchyard.flow.intake.placing import Placing
+from switchyard.flow.intake.placing import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.sequencer import Sequencer
-from switchyard.ports.clock import Clock, Randomness
-from switchyard.ports.venue import Quotes
+from switchyard.ports.clock import Clock
+from switchyard.ports.quotes import Quotes
+from switchyard.ports.randomness import Randomness
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -39,15 +40,15 @@ class Desks:
         metrics: Metrics,
     ) -> None:
         self.forecast = Forecast(database.queries, settings.venue_names, clock)
-        placing = Placing(
+        placing = OrderWriter(
             journal=database.journal,
-            ledger=database.ledger,
+            keys=database.keys,
             commit=sequencer.offer,
             clock=clock,
             randomness=randomness,
         )
         routes = Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast)
-        remembered = Remembered(caches.cache, caches.ttl)
+        remembered = KeyCache(caches.cache, caches.ttl)
         watched = settings.idempotency.monitoring
         duplicates = DuplicateWatch(
             metrics,
@@ -71,7 +72,7 @@ class Desks:
             settings.idempotency,
             placing=placing,
             queries=database.queries,
-            ledger=database.ledger,
+            keys=database.keys,
             catalogue=catalogue,
             routes=routes,
             remembered=remembered,
@@ -83,7 +84,7 @@ class Desks:
             journal=database.journal,
             commit=sequencer.offer,
             queries=database.queries,
-            ledger=database.ledger,
+            keys=database.keys,
             placing=placing,
             catalogue=catalogue,
             routes=routes,

@@ -18,7 +18,7 @@ from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.databases import Database, head_path, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.venues import KnownQuotes, open_venue
-from switchyard.domain.errors import JournalBroken, OutcomeUnknown, SettingError, StartRefused, Unavailable
+from switchyard.domain.errors import CannotStart, JournalBroken, OutcomeUnknown, SettingError, Unavailable
 from switchyard.domain.events import Verdict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
@@ -26,9 +26,9 @@ from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
-from switchyard.flow.executions.sync import Reconciler
-from switchyard.flow.gauges import Observer
-from switchyard.flow.history.restore import life_of
+from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.gauges import Gauges
+from switchyard.flow.history.restore import incarnation_of
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper
@@ -39,7 +39,7 @@ from switchyard.flow.sending.operator import end_doubt
 from switchyard.flow.sending.resolve import Resolver
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import fresh_ulid
+from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings, journal_key
 from switchyard.telemetry.metrics import Metrics
@@ -67,10 +67,10 @@ class Engine:
     def __init__(self, settings: Settings, role: Role, database: Database) -> None:
         self.settings = settings
         self.queries = database.queries
-        self.ledger = database.ledger
+        self.keys = database.keys
         self.wall_clock = SystemClock()
         """For what people and other systems date, such as tokens."""
-        self.clock = DatabaseClock(self.ledger, self.wall_clock)
+        self.clock = DatabaseClock(self.keys, self.wall_clock)
         self.metrics = Metrics()
         self.stop = asyncio.Event()
         self.failure: BaseException | None = None
@@ -99,7 +99,7 @@ class Engine:
             queue_capacity=settings.sse_queue_capacity,
             metrics=self.metrics,
         )
-        self.observer = Observer(
+        self.observer = Gauges(
             queries=database.queries, sequencer=self.sequencer, clock=self.clock, metrics=self.metrics
         )
 
@@ -163,7 +163,7 @@ class Engine:
         stack.callback(self.hub.close)
 
     async def _start_desks(self, stack: AsyncExitStack) -> None:
-        life = await life_of(self._database.journal)
+        life = await incarnation_of(self._database.journal)
         self.caches = open_caches(self.settings, life, self.clock, self.metrics, stack)
         self.desks = Desks(
             self.settings,
@@ -179,7 +179,7 @@ class Engine:
         )
         stages = {
             "forecast": self.desks.forecast.run,
-            "reap": Reaper(self.ledger, self.clock, self.metrics).run,
+            "reap": Reaper(self.keys, self.clock, self.metrics).run,
         }
         if self.caches.cache is not None:
             stages["cache"] = self.caches.cache.run
@@ -245,7 +245,7 @@ class Engine:
             clock=self.clock,
             metrics=self.metrics,
         )
-        await Reconciler(venue, recorder, journal=self._database.journal, metrics=self.metrics).run()
+        await VenueSync(venue, recorder, journal=self._database.journal, metrics=self.metrics).run()
         dispatcher.open_venue(venue.name)
         self._wakes["dispatch"].notify()
         async with self._sweeping(venue, recorder):
@@ -287,7 +287,7 @@ class Engine:
             try:
                 await run()
                 return
-            except StartRefused as error:
+            except CannotStart as error:
                 self._fail(error)
                 return
             except JournalBroken as error:
@@ -309,7 +309,7 @@ class Engine:
 
     def _on_broken(self, error: str) -> None:
         log.critical("the journal is broken; the process ends", error=error)
-        self._fail(StartRefused(f"the journal is broken: {error}"))
+        self._fail(CannotStart(f"the journal is broken: {error}"))
 
     def _fail(self, error: BaseException) -> None:
         self.failure = self.failure or error

@@ -1,7 +1,7 @@
 """The SDK people import: `from switchyard.client import Client`."""
 
 from switchyard.client.api import Client
-from switchyard.client.errors import ApiError, ClientError, NotReachable, UnreadableAnswer
+from switchyard.client.errors import ApiError, ClientError, NotReachable, UnreadableResponse
 from switchyard.client.placement import place_order_with_idempotency
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
@@ -17,6 +17,6 @@ __all__ = [
     "OrderPlacementResult",
     "RecordedEvent",
     "Retry",
-    "UnreadableAnswer",
+    "UnreadableResponse",
     "place_order_with_idempotency",
 ]

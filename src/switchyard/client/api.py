@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from switchyard.client.errors import ClientError, NotReachable, UnreadableAnswer
+from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
 from switchyard.client.wire import (
@@ -25,7 +25,7 @@ from switchyard.client.wire import (
     EventPage,
     OrderPage,
     OrderPlacementResult,
-    PlacementAnswer,
+    PlacementResponse,
     RecordedEvent,
     api_error,
     order_by_content,
@@ -133,7 +133,7 @@ class Client:
             headers={"Idempotency-Derive": "true"},
             window_seconds=window_seconds,
         )
-        return read(answer.body, PlacementAnswer).result()
+        return read(answer.body, PlacementResponse).result()
 
     async def order(self, order_id: str) -> OrderSnapshot:
         """The order as it stands."""
@@ -229,12 +229,12 @@ class Client:
                 if response.status != 200:
                     raise api_error(response.status, await response.read())
                 if response.content_type != "text/event-stream":
-                    raise UnreadableAnswer(f"the stream cannot be read: it is {response.content_type}")
+                    raise UnreadableResponse(f"the stream cannot be read: it is {response.content_type}")
                 async for chunk in response.content.iter_any():
                     for message in parser.feed(chunk):
                         yield message
         except MessageTooLong as error:
-            raise UnreadableAnswer(f"the stream cannot be read: {error}") from None
+            raise UnreadableResponse(f"the stream cannot be read: {error}") from None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._not_reachable(error) from error
 
@@ -247,7 +247,7 @@ class Client:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         window_seconds: float = math.inf,
-    ) -> "_Answer":
+    ) -> "_Response":
         """One request, repeated while the way or the gateway is down: every request of this API may be repeated.
 
         Where a repeat is recognised only within a window, none is sent that might arrive after it.
@@ -268,7 +268,7 @@ class Client:
                     raise
                 await asyncio.sleep(delay)
 
-    async def _attempt(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Answer":
+    async def _attempt(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Response":
         sent = dict(headers)
         if body is not None:
             sent["Content-Type"] = "application/json"
@@ -282,7 +282,7 @@ class Client:
             raise self._not_reachable(error) from error
         if response.status >= 300:
             raise api_error(response.status, answer, response.headers.get("Retry-After", ""))
-        return _Answer(answer, response.headers.get("Idempotent-Replayed") == "true")
+        return _Response(answer, response.headers.get("Idempotent-Replayed") == "true")
 
     @property
     def _open(self) -> aiohttp.ClientSession:
@@ -302,7 +302,7 @@ class Client:
         return NotReachable(f"no answer from {self._base_url}: {str(error) or type(error).__name__}")
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     """A good answer."""
 
     body: bytes

@@ -4,7 +4,7 @@ SwitchyardError
 └── ClientError            base; carries the key of an order that may have been placed all the same
     ├── ApiError           the gateway answered, and the answer is no
     ├── NotReachable       no answer came, in spite of retries
-    └── UnreadableAnswer   something answered that does not speak this API
+    └── UnreadableResponse   something answered that does not speak this API
 """
 
 from switchyard.domain.errors import SwitchyardError
@@ -27,7 +27,7 @@ class ClientError(SwitchyardError):
 
 
 class ApiError(ClientError):
-    """The gateway's refusal, as it worded it."""
+    """The gateway's rejection, as it worded it."""
 
     def __init__(self, status: int, reason: str, message: str, field: str | None = None) -> None:
         super().__init__(f"{reason}: {message}" if message else reason)
@@ -49,5 +49,5 @@ class NotReachable(ClientError):
         self.in_doubt = in_doubt
 
 
-class UnreadableAnswer(ClientError):
+class UnreadableResponse(ClientError):
     """The answer is not one that a gateway gives: the address may belong to something else."""

@@ -32,7 +32,7 @@ async def place_order_with_idempotency(
     """Place an order once, however often and from wherever the same call is made within a minute.
 
     The gateway finds duplicates by the order's content and the database's clock. Address and token come from
-    `SWITCHYARD_HOST`, `SWITCHYARD_PORT` and `SWITCHYARD_TOKEN` unless they are given. A refusal and an unreachable
+    `SWITCHYARD_HOST`, `SWITCHYARD_PORT` and `SWITCHYARD_TOKEN` unless they are given. A rejection and an unreachable
     gateway are results (`failed`); arguments that cannot be meant raise InvalidField. `window_seconds` is the gateway's
     `timestampResolution`: a lost answer is never asked for again after that time, when it would be a new order.
     """
@@ -73,7 +73,7 @@ class _Claims(msgspec.Struct, rename="camel"):
 
 
 def _account_of(token: str) -> str | None:
-    """The account that the token names; none where it cannot be read, which is for the gateway to refuse."""
+    """The account that the token names; none where it cannot be read, which is for the gateway to reject."""
     try:
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from switchyard.client.errors import ApiError, UnreadableAnswer
+from switchyard.client.errors import ApiError, UnreadableResponse
 from switchyard.domain.derived_keys import Amount, decimal_of
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId, OrderId
@@ -50,7 +50,7 @@ class OrderPlacementResult(msgspec.Struct, frozen=True, kw_only=True):
     """That of the request which this one repeats."""
 
 
-class PlacementAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class PlacementResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The two answers to an order without a key: an acknowledgement, or which request it repeats."""
 
     order_id: OrderId
@@ -131,7 +131,7 @@ def read(body: bytes | str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise UnreadableAnswer(f"the answer cannot be read: {error}") from None
+        raise UnreadableResponse(f"the answer cannot be read: {error}") from None
 
 
 def read_anything(body: bytes | str) -> Any:
@@ -143,7 +143,7 @@ def read_anything(body: bytes | str) -> Any:
 
 
 def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """The refusal, from whichever of the error forms the answer has."""
+    """The rejection, from whichever of the error forms the answer has."""
     document = read_anything(body)
     if isinstance(document, dict):
         reason = str(document.get("reason") or document.get("error") or f"HTTP_{status}")
@@ -153,7 +153,7 @@ def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
         # A gateway that says so has certainly not taken the request; a proxy in front of it cannot know.
         error.in_doubt = status >= 500 and document.get("status") != "REJECTED"
     else:
-        # Some refusals are a bare word, and a proxy answers with a page of its own.
+        # Some rejections are a bare word, and a proxy answers with a page of its own.
         text = str(document).strip()[:TEXT_SHOWN_MAX]
         error = ApiError(status, text, "") if _is_reason(text) else ApiError(status, f"HTTP_{status}", text)
     if retry_after.isascii() and retry_after.isdigit():

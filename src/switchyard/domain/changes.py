@@ -6,8 +6,8 @@ from itertools import chain
 import msgspec
 
 from switchyard.domain.events import Event
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import OrderId, VenueClientId, VenueName
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position, PositionKey
@@ -23,7 +23,7 @@ class Execution(msgspec.Struct, frozen=True):
     venue: VenueName
     exec_id: str
     order_id: OrderId
-    stray_client_id: VenueClientId | None = None
+    stray_client_order_id: VenueClientOrderId | None = None
 
     def may_replace(self, earlier: "Execution | None") -> bool:
         """Whether it may be taken in, given what there is under the same id."""
@@ -42,15 +42,15 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """What one decision wants written.
 
-    The rows carry what they expect: an order, an outbox row and a ledger entry of version n
+    The rows carry what they expect: an order, an outbox row and a key store entry of version n
     need n-1 (or nothing, for the first) in the database, and an execution must be new. Otherwise the whole
-    change is refused and its caller decides again. A position may come several times, each one the successor of the
+    change is rejected and its caller decides again. A position may come several times, each one the successor of the
     one before: the first says what is expected, the last is what is written.
     """
 
     events: tuple[Event, ...] = ()
     orders: tuple[Order, ...] = ()
-    ledger: tuple[LedgerEntry, ...] = ()
+    keys: tuple[KeyEntry, ...] = ()
     outbox: tuple[OutboxRow, ...] = ()
     positions: tuple[Position, ...] = ()
     executions: tuple[Execution, ...] = ()
@@ -78,10 +78,10 @@ class Committed(msgspec.Struct, frozen=True):
     first_seq: int
 
 
-class Refused(msgspec.Struct, frozen=True):
-    """Nothing of the change was written: a row had moved on, or the key was taken (by `ledger`)."""
+class Conflict(msgspec.Struct, frozen=True):
+    """Nothing of the change was written: a row had moved on, or the key was taken (by `key`)."""
 
-    ledger: LedgerEntry | None = None
+    key: KeyEntry | None = None
 
 
-Outcome = Committed | Refused
+Outcome = Committed | Conflict

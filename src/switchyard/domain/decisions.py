@@ -23,8 +23,8 @@ from switchyard.domain.events import (
     position_fact,
     report_fact,
 )
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order, OrderRequest, TimeInForce, snapshot
@@ -45,8 +45,8 @@ def accept(
     account: AccountId,
     order_id: OrderId,
     venue: VenueName,
-    venue_client_id: VenueClientId,
-    ledger: LedgerEntry | None,
+    venue_client_order_id: VenueClientOrderId,
+    key: KeyEntry | None,
     quote: Quote | None,
     now: datetime,
 ) -> Change:
@@ -56,7 +56,7 @@ def accept(
         order_id=order_id,
         account_id=account,
         client_order_id=request.client_order_id,
-        venue_client_id=venue_client_id,
+        venue_client_order_id=venue_client_order_id,
         symbol=request.symbol,
         side=request.side,
         type=request.type,
@@ -80,14 +80,14 @@ def accept(
     fact = OrderFact(
         order=snapshot(order),
         outbox=(outbox_fact(row),),
-        venue_client_id=venue_client_id,
-        idempotency=None if ledger is None else key_fact(ledger, now),
+        venue_client_order_id=venue_client_order_id,
+        idempotency=None if key is None else key_fact(key, now),
         quote=quote,
     )
     return Change(
         events=(event("OrderAccepted", account, order_id, fact),),
         orders=(order,),
-        ledger=() if ledger is None else (ledger,),
+        keys=() if key is None else (key,),
         outbox=(row,),
     )
 
@@ -138,15 +138,15 @@ def is_past_deadline(order: Order, at: datetime) -> bool:
     return patience is not None and at >= order.accepted_at + patience
 
 
-def record_refused(state: OrderState, row: OutboxRow, reason: str, now: datetime) -> Change:
+def record_rejected(state: OrderState, row: OutboxRow, reason: str, now: datetime) -> Change:
     """The venue said no in a way its documents call final."""
     dead = _moved(row, now, status="dead", worker=None, last_error=reason)
     if row.kind == "cancel":
         if state.order.status != "CANCEL_REQUESTED":
             return _change("OrderUpdated", _touched(state.order, now), (dead,))
-        step: Step = "cancel_refused_part_filled" if state.order.filled_qty else "cancel_refused"
+        step: Step = "cancel_rejected_part_filled" if state.order.filled_qty else "cancel_rejected"
         return _change("OrderUpdated", _stepped(state.order, step, now), (dead,))
-    order = _stepped(state.order, "refuse", now, reason=reason)
+    order = _stepped(state.order, "reject", now, reason=reason)
     return _change("OrderUpdated", order, (dead, *_closed_cancels(state, now)))
 
 
@@ -189,7 +189,7 @@ def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, no
     return msgspec.structs.replace(settled, events=(said,))
 
 
-def record_result(entry: LedgerEntry, http_status: int, response: str, result_digest: str) -> Change:
+def record_result(entry: KeyEntry, http_status: int, response: str, result_digest: str) -> Change:
     """Keep the final answer to a request beside its key, for whoever repeats it."""
     kept = msgspec.structs.replace(
         entry,
@@ -208,7 +208,7 @@ def record_result(entry: LedgerEntry, http_status: int, response: str, result_di
         result_digest=result_digest,
         version=kept.version,
     )
-    return Change(events=(event("ResultRecorded", kept.account_id, kept.order_id, fact),), ledger=(kept,))
+    return Change(events=(event("ResultRecorded", kept.account_id, kept.order_id, fact),), keys=(kept,))
 
 
 def request_cancel(state: OrderState, now: datetime) -> Change | None:
@@ -240,7 +240,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
     step = _report_step(before, report, filled)
-    ends = step in ("canceled", "refuse", "expire") and not is_final(before.status)
+    ends = step in ("canceled", "reject", "expire") and not is_final(before.status)
     order = _stepped(
         before,
         step,
@@ -274,7 +274,7 @@ def unmatched_report(report: ExecutionReport) -> Change:
     """A report on an order nobody here knows is a fact too."""
     return Change(
         events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None)),),
-        executions=(Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_id),),
+        executions=(Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_order_id),),
     )
 
 
@@ -285,7 +285,7 @@ def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step
         case "CANCELED":
             return "canceled"
         case "REJECTED":
-            return "refuse"
+            return "reject"
         case "EXPIRED":
             return "expire"
         case _:
@@ -298,7 +298,7 @@ def _new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> Outb
         kind=kind,
         number=number,
         venue=order.venue,
-        venue_client_id=order.venue_client_id,
+        venue_client_order_id=order.venue_client_order_id,
         status="queued",
         attempt=0,
         next_attempt_at=now,

@@ -30,7 +30,7 @@ ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "re
 
 FailureCode = Literal["BROKER_REJECTED", "BROKER_DOWN", "BROKER_TIMEOUT"]
 _MESSAGES: Mapping[FailureCode, str] = {
-    "BROKER_REJECTED": "the broker refused the order",
+    "BROKER_REJECTED": "the broker rejected the order",
     "BROKER_DOWN": "the broker could not be reached and the order was not sent: repeat with the same key",
     "BROKER_TIMEOUT": "the broker did not answer in time: repeat with the same key to learn what became of it",
 }
@@ -100,7 +100,7 @@ class ExecFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def http_status(self) -> int:
-        """A refusal is the caller's matter, and a conflict where the broker calls it one."""
+        """A rejection is the caller's matter, and a conflict where the broker calls it one."""
         if self.error == "BROKER_REJECTED":
             return 409 if (self.reason_code or "").startswith("CONFLICT") else 400
         return 504 if self.error == "BROKER_TIMEOUT" else 503

@@ -20,7 +20,7 @@ SwitchyardError
 │   ├── QueueDelayed          it would leave for its venue after its deadline
 │   ├── BrokerFailed          the broker cannot be asked what the request needs to know
 │   └── JournalUnavailable    the database did not take it, and certainly so
-│       └── GroupRefused      one of a group's changes cannot be written; which one is to be found out
+│       └── GroupRejected      one of a group's changes cannot be written; which one is to be found out
 ├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
 ├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
@@ -28,7 +28,7 @@ SwitchyardError
 ├── NotEmpty                  a rebuild needs an empty database (flow/replay.py)
 ├── VenueUnavailable          a venue cannot be asked right now (ports/venue.py)
 ├── ClientError               what the SDK raises (client/errors.py)
-└── StartRefused              the process must not run like this
+└── CannotStart              the process must not run like this
     ├── SettingError          a setting is wrong; names it
     ├── SchemaMismatch        the database's schema is too old or too new
     ├── AlreadyRunning        another process holds the database
@@ -188,13 +188,13 @@ class BrokerFailed(Unavailable):
 
 
 class JournalUnavailable(Unavailable):
-    """The database refused the group before anything was committed."""
+    """The database rejected the group before anything was committed."""
 
     reason = "JOURNAL_UNAVAILABLE"
 
 
-class GroupRefused(JournalUnavailable):
-    """The database refused the group's data; nothing of it was written."""
+class GroupRejected(JournalUnavailable):
+    """The database rejected the group's data; nothing of it was written."""
 
 
 class OutcomeUnknown(SwitchyardError):
@@ -207,11 +207,11 @@ class JournalBroken(OutcomeUnknown):
     """A commit failed in a way after which nothing this process writes can be trusted."""
 
 
-class StartRefused(SwitchyardError):
+class CannotStart(SwitchyardError):
     """The process must not run in this condition; the message says what to do."""
 
 
-class SettingError(StartRefused):
+class SettingError(CannotStart):
     """A setting has a value that cannot be meant."""
 
     def __init__(self, name: str, message: str) -> None:
@@ -219,13 +219,13 @@ class SettingError(StartRefused):
         self.name = name
 
 
-class SchemaMismatch(StartRefused):
+class SchemaMismatch(CannotStart):
     """The database's schema is not the one this version needs."""
 
 
-class AlreadyRunning(StartRefused):
+class AlreadyRunning(CannotStart):
     """Another process holds what only one may hold."""
 
 
-class HistoryMismatch(StartRefused):
+class HistoryMismatch(CannotStart):
     """A reader's own record and the journal tell different histories."""

@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.idempotency import LedgerEntry, LedgerStatus
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, WorkerId
+from switchyard.domain.idempotency import KeyEntry, KeyStatus
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, WorkerId
 from switchyard.domain.orders import Order, OrderSnapshot, Side
 from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.positions import Position
@@ -63,7 +63,7 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     created_at: datetime | None = None
     """When the request came, by the database's clock where that decides; none: when the order was accepted."""
     version: int | None = None
-    """Of the ledger's row; none in lines from before it was counted: the generation and one."""
+    """Of the key store's row; none in lines from before it was counted: the generation and one."""
 
 
 class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -71,7 +71,7 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     operation: str
     key: str
-    status: LedgerStatus
+    status: KeyStatus
     http_status: int
     response: str
     result_digest: str
@@ -97,12 +97,12 @@ class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What the order's account holds of its symbol after a fill."""
 
     qty: Decimal
-    open_notional: Decimal
+    cost_basis: Decimal
     avg_price: Decimal | None
-    realised: Decimal
+    realised_pnl: Decimal
     trade_result: Decimal
-    losses_in_a_row: int
-    peak: Decimal
+    consecutive_losses: int
+    high_water_mark: Decimal
     updated_at: datetime
     version: int
 
@@ -112,7 +112,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
     order: OrderSnapshot
     outbox: tuple[OutboxFact, ...] = ()
-    venue_client_id: VenueClientId | None = None
+    venue_client_order_id: VenueClientOrderId | None = None
     idempotency: KeyFact | None = None
     quote: Quote | None = None
     decision: DecisionFact | None = None
@@ -124,7 +124,7 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     exec_id: str
     venue: str
-    venue_client_id: VenueClientId
+    venue_client_order_id: VenueClientOrderId
     venue_order_id: str
     status: str
     last_qty: Decimal
@@ -203,7 +203,7 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
     )
 
 
-def key_fact(entry: LedgerEntry, accepted_at: datetime) -> KeyFact:
+def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
     """What the `OrderAccepted` of an order says of its key."""
     return KeyFact(
         operation=entry.operation,
@@ -220,12 +220,12 @@ def position_fact(position: Position) -> PositionFact:
     """What an event says of a position."""
     return PositionFact(
         qty=position.qty,
-        open_notional=position.open_notional,
+        cost_basis=position.cost_basis,
         avg_price=position.average_price,
-        realised=position.realised,
+        realised_pnl=position.realised_pnl,
         trade_result=position.trade_result,
-        losses_in_a_row=position.losses_in_a_row,
-        peak=position.peak,
+        consecutive_losses=position.consecutive_losses,
+        high_water_mark=position.high_water_mark,
         updated_at=position.updated_at,
         version=position.version,
     )
@@ -236,7 +236,7 @@ def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
     return ReportFact(
         exec_id=report.exec_id,
         venue=report.venue,
-        venue_client_id=report.venue_client_id,
+        venue_client_order_id=report.venue_client_order_id,
         venue_order_id=report.venue_order_id,
         status=report.status,
         last_qty=report.last_qty,

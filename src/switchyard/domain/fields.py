@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def require_numbers(body: Mapping[str, Any], names: Sequence[str], *, within: str = "") -> None:
-    """Refuse the first of these fields that is there and no number."""
+    """Reject the first of these fields that is there and no number."""
     for name in names:
         if type(body.get(name)) not in _NUMBERS:
             raise InvalidField(within + name, "must be a number")

@@ -1,4 +1,4 @@
-"""One key, one order: what the ledger remembers of a request, and keys made from the order itself."""
+"""One key, one order: what the key store remembers of a request, and keys made from the order itself."""
 
 from datetime import datetime
 from typing import Literal
@@ -12,7 +12,7 @@ from switchyard.domain.ids import AccountId, OrderId
 __all__ = [
     "KEY_LENGTH_MAX",
     "PLACE_ORDER",
-    "LedgerEntry",
+    "KeyEntry",
     "checked_key",
     "generate_idempotency_key",
     "validate_idempotency_key",
@@ -20,10 +20,10 @@ __all__ = [
 
 KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
-LedgerStatus = Literal["accepted", "succeeded", "failed"]
+KeyStatus = Literal["accepted", "succeeded", "failed"]
 
 
-class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The first request with a key; its primary key is (account, operation, key)."""
 
     account_id: AccountId
@@ -35,7 +35,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str
     created_at: datetime
     expires_at: datetime
-    status: LedgerStatus = "accepted"
+    status: KeyStatus = "accepted"
     http_status: int | None = None
     """With the body below: the final answer, where the operation has one that a repeat must get again."""
     response_payload_json: str | None = None

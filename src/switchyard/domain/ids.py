@@ -7,7 +7,7 @@ from typing import NewType
 OrderId = NewType("OrderId", str)
 AccountId = NewType("AccountId", str)
 # What we call an order towards a venue; never the caller's own clientOrderId.
-VenueClientId = NewType("VenueClientId", str)
+VenueClientOrderId = NewType("VenueClientOrderId", str)
 VenueName = NewType("VenueName", str)
 WorkerId = NewType("WorkerId", str)
 
@@ -36,12 +36,12 @@ def order_id(milliseconds: int, random_bits: int) -> OrderId:
     return OrderId("ord_" + ulid(milliseconds, random_bits))
 
 
-def venue_client_id(
+def venue_client_order_id(
     account: AccountId, operation: str, key: str | None, generation: int, order: OrderId
-) -> VenueClientId:
+) -> VenueClientOrderId:
     """The id a venue knows an order by: 32 characters that a retry, a restart and a restore derive again.
 
     Without a key nothing but the order's own id identifies the intent.
     """
     intent = ("order", order) if key is None else ("key", account, operation, key, str(generation))
-    return VenueClientId(hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()[:32])
+    return VenueClientOrderId(hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()[:32])

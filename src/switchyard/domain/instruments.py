@@ -71,6 +71,6 @@ class Catalogue:
 
 
 def check_multiple(amount: Decimal, step: Decimal, field: str, instrument: Instrument) -> None:
-    """Refuse a quantity off the step or a price off the tick, naming the field."""
+    """Reject a quantity off the step or a price off the tick, naming the field."""
     if not is_multiple(amount, step):
         raise InvalidField(field, f"must be a multiple of {plain(step)} for {instrument.symbol}")

@@ -22,11 +22,11 @@ Step = Literal[
     "acknowledge",  # the venue has the order
     "unsent",  # proven: nothing reached the venue
     "doubt",  # the answer was lost or unreadable
-    "refuse",  # the venue's documented refusal
+    "reject",  # the venue's documented rejection
     "expire",
     "cancel",  # the account asks to cancel
-    "cancel_refused",  # the venue would not cancel; the order goes on, unfilled
-    "cancel_refused_part_filled",  # the same, for an order that has fills
+    "cancel_rejected",  # the venue would not cancel; the order goes on, unfilled
+    "cancel_rejected_part_filled",  # the same, for an order that has fills
     "canceled",
     "part_fill",
     "fill",  # the whole quantity is filled now
@@ -36,7 +36,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "ACCEPTED": {
         "attempt": "SENDING",
         "cancel": "CANCELED",  # it never left the house, so nobody has to be asked
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         # The venue knows better than our 'unsent': evidence is taken in every state.
         "acknowledge": "WORKING",
@@ -49,7 +49,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "WORKING",
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -61,7 +61,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "WORKING",
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         "cancel": "UNKNOWN",  # doubt outlives the wish to cancel; the cancel waits for the order's fate
         "canceled": "CANCELED",
@@ -70,7 +70,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     },
     "WORKING": {
         "acknowledge": "WORKING",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -79,7 +79,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     },
     "PARTIALLY_FILLED": {
         "acknowledge": "PARTIALLY_FILLED",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -91,11 +91,11 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "acknowledge": "CANCEL_REQUESTED",
         "unsent": "CANCELED",  # nothing is at the venue and nobody wants it there any more
         "doubt": "UNKNOWN",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
-        "cancel_refused": "WORKING",
-        "cancel_refused_part_filled": "PARTIALLY_FILLED",
+        "cancel_rejected": "WORKING",
+        "cancel_rejected_part_filled": "PARTIALLY_FILLED",
         "canceled": "CANCELED",
         "part_fill": "CANCEL_REQUESTED",
         "fill": "FILLED",
@@ -103,7 +103,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     # After the end nothing is dropped: a late fill is money that moved.
     "FILLED": {
         "acknowledge": "FILLED",
-        "refuse": "FILLED",
+        "reject": "FILLED",
         "expire": "FILLED",
         "canceled": "FILLED",  # fills win over cancels
         "part_fill": "FILLED",
@@ -112,7 +112,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     },
     "CANCELED": {
         "acknowledge": "CANCELED",
-        "refuse": "CANCELED",
+        "reject": "CANCELED",
         "expire": "CANCELED",
         "canceled": "CANCELED",
         "part_fill": "CANCELED",  # the quantity counts, the rest stays cancelled
@@ -121,16 +121,16 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     },
     "REJECTED": {
         "acknowledge": "REJECTED",
-        "refuse": "REJECTED",
+        "reject": "REJECTED",
         "expire": "REJECTED",
         "canceled": "REJECTED",
         "part_fill": "REJECTED",
-        "fill": "FILLED",  # the venue contradicts its own refusal; the position is real all the same
+        "fill": "FILLED",  # the venue contradicts its own rejection; the position is real all the same
         "doubt": "REJECTED",
     },
     "EXPIRED": {
         "acknowledge": "EXPIRED",
-        "refuse": "EXPIRED",
+        "reject": "EXPIRED",
         "expire": "EXPIRED",
         "canceled": "EXPIRED",
         "part_fill": "EXPIRED",

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from switchyard.domain.errors import InvalidField, Unsupported
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
@@ -43,7 +43,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     account_id: AccountId
     client_order_id: str | None
     """The caller's own label; nothing here depends on it."""
-    venue_client_id: VenueClientId
+    venue_client_order_id: VenueClientOrderId
     symbol: str
     side: Side
     type: OrderType

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 
 OutboxKind = Literal["new", "cancel"]
@@ -36,7 +36,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Counts the rows of one kind of one order; 1 for the order itself."""
     venue: VenueName
-    venue_client_id: VenueClientId
+    venue_client_order_id: VenueClientOrderId
     status: OutboxStatus
     attempt: int
     """Attempts begun; an outcome is written only by the attempt it belongs to."""

@@ -1,6 +1,6 @@
 """What an account holds and what it has made of it: the arithmetic of fills at average cost.
 
-Nothing is lost to rounding: over any fills, the cash that they moved is exactly `realised - open_notional`.
+Nothing is lost to rounding: over any fills, the cash that they moved is exactly `realised_pnl - cost_basis`.
 Amounts are quantity times price in the price's own currency. An instrument's multiplier is not applied here, since
 an order does not know it; it scales every amount alike, so whoever shows money applies it once, at the end.
 """
@@ -24,19 +24,19 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     symbol: str
     qty: Decimal
     """Above zero when long, below when short."""
-    open_notional: Decimal
+    cost_basis: Decimal
     """What the open quantity has cost, with the sign of the quantity; the average price follows from it."""
-    realised: Decimal
+    realised_pnl: Decimal
     """The sum of all results so far."""
     trade_result: Decimal
     """What has been realised since the position was last flat."""
-    losses_in_a_row: int
+    consecutive_losses: int
     """Trades that ended with a loss since the last one that did not.
 
     A trade lasts from flat to flat, so that a venue that fills an order in many parts does not count as many losses.
     """
-    peak: Decimal
-    """The highest that `realised` has been, at least zero."""
+    high_water_mark: Decimal
+    """The highest that `realised_pnl` has been, at least zero."""
     updated_at: datetime
     version: int
     """Counts the fills; a write of version n needs n-1 in the database, or before it in the same change."""
@@ -49,12 +49,12 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def average_price(self) -> Decimal | None:
         """What a unit of the open quantity has cost; none when flat."""
-        return average(self.open_notional, self.qty) if self.qty else None
+        return average(self.cost_basis, self.qty) if self.qty else None
 
     @property
     def drawdown(self) -> Decimal:
         """How far the realised results are below their best."""
-        return canonical(EXACT.subtract(self.peak, self.realised))
+        return canonical(EXACT.subtract(self.high_water_mark, self.realised_pnl))
 
 
 def apply_report(
@@ -98,7 +98,7 @@ def apply_fill(
     return msgspec.structs.replace(
         after,
         qty=canonical(EXACT.add(after.qty, opening)),
-        open_notional=canonical(EXACT.add(after.open_notional, EXACT.multiply(opening, price))),
+        cost_basis=canonical(EXACT.add(after.cost_basis, EXACT.multiply(opening, price))),
         updated_at=max(now, before.updated_at),
         version=before.version + 1,
     )
@@ -109,11 +109,11 @@ def _flat(account: AccountId, symbol: str, now: datetime) -> Position:
         account_id=account,
         symbol=symbol,
         qty=ZERO,
-        open_notional=ZERO,
-        realised=ZERO,
+        cost_basis=ZERO,
+        realised_pnl=ZERO,
         trade_result=ZERO,
-        losses_in_a_row=0,
-        peak=ZERO,
+        consecutive_losses=0,
+        high_water_mark=ZERO,
         updated_at=now,
         version=0,
     )
@@ -131,20 +131,20 @@ def _closed(before: Position, closing: Decimal, price: Decimal) -> Position:
     """The position with `closing` of it taken back at the price."""
     taken = EXACT.minus(closing)
     # Rounded once, here: what a part has cost leaves the open notional, the rest of which stays exactly what remains.
-    released = share(before.open_notional, taken, before.qty)
+    released = share(before.cost_basis, taken, before.qty)
     result = EXACT.subtract(EXACT.multiply(taken, price), released)
     qty = canonical(EXACT.add(before.qty, closing))
-    realised = canonical(EXACT.add(before.realised, result))
+    realised = canonical(EXACT.add(before.realised_pnl, result))
     trade_result = canonical(EXACT.add(before.trade_result, result))
-    losses = before.losses_in_a_row
+    losses = before.consecutive_losses
     if not qty:
         losses = losses + 1 if trade_result < 0 else 0
     return msgspec.structs.replace(
         before,
         qty=qty,
-        open_notional=canonical(EXACT.subtract(before.open_notional, released)),
-        realised=realised,
+        cost_basis=canonical(EXACT.subtract(before.cost_basis, released)),
+        realised_pnl=realised,
         trade_result=trade_result if qty else ZERO,
-        losses_in_a_row=losses,
-        peak=max(before.peak, realised),
+        consecutive_losses=losses,
+        high_water_mark=max(before.high_water_mark, realised),
     )

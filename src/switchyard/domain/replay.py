@@ -12,8 +12,8 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
@@ -21,7 +21,7 @@ from switchyard.domain.outbox import OutboxKind, OutboxRow, lane_of
 from switchyard.domain.positions import Position, PositionKey, apply_report
 
 OutboxKey = tuple[OrderId, OutboxKind, int]
-LedgerKey = tuple[AccountId, str, str]
+KeyId = tuple[AccountId, str, str]
 
 
 class ReplayMismatch(SwitchyardError):
@@ -72,13 +72,13 @@ _T = TypeVar("_T")
 class Replay:
     """The rows that the events so far have made.
 
-    A line changes nothing when it is refused, so the state is always that of the last good line.
+    A line changes nothing when it is rejected, so the state is always that of the last good line.
     """
 
     def __init__(self) -> None:
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[OutboxKey, OutboxRow] = {}
-        self.ledger: dict[LedgerKey, LedgerEntry] = {}
+        self.keys: dict[KeyId, KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
         self._report: tuple[OrderId, ReportFact] | None = None
@@ -143,9 +143,9 @@ class Replay:
         filled, notional = _filled(before, report)
         if shown.filled_qty != filled:
             raise ReplayMismatch(line.seq, f"filledQty is {shown.filled_qty}, the fills add up to {filled}")
-        client_id = fact.venue_client_id if before is None else before.venue_client_id
+        client_id = fact.venue_client_order_id if before is None else before.venue_client_order_id
         if client_id is None:
-            raise ReplayMismatch(line.seq, "an accepted order without a venueClientId")
+            raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
         order = _order(shown, client_id, filled, notional)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
@@ -179,7 +179,7 @@ class Replay:
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
         venue = VenueName(report.venue)
-        stray = report.venue_client_id if order_id == "" else None
+        stray = report.venue_client_order_id if order_id == "" else None
         execution = Execution(venue, report.exec_id, order_id, stray)
         if not execution.may_replace(self.executions.get((venue, report.exec_id))):
             raise ReplayMismatch(line.seq, f"execution {report.exec_id} of {venue} was applied before")
@@ -193,7 +193,7 @@ class Replay:
             kind=fact.kind,
             number=fact.number,
             venue=order.venue,
-            venue_client_id=order.venue_client_id,
+            venue_client_order_id=order.venue_client_order_id,
             status=fact.status,
             attempt=fact.attempt,
             next_attempt_at=fact.next_attempt_at,
@@ -206,7 +206,7 @@ class Replay:
         )
 
     def _take_key(self, order: Order, fact: KeyFact) -> None:
-        self.ledger[order.account_id, fact.operation, fact.key] = LedgerEntry(
+        self.keys[order.account_id, fact.operation, fact.key] = KeyEntry(
             account_id=order.account_id,
             operation=fact.operation,
             idempotency_key=fact.key,
@@ -220,10 +220,10 @@ class Replay:
 
     def _take_result(self, line: AuditLine, fact: ResultFact) -> None:
         key = (line.account_id, fact.operation, fact.key)
-        before = self.ledger.get(key)
+        before = self.keys.get(key)
         if before is None or before.order_id != line.order_id or before.version != fact.version - 1:
             raise ReplayMismatch(line.seq, "a result of a request that was never taken")
-        self.ledger[key] = msgspec.structs.replace(
+        self.keys[key] = msgspec.structs.replace(
             before,
             status=fact.status,
             http_status=fact.http_status,
@@ -261,9 +261,9 @@ def _filled(before: Order | None, report: ReportFact | None) -> tuple[Decimal, D
     return filled, notional
 
 
-def _order(shown: OrderSnapshot, client_id: VenueClientId, filled: Decimal, notional: Decimal) -> Order:
+def _order(shown: OrderSnapshot, client_id: VenueClientOrderId, filled: Decimal, notional: Decimal) -> Order:
     fields: dict[str, Any] = {name: getattr(shown, name) for name in _SHARED_FIELDS}
-    fields.update(venue_client_id=client_id, filled_qty=filled, filled_notional=notional)
+    fields.update(venue_client_order_id=client_id, filled_qty=filled, filled_notional=notional)
     return Order(**fields)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 
 ReportStatus = Literal["WORKING", "PARTIALLY_FILLED", "FILLED", "CANCELED", "REJECTED", "EXPIRED"]
@@ -19,7 +19,7 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     exec_id: str
     venue: VenueName
-    venue_client_id: VenueClientId
+    venue_client_order_id: VenueClientOrderId
     venue_order_id: str
     status: ReportStatus
     last_qty: Decimal = ZERO
@@ -41,5 +41,5 @@ def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str
             # Escaped, so that the first colon is always the border: `A:B` and `C` is not `A` and `B:C`.
             owner = symbol.replace("%", "%25").replace(":", "%3A")
         case "symbol" | "order":
-            owner = report.venue_client_id
+            owner = report.venue_client_order_id
     return replace(report, exec_id=f"{owner}:{report.exec_id}")

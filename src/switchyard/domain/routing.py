@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+import msgspec
+
+from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName
 
 
@@ -15,3 +18,10 @@ class Router:
     def venue_for(self, symbol: str) -> VenueName:
         """The symbol's venue, else the default one."""
         return self._routes.get(symbol, self._default)
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """Where an order goes, and the market there when it arrived."""
+
+    venue: VenueName
+    quote: Quote | None

@@ -8,7 +8,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from switchyard.ports.clock import Clock
-from switchyard.ports.keys import Ledger
+from switchyard.ports.keys import KeyStore
 
 # Clocks drift by milliseconds in this time.
 LOOK_SECONDS = 10.0
@@ -19,8 +19,8 @@ ROUND_TRIP_SECONDS_MAX = 1.0
 class DatabaseClock:
     """ports.clock.Clock: the time that the database told, carried on by this process's monotonic clock."""
 
-    def __init__(self, ledger: Ledger, clock: Clock) -> None:
-        self._ledger = ledger
+    def __init__(self, keys: KeyStore, clock: Clock) -> None:
+        self._keys = keys
         self._clock = clock
         self._told: tuple[datetime, float] | None = None
 
@@ -33,7 +33,7 @@ class DatabaseClock:
     async def look(self) -> datetime:
         """Ask for the time; returns the time that is taken for it."""
         asked = self._clock.monotonic()
-        now = await self._ledger.now()
+        now = await self._keys.now()
         # As if it were told only now: this clock is a little late, never ahead, so that nothing is dated in the future
         # and waits until it has come.
         heard = self._clock.monotonic()

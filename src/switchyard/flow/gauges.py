@@ -8,7 +8,7 @@ from switchyard.telemetry.metrics import Metrics
 STATUSES = ("queued", "failed", "sending", "uncertain")
 
 
-class Observer:
+class Gauges:
     """Brings the gauges up to date."""
 
     def __init__(self, *, queries: Queries, sequencer: Sequencer, clock: Clock, metrics: Metrics) -> None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Hashable, Sequence
 
 import structlog
 
-from switchyard.domain.changes import Change, Committed, Outcome, Refused
-from switchyard.domain.errors import GroupRefused, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.errors import GroupRejected, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import Clock, Randomness, fresh_ulid
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
+from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -145,7 +146,7 @@ class Sequencer:
                 group.append(waiting)
                 for key in keys:
                     touched[key] = waiting
-            elif len(met) == 1 and waiting.change.ledger and met[0].change.ledger:
+            elif len(met) == 1 and waiting.change.keys and met[0].change.keys:
                 # The same idempotency key twice: the first one's fate answers the second.
                 if met[0].followers is None:
                     met[0].followers = []
@@ -165,7 +166,7 @@ class Sequencer:
             outcomes = await self._journal.append(
                 self._shard, group_id, [waiting.change for waiting in group], self._clock.now()
             )
-        except GroupRefused as error:
+        except GroupRejected as error:
             await self._split(group, error)
             return
         except JournalBroken as error:
@@ -191,7 +192,7 @@ class Sequencer:
             if waiting.followers:
                 self._answer_followers(waiting, outcome)
 
-    async def _split(self, group: list[_Waiting], error: GroupRefused) -> None:
+    async def _split(self, group: list[_Waiting], error: GroupRejected) -> None:
         """One bad change must not fail its group: halve it until the bad one stands alone."""
         if len(group) == 1:
             log.error("a change cannot be written", error=str(error))
@@ -202,12 +203,12 @@ class Sequencer:
         await self._commit_group(group[middle:])
 
     def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
-        taken = leader.change.ledger[0] if isinstance(outcome, Committed) else outcome.ledger
+        taken = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
         for follower in leader.followers or ():
             if taken is None:
                 self._pending.append(follower)  # the leader failed for a reason of its own
             else:
-                follower.answer(Refused(taken))
+                follower.answer(Conflict(taken))
 
     def _fail(self, group: list[_Waiting], error: SwitchyardError) -> None:
         for waiting in group:
@@ -219,7 +220,7 @@ class Sequencer:
 def _keys(change: Change) -> list[Hashable]:
     """The rows that a change may touch: no two changes of a group share one."""
     keys: list[Hashable] = [order.order_id for order in change.orders]
-    keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.ledger]
+    keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys]
     keys += [(execution.venue, execution.exec_id) for execution in change.executions]
     keys += {("position", *position.key) for position in change.positions}
     keys += [("cursor", cursor.name) for cursor in change.cursors]

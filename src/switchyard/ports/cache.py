@@ -1,4 +1,4 @@
-"""The idempotency cache: repeats answered cheaply, while the ledger alone decides."""
+"""The idempotency cache: repeats answered cheaply, while the key store alone decides."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,22 +16,22 @@ CacheError = Literal[
     "dropped",  # written too fast, or while the server was away
 ]
 
-# An answer of ours takes some hundred bytes; one above this would cost every repeat more than asking the ledger.
+# An answer of ours takes some hundred bytes; one above this would cost every repeat more than asking the key store.
 RESPONSE_BYTES_MAX = 16 * 1024
 
 _STAGES: Mapping[CacheStatus, int] = {"pending": 0, "submitted": 1, "completed": 2, "failed": 2}
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the request with a key, as the ledger had it when this was written."""
+    """What became of the request with a key, as the key store had it when this was written."""
 
     account_id: AccountId
     operation: str
     idempotency_key: str
     generation: int
-    """The ledger's: how often the key began anew."""
+    """The key store's: how often the key began anew."""
     request_digest: str
-    """Another digest under the same key is another request: the ledger's matter, not a hit."""
+    """Another digest under the same key is another request: the key store's matter, not a hit."""
     order_id: OrderId
     request_id: str | None = None
     status: CacheStatus
@@ -39,9 +39,9 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     response: str | None = None
     """The final body, where the route answers with one."""
     created_at: datetime
-    """The ledger's, so that it is the same on every gateway."""
+    """The key store's, so that it is the same on every gateway."""
     expires_at: datetime
-    """Not later than the ledger's: the cache must not remember what the ledger has forgotten."""
+    """Not later than the key store's: the cache must not remember what the key store has forgotten."""
 
     @property
     def precedence(self) -> tuple[int, datetime, int]:

@@ -8,7 +8,7 @@ import msgspec
 
 from switchyard.domain.changes import Change, Cursor, Outcome
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import OrderId, VenueClientId
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
 
@@ -39,7 +39,9 @@ class Journal(Protocol):
         """The orders that exist, each with all of its outbox rows."""
         ...
 
-    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+    async def load_by_client_order_id(
+        self, ids: Sequence[VenueClientOrderId]
+    ) -> Mapping[VenueClientOrderId, OrderState]:
         """The same, found by the ids that a venue knows."""
         ...
 
@@ -50,10 +52,10 @@ class Journal(Protocol):
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group at once and answer for each change; durable when this returns.
 
-        Changes of one group touch different rows (the sequencer sees to it). A refused change harms no other.
+        Changes of one group touch different rows (the sequencer sees to it). A rejected change harms no other.
         The same `group_id` again changes nothing and answers the same, so a lost answer is asked for again; a group
-        of which everything was refused is not remembered, and judged anew.
-        Raises GroupRefused when a value cannot be written, JournalUnavailable when certainly nothing was written,
+        of which everything was rejected is not remembered, and judged anew.
+        Raises GroupRejected when a value cannot be written, JournalUnavailable when certainly nothing was written,
         OutcomeUnknown when that is not certain. Reads raise JournalUnavailable.
         """
         ...

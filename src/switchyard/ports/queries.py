@@ -1,13 +1,13 @@
 """Reads that decide nothing: what people and stages look up."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Literal, Protocol
 
 import msgspec
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
@@ -106,48 +106,4 @@ class Queries(Protocol):
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""
-        ...
-
-
-class Liveness(Protocol):
-    """Which workers are alive: proven by a lock that dies with its holder, never by a clock."""
-
-    @property
-    def send_lingers(self) -> timedelta:
-        """How long a send may be under way after its sender's lock was found free; zero where that proves death."""
-        ...
-
-    async def hold(self, worker: WorkerId) -> None:
-        """Be alive under this name until the process ends."""
-        ...
-
-    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
-        """Those of the named workers whose lock is free.
-
-        The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
-        back, so only a venue that deduplicates for good may be sent to again before `send_lingers` has passed.
-        """
-        ...
-
-
-class LaneShare(msgspec.Struct, frozen=True):
-    """The lanes that a worker has, and how many would be its fair share."""
-
-    lanes: frozenset[int]
-    share: int
-
-
-class Lanes(Protocol):
-    """Which worker sends what: each lane has one owner, so that nothing overtakes within it."""
-
-    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
-        """Stay known as a worker for a while, let these go, and take of the free lanes up to a fair share."""
-        ...
-
-
-class OutboxListing(Protocol):
-    """Outbox rows for people to look at, beside whoever is writing."""
-
-    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
-        """Rows of one status, oldest first."""
         ...

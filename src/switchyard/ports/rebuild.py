@@ -8,7 +8,7 @@ import msgspec
 
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -38,7 +38,7 @@ class RebuildTarget(Protocol):
         self,
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
-        ledger: Collection[LedgerEntry],
+        keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:

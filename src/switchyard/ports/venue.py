@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 
@@ -36,7 +36,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     acceptance_window: timedelta = timedelta(seconds=10)
     """How long after the send an order may still turn up."""
     request_expiry: bool = False
-    """Whether the venue itself refuses a request that reaches it later than the acceptance window.
+    """Whether the venue itself rejects a request that reaches it later than the acceptance window.
 
     The window must count from the attempt (the order's `updated_at`), not from when a paused sender wakes and writes.
     """
@@ -56,8 +56,8 @@ class Accepted(msgspec.Struct, frozen=True):
     """Whether it had it before this attempt, and said so instead of taking it on."""
 
 
-class VenueRefused(msgspec.Struct, frozen=True):
-    """A refusal that the venue's documents call final."""
+class VenueRejected(msgspec.Struct, frozen=True):
+    """A rejection that the venue's documents call final."""
 
     reason: str
 
@@ -83,7 +83,7 @@ class VenueUnavailable(SwitchyardError):
     """The venue cannot be asked right now; that says nothing about what it has."""
 
 
-SendOutcome = Accepted | VenueRefused | Unsent | Ambiguous
+SendOutcome = Accepted | VenueRejected | Unsent | Ambiguous
 
 
 class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the venue has it."""
 
-    venue_client_id: VenueClientId
+    venue_client_order_id: VenueClientOrderId
     venue_order_id: str
     status: ReportStatus
     filled_qty: Decimal
@@ -113,10 +113,10 @@ class ReportPage(msgspec.Struct, frozen=True):
     last_number: int
 
 
-Left = Callable[[], None]
+OnDeparture = Callable[[], None]
 
 
-def unheard() -> None:
+def ignore_departure() -> None:
     """For callers who need not know when a request has left."""
 
 
@@ -125,7 +125,7 @@ class Venue(Protocol):
 
     Methods never raise for what a venue may do; they return it. The exception is a question that got no answer: 'none'
     would then claim that the order is absent, so it raises VenueUnavailable. An outcome speaks of one attempt alone:
-    `Unsent` and `VenueRefused` on a resend say nothing about an earlier attempt that ended in doubt.
+    `Unsent` and `VenueRejected` on a resend say nothing about an earlier attempt that ended in doubt.
     """
 
     @property
@@ -138,19 +138,19 @@ class Venue(Protocol):
         """What may be relied on."""
         ...
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
-        """Send an order under its `venue_client_id`.
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        """Send an order under its `venue_client_order_id`.
 
-        `left` is called once the request is on its way, so that the next order may follow; an adapter that cannot
+        `on_departure` is called once the request is on its way, so that the next order may follow; an adapter that cannot
         tell leaves it, and the next one waits for the outcome.
         """
         ...
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_id`."""
+        """Ask to drop an order, by its `venue_client_order_id`."""
         ...
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
         ...
 
@@ -168,16 +168,4 @@ class Venue(Protocol):
 
     async def ask_quote(self, symbol: str) -> Quote | None:
         """The market right now, or none where the venue has none; raises VenueUnavailable."""
-        ...
-
-
-class Quotes(Protocol):
-    """What the market is, as far as this process knows it."""
-
-    def quote(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The venue's bid and ask right now, or none."""
-        ...
-
-    async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The same, asked for where it is not known; none where the venue does not tell."""
         ...

@@ -1,4 +1,4 @@
-"""The `idempotency` block: derived keys, the cache in front of the ledger, and what is watched."""
+"""The `idempotency` block: derived keys, the cache in front of the key store, and what is watched."""
 
 import difflib
 import re
@@ -90,14 +90,14 @@ _WITH_REDIS = "with `cache.type` `redis` and no `SWITCHYARD_REDIS_URL`."
 
 IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
     _key("enabled", "true", parse.flag,
-         "Whether keys are derived and results are cached. `false` switches off both, never the ledger: a key that a "
-         "client sends still makes one order, and `Idempotency-Derive: true` is refused rather than ignored."),
+         "Whether keys are derived and results are cached. `false` switches off both, never the key store: a key that a "
+         "client sends still makes one order, and `Idempotency-Derive: true` is rejected rather than ignored."),
     _key("keyGeneration.algorithm", "SHA256", parse.choice("SHA256"),
          "Digest of derived keys; an HMAC of it where `IDEMPO_SECRET` is set."),
     _key("keyGeneration.timestampResolution", "60000", parse.whole(1, _DAY_MS),
          "Milliseconds of a time window: an equal order within this time of the first is its duplicate."),
     _key("keyGeneration.includeAccount", "true", parse.flag,
-         "Whether the account enters a derived key; the ledger keeps accounts apart in any case."),
+         "Whether the account enters a derived key; the key store keeps accounts apart in any case."),
     _key("keyGeneration.includeSymbol", "true", parse.flag, "Whether the symbol enters a derived key."),
     _key("keyGeneration.includeSide", "true", parse.flag, "Whether the side enters a derived key."),
     _key("keyGeneration.includeQuantity", "true", parse.flag, "Whether the quantity enters a derived key."),
@@ -122,7 +122,7 @@ IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
          "order. `false`: the failure is what a repeat gets. An order in doubt is never tried again."),
     _key("behavior.allowRetryAfterExpiry", "true", parse.flag,
          "Whether a derived key older than `cache.ttl` begins anew, which is logged and counted. `false`: it stands "
-         "for its first order as long as the ledger has it."),
+         "for its first order as long as the key store has it."),
     _key("behavior.logDuplicates", "true", parse.flag, "Whether each duplicate that is found makes a log line."),
     _key("monitoring.trackCacheHitRate", "true", parse.flag,
          "Whether `idempotency_cache_hits_total` and `idempotency_cache_misses_total` are counted."),

@@ -43,7 +43,7 @@ def load_settings(
     ]:
         if venue not in names:
             raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
-    _refuse_unknown_names(environment, names)
+    _reject_unknown_names(environment, names)
     for setting_name, field in _SIGNING_SECRETS.items():
         if values[field] is not None:
             check_secret(setting_name, values[field])
@@ -62,7 +62,7 @@ def load_settings(
     return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
 
 
-def _refuse_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
+def _reject_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
     """A misspelt setting must not be passed over in silence."""
     everywhere = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
     known = {setting.name for setting in everywhere} | _OTHER_NAMES

@@ -40,7 +40,7 @@ def _kept_secret(path: Path) -> str:
 
 
 def check_secret(name: str, secret: str) -> None:
-    """Refuse a secret that others can guess."""
+    """Reject a secret that others can guess."""
     if any(secret.lower().startswith(known) for known in _WELL_KNOWN_SECRETS):
         raise SettingError(name, "is a well-known value; use a random one, e.g. from `openssl rand -hex 32`")
     if len(secret.encode()) < SECRET_LENGTH_MIN:

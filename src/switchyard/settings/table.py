@@ -92,7 +92,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_WINDOW_SEC_", "window", "10", parse.seconds(0, 86_400),
             "Broker: how long after a send an order may still turn up."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
-            "Broker: whether it refuses an order that arrives after its `expires_at`, which is then sent along."),
+            "Broker: whether it rejects an order that arrives after its `expires_at`, which is then sent along."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000), "Broker: how long, with `ttl`. Kept for the record: doubt is settled by asking, never by this time."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: within what its execution ids are unique; do not change it while orders are open."),
@@ -101,7 +101,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
             "Paper exchange: how long each report is held back."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000), "Paper exchange: fills per order."),
-    Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag, "Paper exchange: refuse every order."),
+    Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag, "Paper exchange: reject every order."),
 )  # fmt: skip
 
 

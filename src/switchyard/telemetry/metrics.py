@@ -109,11 +109,11 @@ class Metrics:
             buckets=(1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000),
             registry=registry,
         )
-        self.refused = Counter(
+        self.rejected = Counter(
             "gateway_requests_refused_total", "Requests refused, by reason", ["reason"], registry=registry
         )
         self.queue_rejects = Counter(
-            "gateway_queue_rejects_total", "Changes refused by a full queue", registry=registry
+            "gateway_queue_rejects_total", "Changes rejected by a full queue", registry=registry
         )
         self.queue_depth = Gauge("gateway_queue_depth", "Changes that wait for the journal", registry=registry)
         self.group_size = Histogram(

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Cursor, Execution, Outcome, Refused
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
@@ -23,18 +23,20 @@ class MemoryJournal:
         """By shard; an event's place in its list is its seq less one."""
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[tuple[OrderId, OutboxKind, int], OutboxRow] = {}
-        self.ledger: dict[tuple[AccountId, str, str], LedgerEntry] = {}
+        self.keys: dict[tuple[AccountId, str, str], KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
         self.cursors: dict[str, Cursor] = {}
-        self._by_client_id: dict[VenueClientId, OrderId] = {}
+        self._by_client_id: dict[VenueClientOrderId, OrderId] = {}
         self._groups: dict[str, list[Outcome]] = {}
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """The orders that exist, each with all of its outbox rows, the order's own first."""
         return {order_id: self._state(self.orders[order_id]) for order_id in order_ids if order_id in self.orders}
 
-    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+    async def load_by_client_order_id(
+        self, ids: Sequence[VenueClientOrderId]
+    ) -> Mapping[VenueClientOrderId, OrderState]:
         """The same, found by the ids that a venue knows."""
         known = [client_id for client_id in ids if client_id in self._by_client_id]
         return {client_id: self._state(self.orders[self._by_client_id[client_id]]) for client_id in known}
@@ -75,17 +77,17 @@ class MemoryJournal:
         return OrderState(order=order, outbox=tuple(sorted(rows, key=lambda row: (row.kind != "new", row.number))))
 
     def _append(self, shard: int, change: Change, now: datetime) -> Outcome:
-        refused = self._refusal(change)
-        if refused is not None:
-            return refused
+        rejected = self._rejection(change)
+        if rejected is not None:
+            return rejected
         first_seq = self._number(shard, change, now)
         for order in change.orders:
             self.orders[order.order_id] = order
-            self._by_client_id[order.venue_client_id] = order.order_id
+            self._by_client_id[order.venue_client_order_id] = order.order_id
         for row in change.outbox:
             self.outbox[row.order_id, row.kind, row.number] = row
-        for entry in change.ledger:
-            self.ledger[entry.account_id, entry.operation, entry.idempotency_key] = entry
+        for entry in change.keys:
+            self.keys[entry.account_id, entry.operation, entry.idempotency_key] = entry
         for position in change.positions:
             self.positions[position.key] = position
         for execution in change.executions:
@@ -94,14 +96,14 @@ class MemoryJournal:
             self.cursors[cursor.name] = cursor
         return Committed(first_seq)
 
-    def _refusal(self, change: Change) -> Refused | None:
-        for entry in change.ledger:
-            earlier = self.ledger.get((entry.account_id, entry.operation, entry.idempotency_key))
+    def _rejection(self, change: Change) -> Conflict | None:
+        for entry in change.keys:
+            earlier = self.keys.get((entry.account_id, entry.operation, entry.idempotency_key))
             if entry.version != (1 if earlier is None else earlier.version + 1):
-                return Refused(earlier)
+                return Conflict(earlier)
         is_stale = (
             any(_version(self.orders.get(order.order_id)) != order.version - 1 for order in change.orders)
-            or any(order.version == 1 and order.venue_client_id in self._by_client_id for order in change.orders)
+            or any(order.version == 1 and order.venue_client_order_id in self._by_client_id for order in change.orders)
             or any(
                 _version(self.outbox.get((row.order_id, row.kind, row.number))) != row.version - 1
                 for row in change.outbox
@@ -112,7 +114,7 @@ class MemoryJournal:
                 for execution in change.executions
             )
         )
-        return Refused() if is_stale else None
+        return Conflict() if is_stale else None
 
     def _number(self, shard: int, change: Change, now: datetime) -> int:
         """Give the change's events their places; returns the first number, 0 without events."""

@@ -8,7 +8,7 @@ import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName, ulid
+from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
@@ -16,13 +16,13 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,
-    Left,
+    OnDeparture,
     ReportPage,
     SendOutcome,
     VenueFill,
     VenueOrder,
-    VenueRefused,
-    unheard,
+    VenueRejected,
+    ignore_departure,
 )
 
 # Some 100 MB when full; a reader further behind than this has lost reports.
@@ -53,7 +53,7 @@ class NullVenue:
         self._price = price
         self._fills = fills
         self._kept_max = kept_max
-        self._orders: dict[VenueClientId, VenueOrder] = {}
+        self._orders: dict[VenueClientOrderId, VenueOrder] = {}
         self._recent = RecentReports(kept_max)
         self._order_count = 0
         self._report_count = 0
@@ -68,9 +68,9 @@ class NullVenue:
         """Those of a venue that remembers: the window outlasts every test."""
         return Capabilities(dedupe="forever", lookup="all")
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Take the order, once."""
-        known = self._orders.get(order.venue_client_id)
+        known = self._orders.get(order.venue_client_order_id)
         if known is not None:
             return Accepted(known.venue_order_id)
         self._order_count += 1
@@ -78,7 +78,7 @@ class NullVenue:
         if len(self._orders) >= self._kept_max:
             del self._orders[next(iter(self._orders))]
         taken = VenueOrder(
-            venue_client_id=order.venue_client_id,
+            venue_client_order_id=order.venue_client_order_id,
             venue_order_id=venue_order_id,
             status="WORKING",
             filled_qty=ZERO,
@@ -88,22 +88,22 @@ class NullVenue:
             report = self._report(taken, "FILLED", order.qty, price)
             fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
             taken = msgspec.structs.replace(taken, status="FILLED", filled_qty=order.qty, fills=(fill,))
-        self._orders[order.venue_client_id] = taken
+        self._orders[order.venue_client_order_id] = taken
         return Accepted(venue_order_id)
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Drop an order that rests; a repeated cancel is harmless."""
-        known = self._orders.get(order.venue_client_id)
+        known = self._orders.get(order.venue_client_order_id)
         if known is None:
-            return VenueRefused("UNKNOWN_ORDER")
+            return VenueRejected("UNKNOWN_ORDER")
         if known.status == "FILLED":
-            return VenueRefused("ORDER_FINAL")
+            return VenueRejected("ORDER_FINAL")
         if known.status == "WORKING":
-            self._orders[order.venue_client_id] = msgspec.structs.replace(known, status="CANCELED")
+            self._orders[order.venue_client_order_id] = msgspec.structs.replace(known, status="CANCELED")
             self._report(known, "CANCELED")
         return Accepted(known.venue_order_id)
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order, if it is still remembered."""
         return self._orders.get(client_id)
 
@@ -137,7 +137,7 @@ class NullVenue:
         report = ExecutionReport(
             exec_id=f"{order.venue_order_id}-1",
             venue=self._name,
-            venue_client_id=order.venue_client_id,
+            venue_client_order_id=order.venue_client_order_id,
             venue_order_id=order.venue_order_id,
             status=status,
             last_qty=qty,

@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, Reader, connect
 from switchyard.adapters.postgres.journal import PostgresJournal
-from switchyard.adapters.postgres.keys import PostgresLedger
+from switchyard.adapters.postgres.keys import PostgresKeyStore
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.news import News
 from switchyard.adapters.postgres.queries import PostgresQueries
-from switchyard.domain.errors import StartRefused
+from switchyard.domain.errors import CannotStart
 
 
 class PostgresDatabase:
@@ -25,7 +25,7 @@ class PostgresDatabase:
         self.queries = PostgresQueries(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.lanes = PostgresLanes(reader)
-        self.ledger = PostgresLedger(reader)
+        self.keys = PostgresKeyStore(reader)
 
     @classmethod
     async def open(cls, url: str) -> "PostgresDatabase":
@@ -68,13 +68,13 @@ async def _first_connection(url: str) -> AsyncIterator[Connection]:
         connection = await connect(url)
     except ValueError as error:
         # The URL itself is not repeated: it may hold a password.
-        raise StartRefused(f"the database URL is not one that PostgreSQL understands: {error}") from error
+        raise CannotStart(f"the database URL is not one that PostgreSQL understands: {error}") from error
     except FAILED as error:
-        raise StartRefused(f"the database cannot be reached: {_why(error)}") from error
+        raise CannotStart(f"the database cannot be reached: {_why(error)}") from error
     try:
         yield connection
     except FAILED as error:
-        raise StartRefused(f"the database failed: {_why(error)}") from error
+        raise CannotStart(f"the database failed: {_why(error)}") from error
     finally:
         await connection.close(timeout=CONNECT_SECONDS_MAX)
 

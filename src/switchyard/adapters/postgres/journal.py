@@ -12,11 +12,11 @@ import structlog
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import FAILED, LOST, Connection, Reader, Record, connect
 from switchyard.domain.chain import GENESIS
-from switchyard.domain.changes import Change, Committed, Cursor, Outcome, Refused
-from switchyard.domain.errors import GroupRefused, JournalUnavailable, OutcomeUnknown
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome
+from switchyard.domain.errors import GroupRejected, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import OrderId, VenueClientId
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 # A restart or a failover within this time costs its callers nothing but the wait; most clients wait no longer.
 SETTLE_SECONDS_MAX = 10.0
-# A server that restarts refuses at once: a pause keeps the asking from becoming its load.
+# A server that restarts rejects at once: a pause keeps the asking from becoming its load.
 SETTLE_PAUSE_SECONDS = 0.1
 
 # The database read the group and would not have its values: the same group would fail again, another one may not.
@@ -42,7 +42,7 @@ SELECT {rows.STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING 
 WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, outbox.number
 """
 _BY_ORDER_ID = _STATES.format(column="order_id")
-_BY_CLIENT_ID = _STATES.format(column="venue_client_id")
+_BY_CLIENT_ID = _STATES.format(column="venue_client_order_id")
 
 _POSITIONS = f"""
 SELECT held.* FROM unnest($1::text[], $2::text[]) AS wanted (account_id, symbol) CROSS JOIN LATERAL (
@@ -61,7 +61,7 @@ FROM (SELECT string_agg(line, '' ORDER BY seq) AS text, count(*) AS count FROM p
     (SELECT epoch, seq, hash FROM page ORDER BY seq DESC LIMIT 1) AS last
 """
 
-_taken = msgspec.json.Decoder(dict[int, LedgerEntry])
+_taken = msgspec.json.Decoder(dict[int, KeyEntry])
 
 
 class PostgresJournal:
@@ -79,10 +79,12 @@ class PostgresJournal:
         found = rows.states(await self._reader.rows(_BY_ORDER_ID, order_ids))
         return {state.order.order_id: state for state in found}
 
-    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+    async def load_by_client_order_id(
+        self, ids: Sequence[VenueClientOrderId]
+    ) -> Mapping[VenueClientOrderId, OrderState]:
         """The same, found by the ids that a venue knows."""
         found = rows.states(await self._reader.rows(_BY_CLIENT_ID, ids))
-        return {state.order.venue_client_id: state for state in found}
+        return {state.order.venue_client_order_id: state for state in found}
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
         """Of the named positions those that ever had a fill."""
@@ -177,11 +179,11 @@ class PostgresJournal:
         try:
             return await connection.fetchrow(_APPEND, *arguments)
         except _BAD_DATA as error:
-            raise GroupRefused(f"the database refused the group: {error}") from error
+            raise GroupRejected(f"the database rejected the group: {error}") from error
         except LOST:
             raise
         except asyncpg.PostgresError as error:
-            raise JournalUnavailable(f"the database refused the group: {error}") from error
+            raise JournalUnavailable(f"the database rejected the group: {error}") from error
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -204,7 +206,7 @@ def _events(changes: Sequence[Change]) -> list[list[Any]]:
 def _rows(changes: Sequence[Change]) -> list[Any]:
     """For each table the numbers of the changes and the rows, in the order of `append_group`."""
     arguments: list[Any] = []
-    for table in ("orders", "ledger", "outbox", "executions", "cursors"):
+    for table in ("orders", "keys", "outbox", "executions", "cursors"):
         numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, table)]
         arguments += [[number for number, _ in numbered], rows.as_json([row for _, row in numbered])]
     moves = [(number, *move) for number, change in enumerate(changes) for move in change.position_moves()]
@@ -214,13 +216,13 @@ def _rows(changes: Sequence[Change]) -> list[Any]:
 
 
 def _outcomes(changes: Sequence[Change], answer: Record) -> list[Outcome]:
-    refused = set(answer["refused"])
+    conflicts = set(answer["conflicts"])
     taken = _taken.decode(answer["taken"]) if answer["taken"] else {}
     next_seq = answer["seq_before"] + 1
     outcomes: list[Outcome] = []
     for number, change in enumerate(changes):
-        if number in refused:
-            outcomes.append(Refused(taken.get(number)))
+        if number in conflicts:
+            outcomes.append(Conflict(taken.get(number)))
             continue
         outcomes.append(Committed(next_seq if change.events else 0))
         next_seq += len(change.events)

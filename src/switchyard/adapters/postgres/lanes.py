@@ -6,7 +6,7 @@ from datetime import timedelta
 from switchyard.adapters.postgres.connection import Reader
 from switchyard.adapters.postgres.liveness import lock_key
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.queries import LaneShare
+from switchyard.ports.lanes import LaneShare
 
 # A worker that is silent for so long is paused, or cut off: the others take its lanes, though it may still live.
 PATIENCE = timedelta(seconds=10)

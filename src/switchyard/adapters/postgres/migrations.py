@@ -34,7 +34,7 @@ async def upgrade(connection: Connection) -> int:
 
 
 async def check(connection: Connection) -> None:
-    """Refuse a database whose schema this version was not written for."""
+    """Reject a database whose schema this version was not written for."""
     check_version(await version(connection), len(schema_files(__package__)))
 
 

@@ -51,7 +51,7 @@ _WITH_STATES = f"""
 WITH found AS ({{found}})
 SELECT
     found.kind, found.number,
-    EXISTS (SELECT FROM executions WHERE stray_client_id = orders.venue_client_id) AS reported_before,
+    EXISTS (SELECT FROM executions WHERE stray_client_order_id = orders.venue_client_order_id) AS reported_before,
     {rows.STATE_COLUMNS}
 FROM found JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
 ORDER BY found.created_at, found.order_id, found.kind DESC, found.number, outbox.kind DESC, outbox.number

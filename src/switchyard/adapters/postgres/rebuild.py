@@ -9,7 +9,7 @@ import msgspec
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Connection, connect
 from switchyard.domain.changes import Execution
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -17,7 +17,7 @@ from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent
 
 PAGE = 1_000
-_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "positions", "executions", "reader_cursors")
+_TABLES = ("events", "orders", "idempotency_keys", "outbox_orders", "positions", "executions", "reader_cursors")
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT FROM {table})" for table in _TABLES)
 _EVENT_COLUMNS = ("shard", "seq", "epoch", "at", "type", "account_id", "order_id", "text", "hash")
 _SET_HEAD = """
@@ -62,14 +62,14 @@ class PostgresRebuild:
         self,
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
-        ledger: Collection[LedgerEntry],
+        keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
         """Take the rows that the events have made."""
         await self._copy("orders", Order, orders)
         await self._copy("outbox_orders", OutboxRow, outbox)
-        await self._copy("idempo_ledger", LedgerEntry, ledger)
+        await self._copy("idempotency_keys", KeyEntry, keys)
         await self._copy("positions", Position, positions)
         await self._copy("executions", Execution, executions)
 

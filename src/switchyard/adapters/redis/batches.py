@@ -10,7 +10,7 @@ import structlog
 log = structlog.get_logger()
 
 Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+Reply = TypeVar("Reply")
 
 # Large enough that a round trip costs each little, small enough that the answers come within the time for one.
 BATCH_MAX = 64
@@ -18,12 +18,12 @@ BATCH_MAX = 64
 WAITING_MAX = 4_096
 
 
-class Batches(Generic[Question, Answer]):
+class Batches(Generic[Question, Reply]):
     """One batch is under way at a time; what arrives meanwhile is the next one."""
 
     def __init__(
         self,
-        ask_all: Callable[[Sequence[Question]], Awaitable[Sequence[Answer]]],
+        ask_all: Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]],
         *,
         batch_max: int = BATCH_MAX,
         waiting_max: int = WAITING_MAX,
@@ -31,15 +31,15 @@ class Batches(Generic[Question, Answer]):
         self._ask_all = ask_all
         self._batch_max = batch_max
         self._waiting_max = waiting_max
-        self._waiting: deque[tuple[Question, asyncio.Future[Answer | None]]] = deque()
-        self._under_way: list[tuple[Question, asyncio.Future[Answer | None]]] = []
+        self._waiting: deque[tuple[Question, asyncio.Future[Reply | None]]] = deque()
+        self._under_way: list[tuple[Question, asyncio.Future[Reply | None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Question) -> Answer | None:
+    async def ask(self, question: Question) -> Reply | None:
         """The answer, or none where too many are waiting."""
         if len(self._waiting) >= self._waiting_max:
             return None
-        answer: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((question, answer))
         if self._task is None:
             # A task of its own: a caller that is cancelled must not take the others' answers along.

@@ -14,7 +14,7 @@ from switchyard.ports.clock import Clock
 log = structlog.get_logger()
 
 CONNECT_SECONDS = 0.05
-# A lookup must stay cheaper than what it saves: the ledger answers within some milliseconds.
+# A lookup must stay cheaper than what it saves: the key store answers within some milliseconds.
 READ_SECONDS = 0.005
 # Nobody waits for a write, so it may take longer.
 WRITE_SECONDS = 0.1
@@ -93,7 +93,7 @@ class RedisLink:
         self._connection: AbstractConnection | None = None
 
     async def ask(self, commands: Sequence[Command], *, seconds: float | None = None) -> list[Any]:
-        """One reply for each command, a `ResponseError` among them where the server refused; raises RedisAway."""
+        """One reply for each command, a `ResponseError` among them where the server rejected; raises RedisAway."""
         async with self._turn:
             if not self._host.breaker.allows():
                 raise RedisAway(was_asked=False)

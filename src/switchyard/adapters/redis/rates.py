@@ -46,5 +46,5 @@ class RedisRate:
             replies = await self._link.ask(commands)
         except RedisAway:
             return [None] * len(clients)
-        # Anything but a number is a refusal of the server's.
+        # Anything but a number is a rejection of the server's.
         return [reply if isinstance(reply, int) else None for reply in replies]

@@ -11,7 +11,7 @@ import apsw
 from switchyard.adapters.schema_files import check_version, programs, schema_files
 from switchyard.adapters.sqlite.connections import Connections, connect, hold_alone
 from switchyard.adapters.sqlite.journal import SqliteJournal
-from switchyard.adapters.sqlite.keys import SqliteLedger
+from switchyard.adapters.sqlite.keys import SqliteKeyStore
 from switchyard.adapters.sqlite.queries import SqliteLanes, SqliteLiveness, SqliteQueries
 
 
@@ -24,7 +24,7 @@ class SqliteDatabase:
         self.queries = SqliteQueries(connections)
         self.liveness = SqliteLiveness()
         self.lanes = SqliteLanes()
-        self.ledger = SqliteLedger(connections, self.journal)
+        self.keys = SqliteKeyStore(connections, self.journal)
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteDatabase":

@@ -6,39 +6,39 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.statements import (
-    LEDGER_BY_KEY,
+    KEY_ENTRIES,
     ORDER_VERSIONS,
     OUTBOX_VERSIONS,
     POSITION_VERSIONS,
     SEEN_EXECUTIONS,
 )
-from switchyard.domain.changes import Change, Refused
+from switchyard.domain.changes import Change, Conflict
 
 
-def refusals(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Refused]:
+def conflicts_of(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Conflict]:
     """Changes that expect what is not there, by number.
 
     New orders and messages are looked up only when `thorough`: their ids are fresh, so that looking would be wasted
     work, and a unique index catches the one that is not.
     """
-    refused: dict[int, Refused] = {}
+    conflicts: dict[int, Conflict] = {}
     for number in _stale_orders(connection, changes, thorough):
-        refused[number] = Refused()
+        conflicts[number] = Conflict()
     for number in _stale_outbox(connection, changes, thorough):
-        refused[number] = Refused()
+        conflicts[number] = Conflict()
     for number in _stale_positions(connection, changes):
-        refused[number] = Refused()
+        conflicts[number] = Conflict()
     for number in _seen_executions(connection, changes):
-        refused[number] = Refused()
-    refused.update(_taken_keys(connection, changes))
-    return refused
+        conflicts[number] = Conflict()
+    conflicts.update(_taken_keys(connection, changes))
+    return conflicts
 
 
 def _stale_orders(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
     checked = [(n, row) for n, change in enumerate(changes) for row in change.orders if thorough or row.version > 1]
     if not checked:
         return []
-    keys = [(row.order_id, row.venue_client_id if row.version == 1 else None) for _, row in checked]
+    keys = [(row.order_id, row.venue_client_order_id if row.version == 1 else None) for _, row in checked]
     found = dict(connection.execute(ORDER_VERSIONS, (rows.text_array(keys),)))
     return [number for number, row in checked if found.get(row.order_id, 0) != row.version - 1]
 
@@ -70,16 +70,16 @@ def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> 
     return [number for number, row in checked if (row.venue, row.exec_id) in seen]
 
 
-def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Refused]:
-    checked = [(n, entry) for n, change in enumerate(changes) for entry in change.ledger]
+def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Conflict]:
+    checked = [(n, entry) for n, change in enumerate(changes) for entry in change.keys]
     if not checked:
         return {}
     keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]
-    taken = map(rows.ledger_entry, connection.execute(LEDGER_BY_KEY, (rows.text_array(keys),)))
+    taken = map(rows.key_entry, connection.execute(KEY_ENTRIES, (rows.text_array(keys),)))
     by_key = {(entry.account_id, entry.operation, entry.idempotency_key): entry for entry in taken}
-    refused = {}
+    conflicts = {}
     for (number, entry), key in zip(checked, keys, strict=True):
         earlier = by_key.get(key)
         if entry.version != (1 if earlier is None else earlier.version + 1):
-            refused[number] = Refused(earlier)
-    return refused
+            conflicts[number] = Conflict(earlier)
+    return conflicts

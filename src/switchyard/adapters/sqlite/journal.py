@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.adapters.sqlite.expectations import refusals
+from switchyard.adapters.sqlite.expectations import conflicts_of
 from switchyard.adapters.sqlite.statements import (
     APPEND,
     LINES,
@@ -21,11 +21,11 @@ from switchyard.adapters.sqlite.statements import (
     SELECT_STATES,
 )
 from switchyard.domain.chain import head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Cursor, Outcome, Refused
-from switchyard.domain.errors import GroupRefused, JournalBroken, JournalUnavailable
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome
+from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import LedgerEntry
-from switchyard.domain.ids import OrderId, VenueClientId
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
@@ -60,7 +60,9 @@ class SqliteJournal:
         found = await self._connections.read(look)
         return {OrderId(key): state for key, state in found.items()}
 
-    async def load_by_client_id(self, ids: Sequence[VenueClientId]) -> Mapping[VenueClientId, OrderState]:
+    async def load_by_client_order_id(
+        self, ids: Sequence[VenueClientOrderId]
+    ) -> Mapping[VenueClientOrderId, OrderState]:
         """The same, found by the ids that a venue knows."""
         wanted = rows.text_array(ids)
 
@@ -72,7 +74,7 @@ class SqliteJournal:
             return rows.states(orders, outbox)
 
         found = await self._connections.read(look)
-        return {state.order.venue_client_id: state for state in found.values()}
+        return {state.order.venue_client_order_id: state for state in found.values()}
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
         """Of the named positions those that ever had a fill."""
@@ -156,8 +158,8 @@ class SqliteJournal:
             raise JournalUnavailable("the journal failed to commit before; the process is ending")
         try:
             return self._write(connection, group_id, changes, now, thorough=False)
-        except GroupRefused:
-            # The group was written before, or a new row is not new: look, and refuse that one alone.
+        except GroupRejected:
+            # The group was written before, or a new row is not new: look, and reject that one alone.
             known = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
             if known is not None:
                 return _outcomes_from(known[0])
@@ -168,12 +170,12 @@ class SqliteJournal:
     ) -> list[Outcome]:
         """Look, then write in one statement: nobody else writes to this file in between."""
         try:
-            refused = refusals(connection, changes, thorough)
+            conflicts = conflicts_of(connection, changes, thorough)
         except apsw.Error as error:
             raise JournalUnavailable(f"the database cannot be read: {error}") from error
-        kept = [change for number, change in enumerate(changes) if number not in refused]
+        kept = [change for number, change in enumerate(changes) if number not in conflicts]
         at = max(now, self._at)
-        head, events, outcomes = self._numbered(changes, refused, stamp(at))
+        head, events, outcomes = self._numbered(changes, conflicts, stamp(at))
         if kept:
             forgets = head.seq // FORGET_EVERY != self._head.seq // FORGET_EVERY
             forget_before = stamp(at - GROUP_MEMORY) if forgets else None
@@ -183,16 +185,16 @@ class SqliteJournal:
         return outcomes
 
     def _numbered(
-        self, changes: Sequence[Change], refused: Mapping[int, Refused], at: str
+        self, changes: Sequence[Change], conflicts: Mapping[int, Conflict], at: str
     ) -> tuple[Head, list[tuple[object, ...]], list[Outcome]]:
         """The events with their numbers and hashes, where they lead, and each change's outcome."""
         epoch, seq, digest = self._head.epoch, self._head.seq, self._head.hash
         events: list[tuple[object, ...]] = []
         outcomes: list[Outcome] = []
         for number, change in enumerate(changes):
-            refusal = refused.get(number)
-            if refusal is not None:
-                outcomes.append(refusal)
+            rejection = conflicts.get(number)
+            if rejection is not None:
+                outcomes.append(rejection)
                 continue
             outcomes.append(Committed(seq + 1 if change.events else 0))
             for event in change.events:
@@ -215,13 +217,13 @@ class SqliteJournal:
 
     @contextmanager
     def _judged(self) -> Iterator[None]:
-        """Tell what a failed write means: refused, not possible now, or the end of this process's writing."""
+        """Tell what a failed write means: conflicts, not possible now, or the end of this process's writing."""
         try:
             yield
         except (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
-            raise GroupRefused(f"the database refused the group: {error}") from error
+            raise GroupRejected(f"the database conflicts the group: {error}") from error
         except (apsw.FullError, apsw.BusyError, apsw.LockedError) as error:
-            raise JournalUnavailable(f"the database refused the group: {error}") from error
+            raise JournalUnavailable(f"the database conflicts the group: {error}") from error
         except apsw.Error as error:
             # After a failed fsync nobody knows what is on the disk; no later success may hide that.
             self._broken = True
@@ -238,7 +240,7 @@ def _by_table(changes: Sequence[Change]) -> list[list[Any]]:
         [row for row in orders if row.version > 1],
         [row for row in outbox if row.version == 1],
         [row for row in outbox if row.version > 1],
-        [row for change in changes for row in change.ledger],
+        [row for change in changes for row in change.keys],
         [row for change in changes for _, row in change.position_moves()],
         [row for change in changes for row in change.executions],
         [row for change in changes for row in change.cursors],
@@ -247,12 +249,12 @@ def _by_table(changes: Sequence[Change]) -> list[list[Any]]:
 
 class _StoredOutcome(msgspec.Struct, array_like=True):
     first_seq: int | None
-    ledger: LedgerEntry | None = None
+    key: KeyEntry | None = None
 
 
 def _outcomes_text(outcomes: Sequence[Outcome]) -> str:
     stored = [
-        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.ledger)
+        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.key)
         for outcome in outcomes
     ]
     return msgspec.json.encode(stored).decode()
@@ -260,4 +262,4 @@ def _outcomes_text(outcomes: Sequence[Outcome]) -> str:
 
 def _outcomes_from(text: str) -> list[Outcome]:
     stored = msgspec.json.decode(text, type=list[_StoredOutcome])
-    return [Refused(one.ledger) if one.first_seq is None else Committed(one.first_seq) for one in stored]
+    return [Conflict(one.key) if one.first_seq is None else Committed(one.first_seq) for one in stored]

@@ -1,4 +1,4 @@
-"""The idempotency ledger on SQLite."""
+"""The idempotency keys on SQLite."""
 
 from datetime import datetime
 from typing import Any
@@ -9,27 +9,27 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.domain.chain import stamp
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
-from switchyard.ports.keys import LedgerKey, Reaped
+from switchyard.ports.keys import KeyId, Reaped
 
 _ENTRY = f"""
-SELECT {rows.LEDGER_COLUMNS} FROM idempo_ledger
+SELECT {rows.KEY_COLUMNS} FROM idempotency_keys
 WHERE account_id = ? AND operation = ? AND idempotency_key = ?
 """
 _BETWEEN = f"""
-SELECT {rows.LEDGER_COLUMNS} FROM idempo_ledger
+SELECT {rows.KEY_COLUMNS} FROM idempotency_keys
 WHERE account_id = ? AND operation = ? AND idempotency_key BETWEEN ? AND ? AND created_at > ? LIMIT ?
 """
 # A walk in the order of the primary key: an index by expiry would cost every order that comes in.
 _PAGE = """
-SELECT account_id, operation, idempotency_key, expires_at < ?, order_id FROM idempo_ledger
+SELECT account_id, operation, idempotency_key, expires_at < ?, order_id FROM idempotency_keys
 WHERE (account_id, operation, idempotency_key) > (?, ?, ?)
 ORDER BY account_id, operation, idempotency_key LIMIT ?
 """
 _REMOVE = """
-DELETE FROM idempo_ledger WHERE (account_id, operation, idempotency_key) IN (
+DELETE FROM idempotency_keys WHERE (account_id, operation, idempotency_key) IN (
     SELECT wanted.value->>0, wanted.value->>1, wanted.value->>2 FROM jsonb_each(?) AS wanted
     WHERE coalesce((SELECT status FROM orders WHERE order_id = wanted.value->>3), 'FILLED')
         IN (SELECT value FROM json_each(?))
@@ -37,29 +37,29 @@ DELETE FROM idempo_ledger WHERE (account_id, operation, idempotency_key) IN (
 """
 
 
-class SqliteLedger:
-    """ports.ledger.Ledger on SQLite."""
+class SqliteKeyStore:
+    """ports.keys.KeyStore on SQLite."""
 
     def __init__(self, connections: Connections, journal: SqliteJournal) -> None:
         self._connections = connections
         self._journal = journal
 
-    async def entry(self, account: AccountId, operation: str, key: str) -> LedgerEntry | None:
+    async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         """What the key stands for, expired or not."""
         row = await self._connections.read(
             lambda connection: connection.execute(_ENTRY, (account, operation, key)).fetchone()
         )
-        return None if row is None else rows.ledger_entry(row)
+        return None if row is None else rows.key_entry(row)
 
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
-    ) -> list[LedgerEntry]:
+    ) -> list[KeyEntry]:
         """Entries made after that moment whose keys lie between the two, both included."""
         values = (account, operation, first, last, stamp(since), limit)
         found = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
-        return [rows.ledger_entry(row) for row in found]
+        return [rows.key_entry(row) for row in found]
 
-    async def reap(self, now: datetime, after: LedgerKey | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
         """Look at the next entries and remove those that have expired and whose order is final."""
 
         def walk(connection: apsw.Connection) -> Reaped:

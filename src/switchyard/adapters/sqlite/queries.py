@@ -18,7 +18,8 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import LANES, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.queries import Due, LaneShare, OrderFilter, OutboxCount
+from switchyard.ports.lanes import LaneShare
+from switchyard.ports.queries import Due, OrderFilter, OutboxCount
 
 _DUE = """
 SELECT order_id, kind, number FROM outbox_orders AS due
@@ -47,7 +48,7 @@ _UNSETTLED = """
 SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
 """
-_STRAYS = "SELECT stray_client_id FROM executions WHERE stray_client_id IN (SELECT value FROM json_each(?))"
+_STRAYS = "SELECT stray_client_order_id FROM executions WHERE stray_client_order_id IN (SELECT value FROM json_each(?))"
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -169,10 +170,10 @@ class SqliteQueries:
                 states = rows.states(
                     connection.execute(SELECT_STATES, (ids,)), connection.execute(SELECT_OUTBOX_OF, (ids,))
                 )
-                client_ids = rows.text_array([state.order.venue_client_id for state in states.values()])
+                client_ids = rows.text_array([state.order.venue_client_order_id for state in states.values()])
                 strays = {client_id for (client_id,) in connection.execute(_STRAYS, (client_ids,))}
             return [
-                Due(state.row(kind, number), state, state.order.venue_client_id in strays)
+                Due(state.row(kind, number), state, state.order.venue_client_order_id in strays)
                 for order_id, kind, number in keys
                 for state in (states[order_id],)
             ]

@@ -14,7 +14,7 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect, hold_alone
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -23,7 +23,7 @@ from switchyard.ports.rebuild import PlacedEvent
 
 # What one statement takes in as JSON: some megabytes at most.
 BATCH = 5_000
-_TABLES = ("events", "orders", "idempo_ledger", "outbox_orders", "positions", "executions", "reader_cursors")
+_TABLES = ("events", "orders", "idempotency_keys", "outbox_orders", "positions", "executions", "reader_cursors")
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for table in _TABLES)
 
 
@@ -53,7 +53,7 @@ class SqliteRebuild:
         self,
         orders: Collection[Order],
         outbox: Collection[OutboxRow],
-        ledger: Collection[LedgerEntry],
+        keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
@@ -61,7 +61,7 @@ class SqliteRebuild:
         for part, made in (
             ("new_orders", orders),
             ("new_outbox", outbox),
-            ("ledger", ledger),
+            ("keys", keys),
             ("positions", positions),
             ("executions", executions),
         ):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.positions import Position
@@ -16,7 +16,7 @@ from switchyard.domain.positions import Position
 # The columns stand in the order of the structs' fields: rows travel as arrays in that order.
 ORDER_COLUMNS = ", ".join(Order.__struct_fields__)
 OUTBOX_COLUMNS = ", ".join(OutboxRow.__struct_fields__)
-LEDGER_COLUMNS = ", ".join(LedgerEntry.__struct_fields__)
+KEY_COLUMNS = ", ".join(KeyEntry.__struct_fields__)
 POSITION_COLUMNS = ", ".join(Position.__struct_fields__)
 EVENT_COLUMNS = "seq, at, type, account_id, order_id, text, hash"
 
@@ -53,18 +53,18 @@ def outbox_row(row: Sequence[Any]) -> OutboxRow:
     return OutboxRow(**values)
 
 
-def ledger_entry(row: Sequence[Any]) -> LedgerEntry:
-    """A ledger entry from its columns."""
-    values = dict(zip(LedgerEntry.__struct_fields__, row, strict=True))
+def key_entry(row: Sequence[Any]) -> KeyEntry:
+    """A key store entry from its columns."""
+    values = dict(zip(KeyEntry.__struct_fields__, row, strict=True))
     for name in ("created_at", "expires_at"):
         values[name] = datetime.fromisoformat(values[name])
-    return LedgerEntry(**values)
+    return KeyEntry(**values)
 
 
 def position(row: Sequence[Any]) -> Position:
     """A position from its columns."""
     values = dict(zip(Position.__struct_fields__, row, strict=True))
-    for name in ("qty", "open_notional", "realised", "trade_result", "peak"):
+    for name in ("qty", "cost_basis", "realised_pnl", "trade_result", "high_water_mark"):
         values[name] = Decimal(values[name])
     values["updated_at"] = datetime.fromisoformat(values["updated_at"])
     return Position(**values)

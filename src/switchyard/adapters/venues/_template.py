@@ -4,10 +4,10 @@
 |---|---|---|
 | `name`, `capabilities` | yes | declare no more than the venue's documents promise: how doubt is settled rests on it |
 | `start`, `close` | where there is something to open | not in the port; `bootstrap` calls them |
-| `submit` | yes | under `order.venue_client_id`, once, within `SEND_LIMIT`: no retry of the library's, no redirect |
-| `cancel` | yes | by `order.venue_client_id`; a repeated cancel is harmless |
+| `submit` | yes | under `order.venue_client_order_id`, once, within `SEND_LIMIT`: no retry of the library's, no redirect |
+| `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel is harmless |
 | `reports` | yes | numbered by the venue; never a number behind a report that could not be read |
-| `find_by_client_id` | unless `lookup="none"` | none only where the venue says so; every fill under its report's id |
+| `find_by_client_order_id` | unless `lookup="none"` | none only where the venue says so; every fill under its report's id |
 | `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep asks for those that differ |
 | `quote` | optional | none unless it is known without asking |
 
@@ -15,7 +15,7 @@ What a capability promises:
 
 | capability | declare it only if |
 |---|---|
-| `dedupe` | a repeated client order id is answered or refused, and never executed, for that long |
+| `dedupe` | a repeated client order id is answered or rejected, and never executed, for that long |
 | `lookup="open"` | an order that the venue may still fill is found; one that has ended may be forgotten |
 | `lookup="all"` | every order ever taken on is found: what is absent is sent again |
 | `acceptance_window` | an order is found, or will never exist, so long after its bytes left |
@@ -29,7 +29,7 @@ What a send came to, and nothing else decides it but whether a byte may have lef
 |---|---|
 | refused connection, failed name lookup, no free connection | `Unsent` |
 | throttled before it was looked at (429) | `Unsent`, with `retry_after` |
-| a refusal that the venue's documents call final | `VenueRefused` |
+| a rejection that the venue's documents call final | `VenueRejected` |
 | an answer that shows this very order | `Accepted`; `already_processed` where it says that it had it before |
 | everything else: time-out, disconnect, 5xx, an answer that cannot be read or is about something else | `Ambiguous` |
 
@@ -41,17 +41,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
     Capabilities,
-    Left,
+    OnDeparture,
     ReportPage,
     SendOutcome,
     Unsent,
     VenueOrder,
     VenueUnavailable,
-    unheard,
+    ignore_departure,
 )
 
 # How long `reports` waits when there are none: without a wait its reader would ask in a circle.
@@ -80,15 +80,15 @@ class TemplateVenue:
     async def close(self) -> None:
         """Give it back; what is under way ends in doubt, never in silence."""
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
-        """Send an order under its `venue_client_id`; calls `left` when the request is on its way."""
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        """Send an order under its `venue_client_order_id`; calls `left` when the request is on its way."""
         return Unsent("NOT_IMPLEMENTED")
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_id`."""
+        """Ask to drop an order, by its `venue_client_order_id`."""
         return Unsent("NOT_IMPLEMENTED")
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
         raise VenueUnavailable(f"{self._name} cannot be asked for an order")
 

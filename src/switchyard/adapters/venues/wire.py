@@ -2,16 +2,16 @@
 
 | request | answer |
 |---|---|
-| `POST /orders`, header `Idempotency-Key` | `OrderAnswer`; 400 or 422 refused, 409 processed before |
-| `GET /orders/{client_order_id}` | `OrderAnswer`; 404 `UNKNOWN_ORDER` |
-| `POST /orders/{client_order_id}/cancel` | `OrderAnswer`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
-| `PATCH /orders/{client_order_id}` | `OrderAnswer`; 404, 409 as above; 400 `QTY_FILLED`: not more than is filled |
+| `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400 or 422 rejected, 409 processed before |
+| `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
+| `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
+| `PATCH /orders/{client_order_id}` | `OrderResponse`; 404, 409 as above; 400 `QTY_FILLED`: not more than is filled |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, a page at a time |
 | `GET /reports?after=N&limit=M` | `Reports`; waits a short while when there are none |
-| `GET /quotes/{symbol}` | `QuoteAnswer` |
+| `GET /quotes/{symbol}` | `QuoteResponse` |
 | `GET /statement?after=N&limit=M` | `Statement` |
 
-Every other answer is an `ErrorAnswer`. Amounts are JSON numbers and exact: they are never read as binary floats.
+Every other answer is an `ErrorResponse`. Amounts are JSON numbers and exact: they are never read as binary floats.
 """
 
 from datetime import datetime
@@ -63,7 +63,7 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     trace_id: Text | None = None
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
-    """The broker refuses the order (400 `REQUEST_EXPIRED`) when it arrives later; only sent where it promises that."""
+    """The broker rejects the order (400 `REQUEST_EXPIRED`) when it arrives later; only sent where it promises that."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +91,7 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
         _check_amounts(self.qty, self.price)
 
 
-class OrderAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
     """An order as the broker has it; a broker may leave out what has a default."""
 
     broker_order_id: Id
@@ -110,19 +110,19 @@ class OrderAnswer(msgspec.Struct, frozen=True, kw_only=True):
         _check_amounts(self.qty, self.filled_qty)
 
 
-class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why the broker did not do it."""
 
     error: Id
     message: Text = ""
-    order: OrderAnswer | None = None
+    order: OrderResponse | None = None
     """With 409: the order that was processed before, where the broker shows it."""
 
 
 class OpenOrders(msgspec.Struct, frozen=True, kw_only=True):
     """A page of the orders that may still be filled, in the order of their acceptance."""
 
-    orders: tuple[OrderAnswer, ...]
+    orders: tuple[OrderResponse, ...]
     next: Id | None = None
     """The cursor of the next page; none on the last."""
 
@@ -153,7 +153,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     """The number of the last report here: `after` of the next question."""
 
 
-class QuoteAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The market right now."""
 
     symbol: Id

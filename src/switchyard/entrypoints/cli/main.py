@@ -4,13 +4,13 @@ import sys
 
 import typer
 
-from switchyard.domain.errors import OutcomeUnknown, RequestError, StartRefused, SwitchyardError, Unavailable
+from switchyard.domain.errors import CannotStart, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
 from switchyard.entrypoints.cli import journal, outbox, processes, reference, simulator, trading, watch
 
-REFUSED = 1  # the server said no, or knows of no such thing
+REJECTED = 1  # the server said no, or knows of no such thing
 USAGE = 2  # the command line itself is wrong; typer's own code for it
 NOT_REACHABLE = 3  # no answer, or none that is a yes or a no
-START_REFUSED = 4  # a setting is wrong, or the process must not run like this
+START_REJECTED = 4  # a setting is wrong, or the process must not run like this
 INTERRUPTED = 130  # Ctrl-C, as shells number it
 
 app = typer.Typer(
@@ -42,16 +42,16 @@ def run() -> None:
 
 def exit_code(error: SwitchyardError) -> int:
     """What the shell is told of an expected error."""
-    if isinstance(error, StartRefused):
-        return START_REFUSED
+    if isinstance(error, CannotStart):
+        return START_REJECTED
     if isinstance(error, RequestError):  # found here, before anything was sent
         return USAGE
     from switchyard.client.errors import ApiError, ClientError
 
     if isinstance(error, ApiError) and error.status < 500 and not error.in_doubt:
-        return REFUSED
-    # A server that cannot answer has not refused: the order may have been taken, or be welcome later.
-    return NOT_REACHABLE if isinstance(error, ClientError | Unavailable | OutcomeUnknown) else REFUSED
+        return REJECTED
+    # A server that cannot answer has not rejected: the order may have been taken, or be welcome later.
+    return NOT_REACHABLE if isinstance(error, ClientError | Unavailable | OutcomeUnknown) else REJECTED
 
 
 def failure_line(error: SwitchyardError) -> str:

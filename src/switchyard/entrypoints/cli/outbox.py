@@ -13,7 +13,7 @@ from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
     from switchyard.domain.outbox import OutboxRow
-    from switchyard.ports.queries import OutboxListing
+    from switchyard.ports.outbox_listing import OutboxListing
 
 PAGE = 200
 
@@ -48,7 +48,9 @@ def list_rows(
         table.add_column(name, no_wrap=name == "Id")
     for row in rows:
         since = f"{row.updated_at:%m-%d %H:%M:%S}"
-        table.add_row(outbox_id(row), row.venue, row.venue_client_id, str(row.attempt), since, row.last_error or "")
+        table.add_row(
+            outbox_id(row), row.venue, row.venue_client_order_id, str(row.attempt), since, row.last_error or ""
+        )
     console().print(table)
 
 

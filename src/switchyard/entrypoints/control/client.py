@@ -11,7 +11,7 @@ from switchyard.domain.events import encode
 from switchyard.domain.orders import OrderSnapshot, snapshot
 from switchyard.entrypoints.control.messages import (
     ANSWER_BYTES_MAX,
-    Answer,
+    ControlReply,
     Declined,
     ResolveDoubt,
     address_of,
@@ -62,13 +62,13 @@ async def _ask(path: Path, request: ResolveDoubt, running: AlreadyRunning) -> Or
     return answer.order
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ResolveDoubt) -> Answer:
+async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ResolveDoubt) -> ControlReply:
     try:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             writer.write(encode(request) + b"\n")
             await writer.drain()
             line = await reader.readuntil(b"\n")
-        answer: Answer = msgspec.json.decode(line, type=Answer)
+        answer: ControlReply = msgspec.json.decode(line, type=ControlReply)
     except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, msgspec.DecodeError):
         raise OutcomeUnknown(
             "the server has not answered: the decision may or may not be recorded; see `switchyard outbox list`"

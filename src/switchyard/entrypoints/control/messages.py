@@ -68,7 +68,7 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
         return kinds[self.why](self.message)
 
 
-Answer: TypeAlias = Decided | Declined
+ControlReply: TypeAlias = Decided | Declined
 
 
 def socket_path(settings: Settings) -> Path:

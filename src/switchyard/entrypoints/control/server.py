@@ -17,7 +17,7 @@ from switchyard.domain.events import Verdict, encode
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,
-    Answer,
+    ControlReply,
     Decided,
     Declined,
     ResolveDoubt,
@@ -101,7 +101,7 @@ class ControlServer:
             self._serving.discard(task)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
+    async def _answer(self, reader: asyncio.StreamReader) -> ControlReply:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             try:
                 line = await reader.readuntil(b"\n")

@@ -25,7 +25,7 @@ from switchyard.domain.orders import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, status_of
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
-from switchyard.flow.intake.do_orders import DoAnswer, DoDesk
+from switchyard.flow.intake.do_orders import DoDesk, DoOrderResult
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
 from switchyard.telemetry.metrics import Metrics
@@ -75,13 +75,13 @@ class DoOrders:
             response = _shown(answer)
             status, reason = answer.result_status, answer.reason_code
         except SwitchyardError as error:
-            response, problem = _refusal(error)
+            response, problem = _rejection(error)
             status, reason = problem.error, problem.reason_code
         except ClientGone:
             return Response(status_code=400)  # nobody reads it
         except Exception:
             log.exception("a request failed in an unexpected way")
-            response, problem = _refusal(None)
+            response, problem = _rejection(None)
             status, reason = problem.error, problem.reason_code
         self._metrics.do_requests.labels(status).inc()
         log.info(
@@ -94,7 +94,7 @@ class DoOrders:
         )
         return response
 
-    async def _place(self, request: Request, told: "_Told") -> DoAnswer:
+    async def _place(self, request: Request, told: "_Told") -> DoOrderResult:
         account, client = self._caller(request)
         wait = await self._rate.take(client)
         if wait is not None:
@@ -133,14 +133,14 @@ def _loggable(trace_id: object) -> str | None:
     return None
 
 
-def _shown(answer: DoAnswer) -> Response:
+def _shown(answer: DoOrderResult) -> Response:
     headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
     if answer.http_status == 503:
         headers["Retry-After"] = str(RETRY_SECONDS)
     return Response(answer.body, answer.http_status, headers, "application/json")
 
 
-def _refusal(error: SwitchyardError | None) -> tuple[Response, DoError]:
+def _rejection(error: SwitchyardError | None) -> tuple[Response, DoError]:
     headers = {}
     if isinstance(error, RequestError):
         status = status_of(error)

@@ -60,7 +60,7 @@ class ErrorBody(msgspec.Struct, omit_defaults=True):
     field: str | None = None
 
 
-class Answer(NamedTuple):
+class WireResponse(NamedTuple):
     """A whole response."""
 
     status: int
@@ -73,18 +73,18 @@ class Answer(NamedTuple):
         return b"HTTP/1.1 %b\r\n%b\r\n%b" % (_STATUS_LINES[self.status], head, self.body)
 
 
-def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> Answer:
+def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> WireResponse:
     """A JSON response."""
     content = encode(body)
-    return Answer(status, [JSON, (b"content-length", b"%d" % len(content)), *headers], content)
+    return WireResponse(status, [JSON, (b"content-length", b"%d" % len(content)), *headers], content)
 
 
 def status_of(error: RequestError) -> int:
-    """The HTTP status of a refusal, whatever form its body has."""
+    """The HTTP status of a rejection, whatever form its body has."""
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
 
 
-def error_answer(error: SwitchyardError) -> Answer:
+def error_answer(error: SwitchyardError) -> WireResponse:
     """What the client is told; never more of a missing order than of a foreign one."""
     if isinstance(error, RequestError):
         status = status_of(error)
@@ -102,7 +102,7 @@ def error_answer(error: SwitchyardError) -> Answer:
     return answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))
 
 
-def response(given: Answer) -> Response:
+def response(given: WireResponse) -> Response:
     """The answer as Starlette sends it."""
     made = Response(given.body, given.status)
     made.raw_headers = given.headers
@@ -110,7 +110,7 @@ def response(given: Answer) -> Response:
 
 
 async def on_http_error(_request: Request, error: Exception) -> Response:
-    """What Starlette itself refuses: a path that does not exist, a method that a route does not know."""
+    """What Starlette itself rejects: a path that does not exist, a method that a route does not know."""
     assert isinstance(error, HTTPException)
     reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
     status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"

@@ -22,15 +22,15 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
 from switchyard.entrypoints.http.do_order import DoOrders
-from switchyard.entrypoints.http.errors import Answer, ErrorBody, answer, error_answer, on_http_error, response
+from switchyard.entrypoints.http.errors import ErrorBody, WireResponse, answer, error_answer, on_http_error, response
 from switchyard.entrypoints.http.monitoring import Monitoring
 from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
 from switchyard.entrypoints.http.streams import InvalidHeader, StreamEndpoint
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
 from switchyard.entrypoints.http.transport.protocol import ANSWER
-from switchyard.flow.gauges import Observer
-from switchyard.flow.intake.derived import DerivedAnswer
+from switchyard.flow.gauges import Gauges
+from switchyard.flow.intake.derived import DerivedResult
 from switchyard.ports.queries import OrderFilter, Queries
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
@@ -59,7 +59,7 @@ class Gateway:
         streams: StreamEndpoint,
         tokens: TokenVerifier,
         metrics: Metrics,
-        observer: Observer,
+        observer: Gauges,
         metrics_token: str | None,
     ) -> None:
         self._desk = desks.orders
@@ -95,7 +95,7 @@ class Gateway:
         try:
             given = await self._place(scope, receive)
         except SwitchyardError as error:
-            given = self._refuse(error)
+            given = self._reject(error)
         except ClientGone:
             return
         except Exception:
@@ -106,7 +106,7 @@ class Gateway:
             await send({"type": "http.response.start", "status": given.status, "headers": given.headers})
             await send({"type": "http.response.body", "body": given.body})
 
-    async def _place(self, scope: Scope, receive: Receive) -> Answer:
+    async def _place(self, scope: Scope, receive: Receive) -> WireResponse:
         authorization = key = None
         derives: bool | None = None
         for name, value in scope["headers"]:
@@ -134,7 +134,7 @@ class Gateway:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         if placed.replayed:
             headers.append(_REPLAYED)
-        return Answer(202, headers, content)
+        return WireResponse(202, headers, content)
 
     async def _list_orders(self, request: Request) -> Response:
         account = self._account(request)
@@ -221,13 +221,13 @@ class Gateway:
             raise NotFound
         return order
 
-    def _refuse(self, error: SwitchyardError) -> Answer:
-        self._metrics.refused.labels(getattr(error, "reason", "INTERNAL_ERROR")).inc()
+    def _reject(self, error: SwitchyardError) -> WireResponse:
+        self._metrics.rejected.labels(getattr(error, "reason", "INTERNAL_ERROR")).inc()
         return error_answer(error)
 
     async def _on_error(self, _request: Request, error: Exception) -> Response:
         assert isinstance(error, SwitchyardError)
-        return response(self._refuse(error))
+        return response(self._reject(error))
 
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
@@ -263,7 +263,7 @@ def _is_true(value: bytes) -> bool:
     return value.lower() == b"true"
 
 
-def _derived_answer(given: DerivedAnswer) -> Answer:
+def _derived_answer(given: DerivedResult) -> WireResponse:
     """A new order is acknowledged as ever; a duplicate is told which request it repeats."""
     if given.status == "placed":
         return answer(202, {"orderId": given.order_id, "status": "ACCEPTED", "requestId": given.request_id})

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import answer, error_answer, on_http_error, response
-from switchyard.flow.gauges import Observer
+from switchyard.flow.gauges import Gauges
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -23,7 +23,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Monitoring:
     """The two routes, the same in a gateway and in a worker."""
 
-    def __init__(self, *, metrics: Metrics, observer: Observer, metrics_token: str | None) -> None:
+    def __init__(self, *, metrics: Metrics, observer: Gauges, metrics_token: str | None) -> None:
         self._metrics = metrics
         self._observer = observer
         self._metrics_token = metrics_token

@@ -1,4 +1,4 @@
-"""Query parameters: typed, or refused by name."""
+"""Query parameters: typed, or rejected by name."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -12,7 +12,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def only(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Refuse a parameter that nobody reads or that says nothing: a misspelt filter must not pass for none."""
+    """Reject a parameter that nobody reads or that says nothing: a misspelt filter must not pass for none."""
     for name, value in query.items():
         if name not in known:
             raise InvalidField(name, "unknown parameter")

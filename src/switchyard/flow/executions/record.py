@@ -8,7 +8,7 @@ import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, merged
-from switchyard.domain.ids import VenueClientId
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
@@ -44,7 +44,7 @@ class Recorder:
         self._clock = clock
         self._metrics = metrics
         self._position: int | None = None
-        self.behind: dict[VenueClientId, Decimal] = {}
+        self.behind: dict[VenueClientOrderId, Decimal] = {}
         """Orders of which the venue reported a higher filled total than we have, with that total."""
         self.fell_behind = Wake()
 
@@ -74,10 +74,10 @@ class Recorder:
         states = await self._states(reports)
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
         named = [self._with_unique_id(report, states) for report in reports]
-        strays = [report for report in named if report.venue_client_id not in states]
+        strays = [report for report in named if report.venue_client_order_id not in states]
         for report in named:
-            if report.venue_client_id in states:
-                order = states[report.venue_client_id].order
+            if report.venue_client_order_id in states:
+                order = states[report.venue_client_order_id].order
                 by_position.setdefault((order.account_id, order.symbol), []).append(report)
         positions = await self._journal.load_positions(list(by_position))
         applied = await asyncio.gather(
@@ -99,18 +99,22 @@ class Recorder:
     def _cursor_name(self) -> str:
         return f"venue:{self._venue.name}"
 
-    async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientId, OrderState]:
-        return dict(await self._journal.load_by_client_id(list({report.venue_client_id for report in reports})))
+    async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
+        return dict(
+            await self._journal.load_by_client_order_id(list({report.venue_client_order_id for report in reports}))
+        )
 
-    def _with_unique_id(self, report: ExecutionReport, states: Mapping[VenueClientId, OrderState]) -> ExecutionReport:
-        state = states.get(report.venue_client_id)
+    def _with_unique_id(
+        self, report: ExecutionReport, states: Mapping[VenueClientOrderId, OrderState]
+    ) -> ExecutionReport:
+        state = states.get(report.venue_client_order_id)
         scope = self._venue.capabilities.execution_ids
         return with_unique_id(report, scope, None if state is None else state.order.symbol)
 
     async def _apply(
         self,
         reports: Sequence[ExecutionReport],
-        states: dict[VenueClientId, OrderState],
+        states: dict[VenueClientOrderId, OrderState],
         key: PositionKey,
         position: Position | None,
     ) -> int:
@@ -119,23 +123,23 @@ class Recorder:
         The position is a row that all of them write: a change for each would wait for the commit of the one before.
         """
         waiting = self._news(reports, states)
-        at_once_max, refusals, applied_count = len(waiting), 0, 0
+        at_once_max, rejections, applied_count = len(waiting), 0, 0
         while waiting:
             batch = _together(waiting[:at_once_max])
             changes = self._decide(batch, states, position)
             change = merged(changes)
             if isinstance(await self._commit(change), Committed):
                 for report, applied in zip(batch, changes, strict=True):
-                    states[report.venue_client_id] = after(states[report.venue_client_id], applied)
+                    states[report.venue_client_order_id] = after(states[report.venue_client_order_id], applied)
                     self._note_applied(applied, report)
                 position = change.positions[-1] if change.positions else position
                 applied_count += len(batch)
-                waiting, refusals = self._news(waiting[len(batch) :], states), 0
+                waiting, rejections = self._news(waiting[len(batch) :], states), 0
                 continue
-            refusals += 1
-            if refusals == DECISIONS_MAX:
+            rejections += 1
+            if rejections == DECISIONS_MAX:
                 raise Contention(f"report {batch[0].exec_id} could not be written in {DECISIONS_MAX} tries")
-            if refusals > 1:
+            if rejections > 1:
                 # Any one of the rows may have moved on; the fewer there are, the less likely it is to happen again.
                 at_once_max = max(len(batch) // 2, 1)
             waiting, states, positions = await asyncio.gather(
@@ -146,22 +150,22 @@ class Recorder:
         return applied_count
 
     def _news(
-        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientId, OrderState]
+        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
         """The reports without those of an end that is known already: a lookup may have told of it first."""
-        news = [report for report in reports if not _is_known_end(report, states[report.venue_client_id].order)]
+        news = [report for report in reports if not _is_known_end(report, states[report.venue_client_order_id].order)]
         self._metrics.reports.labels("duplicate").inc(len(reports) - len(news))
         return news
 
     def _decide(
         self,
         reports: Sequence[ExecutionReport],
-        states: Mapping[VenueClientId, OrderState],
+        states: Mapping[VenueClientOrderId, OrderState],
         position: Position | None,
     ) -> list[Change]:
         changes = []
         for report in reports:
-            change = decisions.apply_report(states[report.venue_client_id], position, report, self._clock.now())
+            change = decisions.apply_report(states[report.venue_client_order_id], position, report, self._clock.now())
             position = change.positions[0] if change.positions else position
             changes.append(change)
         return changes
@@ -190,7 +194,7 @@ class Recorder:
 
     def _compare_totals(self, order: Order, report: ExecutionReport) -> None:
         """Note an order that is filled further than we have heard; a report that was overtaken ends that again."""
-        client_id = order.venue_client_id
+        client_id = order.venue_client_order_id
         told_qty = max(report.filled_qty_total, self.behind.get(client_id, ZERO))
         if order.filled_qty >= told_qty:
             self.behind.pop(client_id, None)
@@ -207,7 +211,7 @@ def _together(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
     """The first of the reports, as many as fit in one change: it writes an order and an execution once."""
     seen: set[str] = set()
     for number, report in enumerate(reports):
-        if seen & {report.venue_client_id, report.exec_id}:
+        if seen & {report.venue_client_order_id, report.exec_id}:
             return reports[:number]
-        seen |= {report.venue_client_id, report.exec_id}
+        seen |= {report.venue_client_order_id, report.exec_id}
     return reports

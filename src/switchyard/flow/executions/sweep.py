@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import structlog
 
-from switchyard.domain.ids import VenueClientId
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
@@ -61,9 +61,9 @@ class Sweeper:
         self._metrics = metrics
         self._interval_seconds = interval.total_seconds()
         self._questions = asyncio.Semaphore(QUESTIONS_MAX)
-        self._asked: dict[VenueClientId, Decimal] = {}
-        self._absences: dict[VenueClientId, int] = {}
-        self._gaps: dict[VenueClientId, tuple[Decimal, Decimal]] = {}
+        self._asked: dict[VenueClientOrderId, Decimal] = {}
+        self._absences: dict[VenueClientOrderId, int] = {}
+        self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
 
     async def run(self) -> None:
         """Sweep for as long as the process lives; an order that a report shows to be behind is asked for at once."""
@@ -83,7 +83,7 @@ class Sweeper:
         if not page:
             return 0
         try:
-            shown = {order.venue_client_id: order for order in await self._venue.open_orders()}
+            shown = {order.venue_client_order_id: order for order in await self._venue.open_orders()}
         except VenueUnavailable as error:
             log.warning("a venue cannot be swept", venue=self._venue.name, error=str(error))
             return 0
@@ -91,9 +91,9 @@ class Sweeper:
         missing = 0
         while page:
             missing += await self._ask_all(
-                order.venue_client_id
+                order.venue_client_order_id
                 for order in page
-                if order.updated_at <= untouched_since and _differs(order, shown.get(order.venue_client_id))
+                if order.updated_at <= untouched_since and _differs(order, shown.get(order.venue_client_order_id))
             )
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
         return missing
@@ -108,15 +108,15 @@ class Sweeper:
         self._asked = behind
         return await self._ask_all(news)
 
-    async def _ask_all(self, client_ids: Iterable[VenueClientId]) -> int:
+    async def _ask_all(self, client_ids: Iterable[VenueClientOrderId]) -> int:
         return sum(await asyncio.gather(*(self._ask(client_id) for client_id in client_ids)))
 
-    async def _ask(self, client_id: VenueClientId) -> int:
+    async def _ask(self, client_id: VenueClientOrderId) -> int:
         async with self._questions:
             # Ours first: a venue's total never falls, so one that is then below ours is no matter of timing.
             state = await self._state(client_id)
             try:
-                found = await self._venue.find_by_client_id(client_id)
+                found = await self._venue.find_by_client_order_id(client_id)
             except VenueUnavailable:
                 return 0  # the next sweep asks again
             if found is None:
@@ -135,10 +135,10 @@ class Sweeper:
             self._note_gap(ours, found)
             return 0
         applied = await self._apply(ours, fills)
-        newest = (await self._state(ours.venue_client_id)).order
-        told_qty = self._recorder.behind.get(ours.venue_client_id, ZERO)
+        newest = (await self._state(ours.venue_client_order_id)).order
+        told_qty = self._recorder.behind.get(ours.venue_client_order_id, ZERO)
         if newest.filled_qty >= told_qty:
-            self._recorder.behind.pop(ours.venue_client_id, None)
+            self._recorder.behind.pop(ours.venue_client_order_id, None)
         if newest.filled_qty < max(found.filled_qty, told_qty):
             self._note_gap(newest, found)
         elif not is_final(newest.status):
@@ -151,8 +151,8 @@ class Sweeper:
                     pass
         return applied
 
-    async def _state(self, client_id: VenueClientId) -> OrderState:
-        return (await self._journal.load_by_client_id([client_id]))[client_id]
+    async def _state(self, client_id: VenueClientOrderId) -> OrderState:
+        return (await self._journal.load_by_client_order_id([client_id]))[client_id]
 
     async def _apply(self, order: Order, reports: list[ExecutionReport]) -> int:
         applied = await self._recorder.apply(reports) if reports else 0
@@ -165,18 +165,18 @@ class Sweeper:
         order = state.order
         if order.venue_order_id is None and state.row("new", 1).status != "sent":
             return  # a cancel was asked for while the order itself is still on its way
-        times = self._absences.get(order.venue_client_id, 0) + 1
-        _remember(self._absences, order.venue_client_id, times)
+        times = self._absences.get(order.venue_client_order_id, 0) + 1
+        _remember(self._absences, order.venue_client_order_id, times)
         if times == ABSENCES_MIN:
-            self._recorder.behind.pop(order.venue_client_id, None)
+            self._recorder.behind.pop(order.venue_client_order_id, None)
             self._metrics.orders_missing.inc()
             log.error("a venue does not know an order any more", venue=order.venue, order_id=order.order_id)
 
     def _note_gap(self, order: Order, found: VenueOrder) -> None:
         totals = (order.filled_qty, found.filled_qty)
-        if self._gaps.get(order.venue_client_id) == totals:
+        if self._gaps.get(order.venue_client_order_id) == totals:
             return
-        _remember(self._gaps, order.venue_client_id, totals)
+        _remember(self._gaps, order.venue_client_order_id, totals)
         self._metrics.quantity_gaps.inc()
         log.error(
             "a venue's quantity cannot be explained by its fills",
@@ -202,7 +202,7 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
             ExecutionReport(
                 exec_id=fill.exec_id,
                 venue=order.venue,
-                venue_client_id=order.venue_client_id,
+                venue_client_order_id=order.venue_client_order_id,
                 venue_order_id=found.venue_order_id,
                 status="FILLED" if total >= order.qty else "PARTIALLY_FILLED",
                 last_qty=fill.qty,
@@ -217,9 +217,9 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
 def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionReport:
     """A report of the order's end; whoever makes one gives it the same id."""
     return ExecutionReport(
-        exec_id=f"{order.venue_client_id}:{found.status}",
+        exec_id=f"{order.venue_client_order_id}:{found.status}",
         venue=order.venue,
-        venue_client_id=order.venue_client_id,
+        venue_client_order_id=order.venue_client_order_id,
         venue_order_id=found.venue_order_id,
         status=found.status,
         filled_qty_total=found.filled_qty,
@@ -228,7 +228,7 @@ def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionRepo
     )
 
 
-def _remember(known: dict[VenueClientId, _T], client_id: VenueClientId, value: _T) -> None:
+def _remember(known: dict[VenueClientOrderId, _T], client_id: VenueClientOrderId, value: _T) -> None:
     if client_id not in known and len(known) >= REMEMBERED_MAX:
         del known[next(iter(known))]
     known[client_id] = value

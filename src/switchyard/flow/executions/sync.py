@@ -16,7 +16,7 @@ RETRY_SECONDS = 1.0
 PAGE = 500
 
 
-class Reconciler:
+class VenueSync:
     """Brings one venue and the journal together at start."""
 
     def __init__(self, venue: Venue, recorder: Recorder, *, journal: Journal, metrics: Metrics) -> None:
@@ -48,16 +48,16 @@ class Reconciler:
             pass
         for first in range(0, len(open_orders), PAGE):
             page = open_orders[first : first + PAGE]
-            known = await self._journal.load_by_client_id([order.venue_client_id for order in page])
+            known = await self._journal.load_by_client_order_id([order.venue_client_order_id for order in page])
             for order in page:
-                if order.venue_client_id not in known:
+                if order.venue_client_order_id not in known:
                     # Somebody else's, or one that a lost database knew of: a person has to look.
                     self._metrics.strays.inc()
                     log.error(
                         "a venue has an open order that nobody here knows",
                         venue=self._venue.name,
                         venue_order_id=order.venue_order_id,
-                        client_order_id=order.venue_client_id,
+                        client_order_id=order.venue_client_order_id,
                     )
         log.info("reconciled", venue=self._venue.name, open_orders=len(open_orders))
         return True

@@ -64,7 +64,7 @@ async def replay(path: Path, target: RebuildTarget | None = None) -> ReplayResul
         await target.load_state(
             fold.orders.values(),
             fold.outbox.values(),
-            fold.ledger.values(),
+            fold.keys.values(),
             fold.positions.values(),
             fold.executions.values(),
         )
@@ -94,7 +94,7 @@ def _fold(fold: Replay, lines: Iterator[tuple[AuditLine, bytes]]) -> list[tuple[
 
 
 def _placed(line: AuditLine, raw: bytes) -> PlacedEvent:
-    kind = cast(EventType, line.type)  # the fold knows all types, or it would have refused the line
+    kind = cast(EventType, line.type)  # the fold knows all types, or it would have rejected the line
     text = raw[:-HASH_BYTES].decode()
     event = JournalEvent(line.seq, line.at, kind, line.account_id, line.order_id, text, line.hash)
     return PlacedEvent(line.epoch, line.shard, event)

@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor
 from switchyard.flow.decide import Commit
-from switchyard.ports.clock import Clock, Randomness, fresh_ulid
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Due, Queries
+from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.ports.rebuild import Epochs
 
 PAGE = 500
@@ -34,7 +35,7 @@ async def declare_restored(
     return epoch, count
 
 
-async def life_of(journal: Journal) -> str:
+async def incarnation_of(journal: Journal) -> str:
     """What tells this database from all others that its backups have become."""
     epoch = (await journal.head(0)).epoch
     mark = await journal.cursor(RESTORED)

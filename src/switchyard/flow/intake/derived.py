@@ -1,6 +1,6 @@
 """Requests without a key: an equal one shortly after the first is its duplicate, whoever repeats it wherever.
 
-The ledger's key is derived from the content alone: the specification's key, followed by a digest of everything else
+The key store's key is derived from the content alone: the specification's key, followed by a digest of everything else
 that the order says, so that each content has a place of its own from the first request on. How long ago that was is
 judged by the database's clock, so that neither the border of a minute nor a gateway whose clock is off opens a gap.
 """
@@ -16,18 +16,18 @@ import structlog
 
 from switchyard.domain.canonical import digest
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import LedgerEntry, generate_idempotency_key
+from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, checked, is_proven_unsent
 from switchyard.flow.intake.duplicates import DuplicateWatch
-from switchyard.flow.intake.key_cache import Remembered, request_id
+from switchyard.flow.intake.key_cache import KeyCache, request_id
 from switchyard.flow.intake.orders import order_request
-from switchyard.flow.intake.placing import Intent, Placed, Placing
+from switchyard.flow.intake.placing import Intent, OrderWriter, Placed
 from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
-from switchyard.ports.keys import Ledger
+from switchyard.ports.keys import KeyStore
 from switchyard.ports.queries import Queries
 from switchyard.settings import IdempotencySettings
 from switchyard.telemetry.metrics import Metrics
@@ -41,7 +41,7 @@ CONTENT_LENGTH = 32
 DerivedStatus = Literal["placed", "duplicate_detected", "processing", "failed"]
 
 
-class DerivedAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class DerivedResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What became of a request without a key of its own."""
 
     success: bool
@@ -60,29 +60,29 @@ class DerivedDesk:
         self,
         settings: IdempotencySettings,
         *,
-        placing: Placing,
+        placing: OrderWriter,
         queries: Queries,
-        ledger: Ledger,
+        keys: KeyStore,
         catalogue: Catalogue,
         routes: Routes,
-        remembered: Remembered,
+        remembered: KeyCache,
         duplicates: DuplicateWatch,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._resolution = timedelta(milliseconds=settings.key_generation.timestamp_resolution_ms)
-        self._placing = placing
+        self._writer = placing
         self._queries = queries
-        self._ledger = ledger
+        self._keys = keys
         self._catalogue = catalogue
         self._routes = routes
-        self._remembered = remembered
+        self._key_cache = remembered
         self._duplicates = duplicates
         self._clock = clock
         self._metrics = metrics
 
-    async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedAnswer:
+    async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedResult:
         """Make the order durable, or say which earlier request it repeats."""
         request = checked(order_request(body), self._catalogue)
         derived = self._derived_key(account, request)
@@ -93,21 +93,21 @@ class DerivedDesk:
             key=derived + content.removeprefix("sha256:")[:CONTENT_LENGTH],
             digest=content,
             created_at=self._clock.now(),
-            # As long as a repeat is recognised, the ledger must have what it repeats.
+            # As long as a repeat is recognised, the key store must have what it repeats.
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
-        known = await self._remembered.find(account, DERIVED, intent.key, intent.digest)
+        known = await self._key_cache.find(account, DERIVED, intent.key, intent.digest)
         if known is not None and intent.created_at - known.created_at < self._resolution:
             self._duplicates.found(account, intent.key, known.order_id)
             return _repeat(known.order_id, "duplicate_detected", from_cache=True)
-        placed = await self._placing.place_or_find(
+        placed = await self._writer.place_or_find(
             intent, request, self._routes.open_way, partial(self._begins_anew, intent)
         )
         self._duplicates.judge(placed)
         if placed.replayed:
             return await self._duplicate(intent, placed)
         await self._look_for_collision(intent, derived)
-        return DerivedAnswer(
+        return DerivedResult(
             success=True,
             status="placed",
             message="Order placed successfully",
@@ -136,7 +136,7 @@ class DerivedDesk:
             self._metrics.key_generation.observe((self._clock.monotonic() - begun) * 1000)
         return key
 
-    async def _begins_anew(self, intent: Intent, taken: LedgerEntry) -> bool:
+    async def _begins_anew(self, intent: Intent, taken: KeyEntry) -> bool:
         behavior = self._settings.behavior
         if intent.created_at - taken.created_at >= self._resolution:
             return intent.created_at < taken.expires_at or behavior.allow_retry_after_expiry
@@ -148,7 +148,7 @@ class DerivedDesk:
     async def _look_for_collision(self, intent: Intent, derived: str) -> None:
         """Raise the alarm when another content has the same derived key; the order is a new one all the same."""
         with contextlib.suppress(Unavailable):  # it is placed, whether or not anybody can look
-            sharing = await self._ledger.entries(
+            sharing = await self._keys.entries(
                 intent.account_id,
                 DERIVED,
                 derived + "0" * CONTENT_LENGTH,
@@ -162,14 +162,14 @@ class DerivedDesk:
                     "different orders share a derived key", account_id=intent.account_id, idempotency_key=derived
                 )
 
-    async def _duplicate(self, intent: Intent, placed: Placed) -> DerivedAnswer:
+    async def _duplicate(self, intent: Intent, placed: Placed) -> DerivedResult:
         order = None
         with contextlib.suppress(Unavailable):  # a duplicate it is, whether or not anybody can look
             order = await self._queries.order(placed.order_id)
         status = _progress(order)
-        # Only what cannot change any more: an order that rests at its venue may still be refused there.
+        # Only what cannot change any more: an order that rests at its venue may still be rejected there.
         if order is not None and placed.entry is not None and is_final(order.status) and status == "duplicate_detected":
-            self._remembered.keep(placed.entry, "completed", now=intent.created_at)
+            self._key_cache.keep(placed.entry, "completed", now=intent.created_at)
         reason = order.reason if order is not None else None
         return _repeat(placed.order_id, status, from_cache=False, reason=reason)
 
@@ -181,9 +181,9 @@ _MESSAGES: Mapping[DerivedStatus, str] = {
 }
 
 
-def _repeat(order: OrderId, status: DerivedStatus, *, from_cache: bool, reason: str | None = None) -> DerivedAnswer:
+def _repeat(order: OrderId, status: DerivedStatus, *, from_cache: bool, reason: str | None = None) -> DerivedResult:
     message = _MESSAGES[status]
-    return DerivedAnswer(
+    return DerivedResult(
         success=status == "duplicate_detected",
         status=status,
         message=f"{message}: {reason}" if status == "failed" and reason else message,

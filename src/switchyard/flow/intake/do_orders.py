@@ -34,7 +34,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.idempotency import LedgerEntry, checked_key
+from switchyard.domain.idempotency import KeyEntry, checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
@@ -42,14 +42,14 @@ from switchyard.domain.orders import Order, is_proven_unsent
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.intake.duplicates import DuplicateWatch
-from switchyard.flow.intake.key_cache import Remembered
-from switchyard.flow.intake.placing import Intent, Placing
+from switchyard.flow.intake.key_cache import KeyCache
+from switchyard.flow.intake.placing import Intent, OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import Ledger
+from switchyard.ports.keys import KeyStore
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 
@@ -64,7 +64,7 @@ LOOK_SECONDS = 0.5
 EVENTS_MAX = 1_000
 
 
-class DoAnswer(msgspec.Struct, frozen=True):
+class DoOrderResult(msgspec.Struct, frozen=True):
     """The answer's status and body; `replayed` where an earlier request had placed the order."""
 
     http_status: int
@@ -75,7 +75,7 @@ class DoAnswer(msgspec.Struct, frozen=True):
 
 
 class DoDesk:
-    """`POST /do/order` over the same ledger, journal and outbox as every other order."""
+    """`POST /do/order` over the same keys, journal and outbox as every other order."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class DoDesk:
         journal: Journal,
         commit: Commit,
         queries: Queries,
-        ledger: Ledger,
-        placing: Placing,
+        keys: KeyStore,
+        placing: OrderWriter,
         catalogue: Catalogue,
         routes: Routes,
         constraints: Constraints,
-        remembered: Remembered,
+        remembered: KeyCache,
         duplicates: DuplicateWatch,
         hub: StreamHub,
         clock: Clock,
@@ -98,19 +98,19 @@ class DoDesk:
         self._journal = journal
         self._commit = commit
         self._queries = queries
-        self._ledger = ledger
-        self._placing = placing
+        self._keys = keys
+        self._writer = placing
         self._catalogue = catalogue
         self._routes = routes
         self._constraints = constraints
-        self._remembered = remembered
+        self._key_cache = remembered
         self._duplicates = duplicates
         self._hub = hub
         self._clock = clock
         self._metrics = metrics
         self._key_ttl = key_ttl
 
-    async def place(self, account: AccountId, body: Mapping[str, Any], header_key: str | None) -> DoAnswer:
+    async def place(self, account: AccountId, body: Mapping[str, Any], header_key: str | None) -> DoOrderResult:
         """Place the order once, however often this is called, and answer with what is known of it."""
         request = do_order_request(body)
         if header_key != request.idempotency_key:
@@ -123,16 +123,16 @@ class DoDesk:
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        known = await self._remembered.find(account, DO_ORDER, intent.key, intent.digest)
+        known = await self._key_cache.find(account, DO_ORDER, intent.key, intent.digest)
         if known is not None and known.response is not None and known.http_status is not None:
             self._duplicates.found(account, intent.key, known.order_id)
-            return _remembered(known.http_status, known.response)
-        taken = await self._ledger.entry(account, DO_ORDER, intent.key)
+            return _key_cache(known.http_status, known.response)
+        taken = await self._keys.entry(account, DO_ORDER, intent.key)
         if taken is not None and not await self._begins_anew(intent, taken):
             return await self._repeat(intent, request, taken)
         return await self._first(intent, request)
 
-    async def _first(self, intent: Intent, request: DoOrderRequest) -> DoAnswer:
+    async def _first(self, intent: Intent, request: DoOrderRequest) -> DoOrderResult:
         order_request = as_order(request, self._catalogue)
         try:
             to = self._routes.open_way(order_request)
@@ -140,7 +140,7 @@ class DoDesk:
             raise BrokerFailed(str(error)) from error
         await self._constraints.check(intent.account_id, request, to.venue)
         begun = self._clock.monotonic()
-        placed = await self._placing.place_once(intent, order_request, to, partial(self._begins_anew, intent))
+        placed = await self._writer.place_once(intent, order_request, to, partial(self._begins_anew, intent))
         assert placed.entry is not None, "it has a key"
         if placed.replayed:
             return await self._repeat(intent, request, placed.entry)
@@ -153,7 +153,7 @@ class DoDesk:
             # The order is written, but what became of it cannot be read: 'not taken' would be untrue.
             raise OutcomeUnknown(str(error)) from error
 
-    async def _repeat(self, intent: Intent, request: DoOrderRequest, taken: LedgerEntry) -> DoAnswer:
+    async def _repeat(self, intent: Intent, request: DoOrderRequest, taken: KeyEntry) -> DoOrderResult:
         if taken.request_digest != intent.digest:
             self._metrics.do_conflicts.inc()
             raise IdempotencyConflict(intent.key)
@@ -161,14 +161,14 @@ class DoDesk:
         order = await self._ended_if_late(await self._order(taken.order_id))
         return await self._answer(taken, request, order, is_first=False)
 
-    async def _begins_anew(self, intent: Intent, taken: LedgerEntry) -> bool:
+    async def _begins_anew(self, intent: Intent, taken: KeyEntry) -> bool:
         """Whether the key is free again: for the same request when its order never left, for any after its time."""
         order = await self._order(taken.order_id)
         if self._has_expired(taken) and is_final(order.status):
             return True
         return taken.request_digest == intent.digest and is_proven_unsent(order)
 
-    def _has_expired(self, taken: LedgerEntry) -> bool:
+    def _has_expired(self, taken: KeyEntry) -> bool:
         return self._clock.now() >= taken.expires_at
 
     async def _outcome(self, order_id: OrderId, request: DoOrderRequest) -> Order:
@@ -207,14 +207,14 @@ class DoDesk:
         assert order is not None, "a key and its order are written together, and orders are never removed"
         return order
 
-    async def _answer(self, entry: LedgerEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoAnswer:
+    async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:
         result = exec_failure(request, order, is_first=is_first) or await self._result(request, order)
         body = encode(result)
         if is_final(order.status):
             body = await self._kept(entry, order, result, body)
         if isinstance(result, ExecFailure):
-            return DoAnswer(result.http_status, body, result.error, order.reason, replayed=not is_first)
-        return DoAnswer(201 if is_first else 200, body, result.status, order.reason, replayed=not is_first)
+            return DoOrderResult(result.http_status, body, result.error, order.reason, replayed=not is_first)
+        return DoOrderResult(201 if is_first else 200, body, result.status, order.reason, replayed=not is_first)
 
     async def _result(self, request: DoOrderRequest, order: Order) -> ExecResult:
         events: Sequence[JournalEvent] = ()
@@ -222,7 +222,7 @@ class DoDesk:
             events = await self._queries.last_events(order_id=order.order_id, limit=EVENTS_MAX)
         return exec_result(request, order, events, self._catalogue.find(order.symbol))
 
-    async def _kept(self, entry: LedgerEntry, order: Order, result: ExecResult | ExecFailure, body: bytes) -> bytes:
+    async def _kept(self, entry: KeyEntry, order: Order, result: ExecResult | ExecFailure, body: bytes) -> bytes:
         """The final answer as every repeat gets it; written again where a late fill has made it another one."""
         says = result_digest(result)
         if entry.result_digest != says:
@@ -234,10 +234,10 @@ class DoDesk:
                 return body  # the answer stands; the next repeat writes it
             if not isinstance(outcome, Committed):
                 return body  # somebody was faster, with the same answer
-            entry = change.ledger[0]
+            entry = change.keys[0]
         assert entry.response_payload_json is not None, "an answer has a digest and a body"
         if order.status == "FILLED":  # any other end may still be followed by a fill, which the cache would not show
-            self._remembered.keep(
+            self._key_cache.keep(
                 entry,
                 "completed",
                 now=self._clock.now(),
@@ -254,7 +254,7 @@ def _is_known(order: Order) -> bool:
     return order.time_in_force == "GTC" and order.status not in ("ACCEPTED", "SENDING")
 
 
-def _remembered(http_status: int, body: str) -> DoAnswer:
+def _key_cache(http_status: int, body: str) -> DoOrderResult:
     """A final answer as it was kept."""
     shown = msgspec.json.decode(body, type=dict[str, Any])
-    return DoAnswer(http_status, body.encode(), shown["status"], shown["reason_code"], replayed=True)
+    return DoOrderResult(http_status, body.encode(), shown["status"], shown["reason_code"], replayed=True)

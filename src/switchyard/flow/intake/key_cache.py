@@ -1,13 +1,13 @@
-"""Repeats answered from the cache: what it says is what the ledger said, or nothing."""
+"""Repeats answered from the cache: what it says is what the key store said, or nothing."""
 
 from datetime import datetime, timedelta
 
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
 
 
-class Remembered:
+class KeyCache:
     """The cache as the desks use it; without one, nothing is ever remembered."""
 
     def __init__(self, cache: Cache | None, ttl: timedelta) -> None:
@@ -15,7 +15,7 @@ class Remembered:
         self._ttl = ttl
 
     async def find(self, account: AccountId, operation: str, key: str, digest: str) -> CacheEntry | None:
-        """The entry of the very same request; another body under the same key is the ledger's matter."""
+        """The entry of the very same request; another body under the same key is the key store's matter."""
         if self._cache is None:
             return None
         entry = await self._cache.get(account, operation, key)
@@ -23,14 +23,14 @@ class Remembered:
 
     def keep(
         self,
-        entry: LedgerEntry,
+        entry: KeyEntry,
         status: CacheStatus,
         *,
         now: datetime,
         http_status: int | None = None,
         response: str | None = None,
     ) -> None:
-        """Remember what the ledger has, behind the answer."""
+        """Remember what the key store has, behind the answer."""
         if self._cache is None:
             return
         self._cache.put(

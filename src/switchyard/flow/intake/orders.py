@@ -9,7 +9,7 @@ from switchyard.domain.canonical import digest
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import IdempotencyConflict, NotFound
 from switchyard.domain.fields import converted, require_numbers
-from switchyard.domain.idempotency import PLACE_ORDER, LedgerEntry
+from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
@@ -17,8 +17,8 @@ from switchyard.domain.orders import OrderRequest, checked
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.intake.duplicates import DuplicateWatch
-from switchyard.flow.intake.key_cache import Remembered
-from switchyard.flow.intake.placing import Intent, Placed, Placing
+from switchyard.flow.intake.key_cache import KeyCache
+from switchyard.flow.intake.placing import Intent, OrderWriter, Placed
 from switchyard.flow.routing.route import Routes
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -35,20 +35,20 @@ class OrderDesk:
         journal: Journal,
         commit: Commit,
         clock: Clock,
-        placing: Placing,
+        placing: OrderWriter,
         catalogue: Catalogue,
         routes: Routes,
-        remembered: Remembered,
+        remembered: KeyCache,
         duplicates: DuplicateWatch,
         key_ttl: timedelta,
     ) -> None:
         self._journal = journal
         self._commit = commit
         self._clock = clock
-        self._placing = placing
+        self._writer = placing
         self._catalogue = catalogue
         self._routes = routes
-        self._remembered = remembered
+        self._key_cache = remembered
         self._duplicates = duplicates
         self._key_ttl = key_ttl
 
@@ -56,7 +56,7 @@ class OrderDesk:
         """Make the order durable; with a key, at most one order however often this is called."""
         request = checked(order_request(body), self._catalogue)
         if key is None:
-            placed = await self._placing.place(account, request, self._routes.open_way(request))
+            placed = await self._writer.place(account, request, self._routes.open_way(request))
             self._duplicates.placed()
             return placed
         intent = Intent(
@@ -67,20 +67,20 @@ class OrderDesk:
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        known = await self._remembered.find(account, PLACE_ORDER, key, intent.digest)
-        # By the ledger's clock: the cache has only this process's own.
+        known = await self._key_cache.find(account, PLACE_ORDER, key, intent.digest)
+        # By the key store's clock: the cache has only this process's own.
         if known is not None and intent.created_at < known.expires_at:
             self._duplicates.found(account, key, known.order_id)
             return Placed(known.order_id, replayed=True)
-        placed = await self._placing.place_or_find(intent, request, self._routes.open_way, self._has_expired)
+        placed = await self._writer.place_or_find(intent, request, self._routes.open_way, self._has_expired)
         assert placed.entry is not None, "it has a key"
         if placed.entry.request_digest != intent.digest:
             raise IdempotencyConflict(key)
         self._duplicates.judge(placed)
         if placed.replayed:
-            # Remembered from the first repeat on: of most requests there never is one, and writing each down would
+            # KeyCache from the first repeat on: of most requests there never is one, and writing each down would
             # cost every order what only repeats gain.
-            self._remembered.keep(placed.entry, "submitted", now=intent.created_at)
+            self._key_cache.keep(placed.entry, "submitted", now=intent.created_at)
         return placed
 
     async def cancel(self, account: AccountId, order: OrderId) -> None:
@@ -93,7 +93,7 @@ class OrderDesk:
     def _cancel_decision(self, state: OrderState) -> Change | None:
         return decisions.request_cancel(state, self._clock.now())
 
-    async def _has_expired(self, taken: LedgerEntry) -> bool:
+    async def _has_expired(self, taken: KeyEntry) -> bool:
         """Past its time, and never before its order has ended."""
         if self._clock.now() < taken.expires_at:
             return False

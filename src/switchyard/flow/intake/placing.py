@@ -8,26 +8,26 @@ import msgspec
 from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
 from switchyard.domain.errors import JournalUnavailable, QueueDelayed
-from switchyard.domain.events import Quote
-from switchyard.domain.idempotency import LedgerEntry
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import (
     ULID_RANDOM_BITS,
     AccountId,
     OrderId,
-    VenueClientId,
-    VenueName,
+    VenueClientOrderId,
     order_id,
-    venue_client_id,
+    venue_client_order_id,
 )
 from switchyard.domain.orders import OrderRequest
+from switchyard.domain.routing import Destination
 from switchyard.flow.decide import Commit
-from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.keys import Ledger
+from switchyard.ports.keys import KeyStore
+from switchyard.ports.randomness import Randomness
 
 # A first try, and one more each time somebody was faster or the key had begun anew.
 TRIES_MAX = 8
-# Generations of a key that are looked up at once, where the ledger has forgotten how many there were.
+# Generations of a key that are looked up at once, where the key store has forgotten how many there were.
 GENERATIONS_PAGE = 64
 GENERATIONS_MAX = 100_000
 
@@ -47,12 +47,12 @@ class Placed(msgspec.Struct, frozen=True):
     """The order that a request stands for."""
 
     order_id: OrderId
-    entry: LedgerEntry | None = None
-    """What the ledger has of the intent; none for a request without a key."""
+    entry: KeyEntry | None = None
+    """What the key store has of the intent; none for a request without a key."""
     replayed: bool = False
     """Whether an earlier request had made it; its digest may be another one."""
-    before: LedgerEntry | None = None
-    """What the key stood for until it began anew with this order, as far as the ledger still knew."""
+    before: KeyEntry | None = None
+    """What the key stood for until it began anew with this order, as far as the key store still knew."""
 
     @property
     def reuses_expired_key(self) -> bool:
@@ -62,31 +62,24 @@ class Placed(msgspec.Struct, frozen=True):
         return self.before is None or self.before.expires_at <= self.entry.created_at
 
 
-class Destination(msgspec.Struct, frozen=True):
-    """Where an order goes, and the market there when it arrived."""
-
-    venue: VenueName
-    quote: Quote | None
-
-
-Renewal = Callable[[LedgerEntry], Awaitable[bool]]
+Renewal = Callable[[KeyEntry], Awaitable[bool]]
 Way = Callable[[OrderRequest], Destination]
 
 
-class Placing:
+class OrderWriter:
     """Writes orders, each intent's once."""
 
     def __init__(
         self,
         *,
         journal: Journal,
-        ledger: Ledger,
+        keys: KeyStore,
         commit: Commit,
         clock: Clock,
         randomness: Randomness,
     ) -> None:
         self._journal = journal
-        self._ledger = ledger
+        self._keys = keys
         self._commit = commit
         self._clock = clock
         self._randomness = randomness
@@ -96,14 +89,14 @@ class Placing:
         for _ in range(TRIES_MAX):
             now = self._clock.now()
             made = self._fresh_id(now)
-            client_id = venue_client_id(account, "", None, 0, made)
+            client_id = venue_client_order_id(account, "", None, 0, made)
             change = decisions.accept(
                 request,
                 account=account,
                 order_id=made,
                 venue=to.venue,
-                venue_client_id=client_id,
-                ledger=None,
+                venue_client_order_id=client_id,
+                key=None,
                 quote=to.quote,
                 now=now,
             )
@@ -117,7 +110,7 @@ class Placing:
         `renews` says of the entry that has the key whether the key begins anew all the same.
         """
         generation, version = 0, 1
-        before: LedgerEntry | None = None
+        before: KeyEntry | None = None
         now = intent.created_at
         for _ in range(TRIES_MAX):
             entry = self._entry(intent, generation, version, self._fresh_id(now))
@@ -126,17 +119,17 @@ class Placing:
                 account=intent.account_id,
                 order_id=entry.order_id,
                 venue=to.venue,
-                venue_client_id=_client_id(intent, generation, entry.order_id),
-                ledger=entry,
+                venue_client_order_id=_client_id(intent, generation, entry.order_id),
+                key=entry,
                 quote=to.quote,
                 now=now,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
                 return Placed(entry.order_id, entry, before=before)
-            taken = outcome.ledger
+            taken = outcome.key
             if taken is None:
-                # The ledger has forgotten the key, and the venue still knows the ids of its earlier orders.
+                # The key store has forgotten the key, and the venue still knows the ids of its earlier orders.
                 generation, version = await self._first_free(intent, generation + 1), 1
             elif await renews(taken):
                 generation, version, before = taken.generation + 1, taken.version + 1, taken
@@ -161,7 +154,7 @@ class Placing:
 
     async def _find(self, intent: Intent, renews: Renewal) -> Placed | None:
         """The order that the intent has; none where it would need a new one."""
-        taken = await self._ledger.entry(intent.account_id, intent.operation, intent.key)
+        taken = await self._keys.entry(intent.account_id, intent.operation, intent.key)
         if taken is None or await renews(taken):
             return None
         return Placed(taken.order_id, taken, replayed=True)
@@ -169,8 +162,8 @@ class Placing:
     def _fresh_id(self, now: datetime) -> OrderId:
         return order_id(int(now.timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
 
-    def _entry(self, intent: Intent, generation: int, version: int, made: OrderId) -> LedgerEntry:
-        return LedgerEntry(
+    def _entry(self, intent: Intent, generation: int, version: int, made: OrderId) -> KeyEntry:
+        return KeyEntry(
             account_id=intent.account_id,
             operation=intent.operation,
             idempotency_key=intent.key,
@@ -185,11 +178,11 @@ class Placing:
     async def _first_free(self, intent: Intent, first: int) -> int:
         for start in range(first, GENERATIONS_MAX, GENERATIONS_PAGE):
             ids = {_client_id(intent, number, OrderId("")): number for number in range(start, start + GENERATIONS_PAGE)}
-            free = set(ids) - set(await self._journal.load_by_client_id(list(ids)))
+            free = set(ids) - set(await self._journal.load_by_client_order_id(list(ids)))
             if free:
                 return min(ids[client_id] for client_id in free)
         raise JournalUnavailable("the key was used too often")
 
 
-def _client_id(intent: Intent, generation: int, made: OrderId) -> VenueClientId:
-    return venue_client_id(intent.account_id, intent.operation, intent.key, generation, made)
+def _client_id(intent: Intent, generation: int, made: OrderId) -> VenueClientOrderId:
+    return venue_client_order_id(intent.account_id, intent.operation, intent.key, generation, made)

@@ -5,7 +5,7 @@ import asyncio
 import structlog
 
 from switchyard.ports.clock import Clock
-from switchyard.ports.keys import Ledger, LedgerKey
+from switchyard.ports.keys import KeyId, KeyStore
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -18,14 +18,14 @@ REST_SECONDS = 60.0
 
 
 class Reaper:
-    """Walks through the ledger again and again."""
+    """Walks through the key store again and again."""
 
-    def __init__(self, ledger: Ledger, clock: Clock, metrics: Metrics) -> None:
-        self._ledger = ledger
+    def __init__(self, keys: KeyStore, clock: Clock, metrics: Metrics) -> None:
+        self._keys = keys
         # A gateway whose own clock is an hour ahead must not take away keys that are still needed.
         self._clock = clock
         self._metrics = metrics
-        self._after: LedgerKey | None = None
+        self._after: KeyId | None = None
 
     async def run(self) -> None:
         """Walk for as long as the process lives."""
@@ -35,7 +35,7 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Look at one page; returns how many keys were removed."""
-        reaped = await self._ledger.reap(self._clock.now(), self._after, PAGE)
+        reaped = await self._keys.reap(self._clock.now(), self._after, PAGE)
         self._after = reaped.after
         if reaped.count:
             self._metrics.reaped.inc(reaped.count)

@@ -9,7 +9,7 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import ROUNDED
 from switchyard.domain.positions import Position
 from switchyard.ports.queries import Queries
-from switchyard.ports.venue import Quotes
+from switchyard.ports.quotes import Quotes
 
 PAGE = 500
 
@@ -35,7 +35,7 @@ class Constraints:
             return
         positions = await self._positions(account)
         if wanted.max_consecutive_loss is not None:
-            losses = max((position.losses_in_a_row for position in positions), default=0)
+            losses = max((position.consecutive_losses for position in positions), default=0)
             if losses > wanted.max_consecutive_loss:
                 raise ConstraintViolated("max_consecutive_loss", f"{losses} trades in a row ended with a loss")
         if wanted.max_dd is not None and any(
@@ -63,5 +63,5 @@ def drawdown_ratio(position: Position, capital: Decimal) -> Decimal:
     """How far results are below their best, as a ratio of the capital at its best; infinite where there is none."""
     if not position.drawdown:
         return Decimal(0)
-    best = ROUNDED.add(capital, position.peak)
+    best = ROUNDED.add(capital, position.high_water_mark)
     return ROUNDED.divide(position.drawdown, best) if best else Decimal("Infinity")

@@ -1,4 +1,4 @@
-"""How long an order would wait to be sent: one that would leave too late is better refused than accepted to expire."""
+"""How long an order would wait to be sent: one that would leave too late is better rejected than accepted to expire."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from switchyard.ports.queries import Queries
 
 # Short against the shortest deadline (2.5 s), and a lookup by index each time.
 LOOK_SECONDS = 0.25
-# A picture older than this says nothing any more: rather accept than refuse by guessing.
+# A picture older than this says nothing any more: rather accept than reject by guessing.
 STALE_SECONDS = 2.0
 
 
@@ -78,7 +78,7 @@ class Forecast:
         deadline = SEND_DEADLINES.get(time_in_force) if time_in_force is not None else None
         return deadline is not None and self.delay(venue) > deadline
 
-    def refusal(self, venue: VenueName) -> QueueDelayed:
+    def rejection(self, venue: VenueName) -> QueueDelayed:
         """What the caller is told."""
         return QueueDelayed(
             f"orders to {venue} wait {self.delay(venue).total_seconds():.1f} s: it would leave too late"

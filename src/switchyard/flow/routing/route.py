@@ -1,10 +1,9 @@
 """Where an order goes, and whether it would get there in time."""
 
 from switchyard.domain.orders import OrderRequest
-from switchyard.domain.routing import Router
-from switchyard.flow.intake.placing import Destination
+from switchyard.domain.routing import Destination, Router
 from switchyard.flow.routing.forecast import Forecast
-from switchyard.ports.venue import Quotes
+from switchyard.ports.quotes import Quotes
 
 
 class Routes:
@@ -19,5 +18,5 @@ class Routes:
         """The order's venue and its market; raises QueueDelayed where the order would leave after its deadline."""
         venue = self._router.venue_for(request.symbol)
         if self._forecast.is_too_slow(venue, request.time_in_force):
-            raise self._forecast.refusal(venue)
+            raise self._forecast.rejection(venue)
         return Destination(venue, self._quotes.quote(venue, request.symbol))

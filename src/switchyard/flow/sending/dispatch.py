@@ -17,9 +17,11 @@ from switchyard.flow.decide import Commit, Decision, after, decide
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.flow.wake import Wake
-from switchyard.ports.clock import Clock, Randomness
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Due, Liveness, Queries
+from switchyard.ports.liveness import Liveness
+from switchyard.ports.queries import Due, Queries
+from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import (
     RATE_LIMITED,
     TURN_LIMIT,
@@ -28,8 +30,8 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     Venue,
-    VenueRefused,
-    unheard,
+    VenueRejected,
+    ignore_departure,
 )
 from switchyard.telemetry.metrics import Metrics
 
@@ -272,7 +274,7 @@ class Dispatcher:
             return await venue.cancel(state.order)
         if state.order.status != "UNKNOWN" and decisions.is_past_deadline(state.order, self._clock.now()):
             return Unsent("TOO_LATE")  # it waited for its turn too long, and nothing of it has left
-        return await venue.submit(state.order, turn.left if turn is not None else unheard)
+        return await venue.submit(state.order, turn.depart if turn is not None else ignore_departure)
 
     async def _settle(self, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
         def decision(newest: OrderState) -> Change | None:
@@ -301,7 +303,7 @@ class Dispatcher:
         return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
 
     async def _doubt(self, due: Due, error: str, suspect: WorkerId | None = None) -> None:
-        """Bring a row into doubt without an outcome of its own; refused if one came after all."""
+        """Bring a row into doubt without an outcome of its own; rejected if one came after all."""
         log.error("order in doubt", order_id=due.row.order_id, venue=due.row.venue, error=error, worker=suspect)
         change = decisions.record_doubt(due.state, due.row, error, None, self._clock.now(), suspect=suspect)
         if isinstance(await self._commit(change), Committed):
@@ -329,17 +331,17 @@ class Dispatcher:
         match outcome:
             case Accepted(venue_order_id):
                 return decisions.record_sent(state, row, venue_order_id, now)
-            case VenueRefused(reason):
+            case VenueRejected(reason):
                 if in_doubt:
                     return decisions.record_doubt(state, row, reason, None, now)
-                return decisions.record_refused(state, row, reason, now)
+                return decisions.record_rejected(state, row, reason, now)
             case Unsent(error, retry_after):
                 if retry_after is not None:
                     again_at = max(again_at, now + retry_after)
                 if in_doubt:
                     return decisions.record_doubt(state, row, error, None if exhausted else again_at, now)
                 if exhausted:
-                    return decisions.record_refused(state, row, "RETRY_EXHAUSTED", now)
+                    return decisions.record_rejected(state, row, "RETRY_EXHAUSTED", now)
                 return decisions.record_unsent(state, row, error, again_at, now)
             case Ambiguous(error):
                 if not is_safe_to_repeat or exhausted:
@@ -359,7 +361,7 @@ def _is_first(row: OutboxRow) -> bool:
 
 def _leave(turn: Turn | None) -> None:
     if turn is not None:
-        turn.left()
+        turn.depart()
 
 
 def _label(outcome: SendOutcome) -> str:
@@ -368,7 +370,7 @@ def _label(outcome: SendOutcome) -> str:
             return "conflict_processed"
         case Accepted():
             return "success"
-        case VenueRefused():
+        case VenueRejected():
             return "dead"
         case Unsent():
             return "retry"

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import LANES
 from switchyard.ports.clock import Clock
-from switchyard.ports.queries import Lanes, LaneShare
+from switchyard.ports.lanes import Lanes, LaneShare
 
 # A lane whose owner died is taken over within this time: well below the deadline of an order that wants to be filled
 # at once (2.5 s).
@@ -71,7 +71,7 @@ class Turn:
         self._line = line
         self._key = key
         self._before = before
-        self._gone = asyncio.Event()
+        self._departed = asyncio.Event()
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until whoever stands before has left, at most so long."""
@@ -84,15 +84,15 @@ class Turn:
             return False
         return True
 
-    def left(self) -> None:
+    def depart(self) -> None:
         """Nothing holds back the next one any more; called as often as one likes."""
-        self._gone.set()
-        self._line.forget(self._key, self._gone)
+        self._departed.set()
+        self._line.forget(self._key, self._departed)
 
     @property
-    def gone(self) -> asyncio.Event:
+    def departed(self) -> asyncio.Event:
         """Set once this one has left."""
-        return self._gone
+        return self._departed
 
 
 class Departures:
@@ -104,10 +104,10 @@ class Departures:
     def join(self, key: Hashable) -> Turn:
         """Stand at the end of a line."""
         turn = Turn(self, key, self._last.get(key))
-        self._last[key] = turn.gone
+        self._last[key] = turn.departed
         return turn
 
-    def forget(self, key: Hashable, gone: asyncio.Event) -> None:
+    def forget(self, key: Hashable, departed: asyncio.Event) -> None:
         """Drop a line whose last has left."""
-        if self._last.get(key) is gone:
+        if self._last.get(key) is departed:
             del self._last[key]

@@ -56,5 +56,5 @@ async def end_doubt(
         return decisions.decide_by_hand(state, found[0], said, clock.now())
 
     change = await decide(journal, commit, order_id, decision)
-    assert change is not None, "a decision that changes nothing is refused"
+    assert change is not None, "a decision that changes nothing is rejected"
     return change.orders[0]

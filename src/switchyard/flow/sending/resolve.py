@@ -13,7 +13,8 @@ from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Due, Liveness, Queries
+from switchyard.ports.liveness import Liveness
+from switchyard.ports.queries import Due, Queries
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
@@ -69,7 +70,7 @@ class Resolver:
             async with self._questions:
                 # Absent means absent when we asked: an order may have turned up while the answer was under way.
                 asked_at = self._clock.now()
-                found = await venue.find_by_client_id(due.row.venue_client_id)
+                found = await venue.find_by_client_order_id(due.row.venue_client_order_id)
         except VenueUnavailable:
             return False
         sender_gone = due.row.worker is None or due.row.worker in await self._liveness.dead([due.row.worker])

@@ -28,7 +28,7 @@ CREATE TABLE orders (
     order_id text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C" NOT NULL,
     client_order_id text,
-    venue_client_id text COLLATE "C" NOT NULL UNIQUE,
+    venue_client_order_id text COLLATE "C" NOT NULL UNIQUE,
     symbol text NOT NULL,
     side text NOT NULL,
     type text NOT NULL,
@@ -50,7 +50,7 @@ CREATE TABLE orders (
 );
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 
-CREATE TABLE idempo_ledger (
+CREATE TABLE idempotency_keys (
     account_id text COLLATE "C" NOT NULL,
     operation text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
@@ -67,7 +67,7 @@ CREATE TABLE outbox_orders (
     kind text COLLATE "C" NOT NULL,
     number integer NOT NULL,
     venue text NOT NULL,
-    venue_client_id text COLLATE "C" NOT NULL,
+    venue_client_order_id text COLLATE "C" NOT NULL,
     status text COLLATE "C" NOT NULL,
     attempt integer NOT NULL,
     next_attempt_at timestamptz NOT NULL,
@@ -77,7 +77,7 @@ CREATE TABLE outbox_orders (
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
     PRIMARY KEY (order_id, kind, number),
-    UNIQUE (venue_client_id, kind, number)
+    UNIQUE (venue_client_order_id, kind, number)
 ) WITH (
     -- Every row dies twice on its way to 'sent'; with the default fifth of the table, a claim would wade through the dead.
     autovacuum_vacuum_scale_factor = 0.02
@@ -93,11 +93,11 @@ CREATE TABLE positions (
     account_id text COLLATE "C" NOT NULL,
     symbol text COLLATE "C" NOT NULL,
     qty numeric NOT NULL,
-    open_notional numeric NOT NULL,
-    realised numeric NOT NULL,
+    cost_basis numeric NOT NULL,
+    realised_pnl numeric NOT NULL,
     trade_result numeric NOT NULL,
-    losses_in_a_row integer NOT NULL,
-    peak numeric NOT NULL,
+    consecutive_losses integer NOT NULL,
+    high_water_mark numeric NOT NULL,
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
     PRIMARY KEY (account_id, symbol)
@@ -125,7 +125,7 @@ CREATE TABLE reader_cursors (
 CREATE TABLE append_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     seq_before bigint NOT NULL,
-    refused integer[] NOT NULL,
+    conflicts integer[] NOT NULL,
     taken json,
     recorded_at timestamptz NOT NULL DEFAULT now()
 );

@@ -31,7 +31,7 @@ CREATE TABLE orders (
     order_id        TEXT PRIMARY KEY,
     account_id      TEXT NOT NULL,
     client_order_id TEXT,
-    venue_client_id TEXT NOT NULL UNIQUE,
+    venue_client_order_id TEXT NOT NULL UNIQUE,
     symbol          TEXT NOT NULL,
     side            TEXT NOT NULL,
     type            TEXT NOT NULL,
@@ -54,7 +54,7 @@ CREATE TABLE orders (
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 
-CREATE TABLE idempo_ledger (
+CREATE TABLE idempotency_keys (
     account_id      TEXT NOT NULL,
     operation       TEXT NOT NULL,
     idempotency_key TEXT NOT NULL,
@@ -71,7 +71,7 @@ CREATE TABLE outbox_orders (
     kind            TEXT NOT NULL,
     number          INTEGER NOT NULL,
     venue           TEXT NOT NULL,
-    venue_client_id TEXT NOT NULL,
+    venue_client_order_id TEXT NOT NULL,
     status          TEXT NOT NULL,
     attempt         INTEGER NOT NULL,
     next_attempt_at TEXT NOT NULL,
@@ -92,11 +92,11 @@ CREATE TABLE positions (
     account_id      TEXT NOT NULL,
     symbol          TEXT NOT NULL,
     qty             TEXT NOT NULL,
-    open_notional   TEXT NOT NULL,
-    realised        TEXT NOT NULL,
+    cost_basis   TEXT NOT NULL,
+    realised_pnl        TEXT NOT NULL,
     trade_result    TEXT NOT NULL,
-    losses_in_a_row INTEGER NOT NULL,
-    peak            TEXT NOT NULL,
+    consecutive_losses INTEGER NOT NULL,
+    high_water_mark            TEXT NOT NULL,
     updated_at      TEXT NOT NULL,
     version         INTEGER NOT NULL,
     PRIMARY KEY (account_id, symbol)

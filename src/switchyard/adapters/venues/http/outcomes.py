@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import msgspec
 
-from switchyard.adapters.venues.http.transport import Answer, Exchange, Lost, NotSent
-from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorAnswer, OrderAnswer
+from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
+from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorResponse, OrderResponse
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, VenueRefused
+from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
 BROKER_5XX = "BROKER_5XX"
 # A venue that asks for more than this is down, not busy.
@@ -22,12 +22,12 @@ _Wire = TypeVar("_Wire")
 def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
     """What is known of an order after it was sent."""
     match exchange:
-        case Answer(200 | 201 | 202, body):
-            return _taken(order, decoded(body, OrderAnswer))
-        case Answer(400 | 422, body) if (problem := decoded(body, ErrorAnswer)) is not None:
-            return VenueRefused(f"BAD_REQUEST: {problem.error}")
-        case Answer(409, body):
-            problem = decoded(body, ErrorAnswer)
+        case BrokerResponse(200 | 201 | 202, body):
+            return _taken(order, decoded(body, OrderResponse))
+        case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
+            return VenueRejected(f"BAD_REQUEST: {problem.error}")
+        case BrokerResponse(409, body):
+            problem = decoded(body, ErrorResponse)
             shown = None if problem is None else problem.order
             if shown is not None and shows(order, shown):
                 return Accepted(shown.broker_order_id, already_processed=True)
@@ -39,22 +39,22 @@ def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
 def cancelled(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
     """What is known of a cancel after it was sent."""
     match exchange:
-        case Answer(200 | 201 | 202, body):
-            answer = decoded(body, OrderAnswer)
+        case BrokerResponse(200 | 201 | 202, body):
+            answer = decoded(body, OrderResponse)
             if answer is None or not _is_about(order, answer):
                 return Ambiguous("UNKNOWN: the answer is not about this order")
             return Accepted(answer.broker_order_id)
-        case Answer(404, body) if (problem := decoded(body, ErrorAnswer)) and problem.error == UNKNOWN_ORDER:
-            return VenueRefused(UNKNOWN_ORDER)
-        case Answer(409, body) if (problem := decoded(body, ErrorAnswer)) and problem.error == ORDER_FINAL:
-            return VenueRefused(ORDER_FINAL)
-        case Answer(400 | 422, body) if (problem := decoded(body, ErrorAnswer)) is not None:
-            return VenueRefused(f"BAD_REQUEST: {problem.error}")
+        case BrokerResponse(404, body) if (problem := decoded(body, ErrorResponse)) and problem.error == UNKNOWN_ORDER:
+            return VenueRejected(UNKNOWN_ORDER)
+        case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) and problem.error == ORDER_FINAL:
+            return VenueRejected(ORDER_FINAL)
+        case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
+            return VenueRejected(f"BAD_REQUEST: {problem.error}")
         case _:
             return _otherwise(exchange, now)
 
 
-def shows(order: Order, answer: OrderAnswer) -> bool:
+def shows(order: Order, answer: OrderResponse) -> bool:
     """Whether the answer proves that the broker has this very order."""
     shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
     return _is_about(order, answer) and shown == (order.symbol, order.side, order.qty)
@@ -68,22 +68,22 @@ def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
         return None
 
 
-def _taken(order: Order, answer: OrderAnswer | None) -> SendOutcome:
+def _taken(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
         return Ambiguous("UNKNOWN: the answer cannot be read")
     if not _is_about(order, answer) or _contradicts(order, answer):
         return Ambiguous("UNKNOWN: the answer is about another order")
     if answer.status == "rejected":
-        return VenueRefused("BROKER_REJECTED")
+        return VenueRejected("BROKER_REJECTED")
     return Accepted(answer.broker_order_id)
 
 
-def _is_about(order: Order, answer: OrderAnswer) -> bool:
+def _is_about(order: Order, answer: OrderResponse) -> bool:
     ids = (answer.idempotency_key, answer.client_order_id or answer.idempotency_key)
-    return ids == (order.venue_client_id, order.venue_client_id)
+    return ids == (order.venue_client_order_id, order.venue_client_order_id)
 
 
-def _contradicts(order: Order, answer: OrderAnswer) -> bool:
+def _contradicts(order: Order, answer: OrderResponse) -> bool:
     """Whether something that the answer does show differs; a broker may show less than all."""
     shown = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
     return any(theirs is not None and theirs != ours for theirs, ours in shown)
@@ -96,13 +96,13 @@ def _otherwise(exchange: Exchange, now: datetime) -> SendOutcome:
             return Unsent(error)
         case Lost(error):
             return Ambiguous(error)
-        case Answer(401 | 403):
-            return VenueRefused("UNAUTHORIZED")
-        case Answer(429, _, retry_after):
+        case BrokerResponse(401 | 403):
+            return VenueRejected("UNAUTHORIZED")
+        case BrokerResponse(429, _, retry_after):
             return Unsent(RATE_LIMITED, _pause(retry_after, now))
-        case Answer(status) if status >= 500:
+        case BrokerResponse(status) if status >= 500:
             return Ambiguous(BROKER_5XX)
-        case Answer(status):
+        case BrokerResponse(status):
             # A redirect, a time-out of some proxy's, a page that is not the broker's: none of them is a documented no.
             return Ambiguous(f"UNKNOWN: HTTP {status}")
 

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from switchyard.ports.venue import Left, unheard
+from switchyard.ports.venue import OnDeparture, ignore_departure
 
 # Connecting, with the name lookup, the handshake and the wait for a free connection. Nothing has left by then, so
 # giving up costs another try and no doubt; within what an IOC order has in all (2.5 s).
@@ -21,7 +21,7 @@ NETWORK_TIMEOUT: Final = "NETWORK_TIMEOUT"
 NETWORK_DISCONNECTED: Final = "NETWORK_DISCONNECTED"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BrokerResponse(msgspec.Struct, frozen=True):
     """A whole answer, within its bound."""
 
     status: int
@@ -41,7 +41,7 @@ class Lost(msgspec.Struct, frozen=True):
     error: str
 
 
-Exchange = Answer | NotSent | Lost
+Exchange = BrokerResponse | NotSent | Lost
 
 
 class _Oversized(Exception):
@@ -51,11 +51,11 @@ class _Oversized(Exception):
 class _Departure:
     """Watches one request: until it leaves, the time to connect runs; from then on, the time to be answered."""
 
-    def __init__(self, limit: asyncio.Timeout, answer_seconds: float, tell: Left) -> None:
+    def __init__(self, limit: asyncio.Timeout, answer_seconds: float, tell: OnDeparture) -> None:
         self._limit = limit
         self._answer_seconds = answer_seconds
         self._tell = tell
-        self.left = False
+        self.has_departed = False
 
     def note(self) -> None:
         """The next thing that happens is that bytes are written; raises where it is too late for that.
@@ -65,7 +65,7 @@ class _Departure:
         ends_at = self._limit.when()
         if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
             raise TimeoutError
-        self.left = True
+        self.has_departed = True
         self._limit.reschedule(asyncio.get_running_loop().time() + self._answer_seconds)
         # The one who hears of it runs in a later turn of the loop, when the bytes are written.
         self._tell()
@@ -109,7 +109,7 @@ class Transport:
         bytes_max: int,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
-        left: Left = unheard,
+        on_departure: OnDeparture = ignore_departure,
     ) -> Exchange:
         """Send one request once and read its answer; never raises for what the network or the broker may do.
 
@@ -121,7 +121,7 @@ class Transport:
         departure: _Departure | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as limit:
-                departure = _Departure(limit, answer_seconds, left)
+                departure = _Departure(limit, answer_seconds, on_departure)
                 async with self._session.request(
                     method,
                     URL(self._url + path, encoded=True),
@@ -132,10 +132,10 @@ class Transport:
                     trace_request_ctx=departure,
                 ) as response:
                     read = await _read(response, bytes_max)
-                    return Answer(response.status, read, response.headers.get("Retry-After"))
+                    return BrokerResponse(response.status, read, response.headers.get("Retry-After"))
         except Exception as error:
             # Whatever it was: what follows from it depends on nothing but this.
-            if departure is not None and departure.left:
+            if departure is not None and departure.has_departed:
                 return Lost(_loss(error))
             return NotSent(_obstacle(error))
 

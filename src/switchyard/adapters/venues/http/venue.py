@@ -11,22 +11,29 @@ import structlog
 from msgspec import UNSET
 
 from switchyard.adapters.venues.http.outcomes import cancelled, decoded, shows, submitted
-from switchyard.adapters.venues.http.transport import CONNECT_SECONDS, Answer, Exchange, Lost, NotSent, Transport
+from switchyard.adapters.venues.http.transport import (
+    CONNECT_SECONDS,
+    BrokerResponse,
+    Exchange,
+    Lost,
+    NotSent,
+    Transport,
+)
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     REPORT_STATUS,
     UNKNOWN_ORDER,
-    ErrorAnswer,
+    ErrorResponse,
     OpenOrders,
-    OrderAnswer,
+    OrderResponse,
     PlaceOrder,
-    QuoteAnswer,
+    QuoteResponse,
     Report,
     Reports,
     encode,
 )
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport
@@ -36,14 +43,14 @@ from switchyard.ports.venue import (
     Accepted,
     Capabilities,
     Dedupe,
-    Left,
     Lookup,
+    OnDeparture,
     ReportPage,
     SendOutcome,
     VenueFill,
     VenueOrder,
     VenueUnavailable,
-    unheard,
+    ignore_departure,
 )
 
 # As many as a worker has slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
@@ -120,20 +127,20 @@ class HttpVenue:
         await self._sends.close()
         await self._questions.close()
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
-        """Send an order under its `venue_client_id`, which is also its idempotency key."""
-        exchange = await self._send("/orders", order, encode(self._message(order)), left)
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
+        exchange = await self._send("/orders", order, encode(self._message(order)), on_departure)
         outcome = submitted(order, exchange, self._clock.now())
-        if isinstance(exchange, Answer) and exchange.status == 409 and not isinstance(outcome, Accepted):
+        if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._processed_before(order) or outcome
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_id`."""
-        exchange = await self._send(f"{_path(order.venue_client_id)}/cancel", order)
+        """Ask to drop an order, by its `venue_client_order_id`."""
+        exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
         return cancelled(order, exchange, self._clock.now())
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order as the broker has it, or none where it says so; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
             raise VenueUnavailable(f"{self._name} cannot be asked for an order")
@@ -180,20 +187,22 @@ class HttpVenue:
     async def ask_quote(self, symbol: str) -> Quote | None:
         """The market right now, or none where the broker has none; raises VenueUnavailable."""
         exchange = await self._ask(f"/quotes/{quoted(symbol, safe='')}", ORDER_BYTES_MAX)
-        if isinstance(exchange, Answer) and exchange.status == 404:
+        if isinstance(exchange, BrokerResponse) and exchange.status == 404:
             return None
-        shown = decoded(exchange.body, QuoteAnswer) if _is_ok(exchange) else None
+        shown = decoded(exchange.body, QuoteResponse) if _is_ok(exchange) else None
         if shown is None or shown.symbol != symbol or not shown.ask >= shown.bid > 0:
             raise self._unavailable(exchange)
         return Quote(bid=canonical(shown.bid), ask=canonical(shown.ask))
 
-    async def _send(self, path: str, order: Order, body: bytes = b"", left: Left = unheard) -> Exchange:
+    async def _send(
+        self, path: str, order: Order, body: bytes = b"", on_departure: OnDeparture = ignore_departure
+    ) -> Exchange:
         return await self._sends.ask(
             "POST",
             path,
             body=body,
-            left=left,
-            headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_id},
+            on_departure=on_departure,
+            headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_order_id},
             answer_seconds=self._answer_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
         )
@@ -201,14 +210,14 @@ class HttpVenue:
     async def _ask(self, path: str, bytes_max: int) -> Exchange:
         return await self._questions.ask("GET", path, answer_seconds=QUESTION_SECONDS, bytes_max=bytes_max)
 
-    async def _find(self, client_id: VenueClientId) -> OrderAnswer | None:
+    async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
         exchange = await self._ask(_path(client_id), ORDER_BYTES_MAX)
         if _is_ok(exchange):
-            answer = decoded(exchange.body, OrderAnswer)
+            answer = decoded(exchange.body, OrderResponse)
             if answer is not None and client_id == (answer.client_order_id or answer.idempotency_key):
                 return answer
-        elif isinstance(exchange, Answer) and exchange.status == 404:
-            problem = decoded(exchange.body, ErrorAnswer)
+        elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
+            problem = decoded(exchange.body, ErrorResponse)
             # Any other 404 comes from something that knows of no orders at all.
             if problem is not None and problem.error == UNKNOWN_ORDER:
                 return None
@@ -219,7 +228,7 @@ class HttpVenue:
         if self._capabilities.lookup == "none":
             return None
         try:
-            answer = await self._find(order.venue_client_id)
+            answer = await self._find(order.venue_client_order_id)
         except VenueUnavailable:
             return None
         if answer is None or not shows(order, answer):
@@ -229,8 +238,8 @@ class HttpVenue:
     def _message(self, order: Order) -> PlaceOrder:
         promised = self._capabilities
         return PlaceOrder(
-            idempotency_key=order.venue_client_id,
-            client_order_id=order.venue_client_id,
+            idempotency_key=order.venue_client_order_id,
+            client_order_id=order.venue_client_order_id,
             symbol=order.symbol,
             intent=order.side,
             qty=order.qty,
@@ -248,7 +257,7 @@ class HttpVenue:
         return ExecutionReport(
             exec_id=report.exec_id,
             venue=self._name,
-            venue_client_id=VenueClientId(report.client_order_id),
+            venue_client_order_id=VenueClientOrderId(report.client_order_id),
             venue_order_id=report.broker_order_id,
             status=REPORT_STATUS[report.status],
             last_qty=canonical(report.last_qty),
@@ -262,9 +271,9 @@ class HttpVenue:
         return VenueUnavailable(f"{self._name}: {_described(exchange)}")
 
 
-def _shown(answer: OrderAnswer) -> VenueOrder:
+def _shown(answer: OrderResponse) -> VenueOrder:
     return VenueOrder(
-        venue_client_id=VenueClientId(answer.client_order_id or answer.idempotency_key),
+        venue_client_order_id=VenueClientOrderId(answer.client_order_id or answer.idempotency_key),
         venue_order_id=answer.broker_order_id,
         status=REPORT_STATUS[answer.status],
         filled_qty=canonical(answer.filled_qty),
@@ -275,19 +284,19 @@ def _shown(answer: OrderAnswer) -> VenueOrder:
     )
 
 
-def _path(client_id: VenueClientId) -> str:
+def _path(client_id: VenueClientOrderId) -> str:
     return f"/orders/{quoted(client_id, safe='')}"
 
 
-def _is_ok(exchange: Exchange) -> TypeGuard[Answer]:
-    return isinstance(exchange, Answer) and exchange.status == 200
+def _is_ok(exchange: Exchange) -> TypeGuard[BrokerResponse]:
+    return isinstance(exchange, BrokerResponse) and exchange.status == 200
 
 
 def _described(exchange: Exchange) -> str:
     match exchange:
-        case Answer(200):
+        case BrokerResponse(200):
             return "the answer cannot be read"
-        case Answer(status):
+        case BrokerResponse(status):
             return f"HTTP {status}"
         case NotSent(error) | Lost(error):
             return error

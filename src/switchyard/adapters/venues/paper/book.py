@@ -10,7 +10,7 @@ from itertools import chain, islice
 
 from switchyard.adapters.venues.paper.matching import PaperOrder, is_reached
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Side
 
 
@@ -20,12 +20,12 @@ class Ladder:
     def __init__(self, side: Side) -> None:
         self._side: Side = side
         self._prices: list[Decimal] = []
-        self._levels: dict[Decimal, dict[VenueClientId, None]] = {}
+        self._levels: dict[Decimal, dict[VenueClientOrderId, None]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._prices)
 
-    def add(self, price: Decimal, client_id: VenueClientId) -> None:
+    def add(self, price: Decimal, client_id: VenueClientOrderId) -> None:
         """Rest an order at its price."""
         level = self._levels.get(price)
         if level is None:
@@ -33,7 +33,7 @@ class Ladder:
             level = self._levels[price] = {}
         level[client_id] = None
 
-    def remove(self, price: Decimal, client_id: VenueClientId) -> None:
+    def remove(self, price: Decimal, client_id: VenueClientOrderId) -> None:
         """Take an order off, and its price when it was the last one there."""
         level = self._levels[price]
         del level[client_id]
@@ -41,7 +41,7 @@ class Ladder:
             del self._levels[price]
             del self._prices[bisect_left(self._prices, price)]
 
-    def reached(self, quote: Quote) -> Iterator[VenueClientId]:
+    def reached(self, quote: Quote) -> Iterator[VenueClientOrderId]:
         """The orders whose price the market has come to, the best price first."""
         for price in reversed(self._prices) if self._side == "BUY" else self._prices:
             if not is_reached(self._side, price, quote):
@@ -55,10 +55,10 @@ class Book:
     def __init__(self, last_order: int, last_report: int, open_orders: Iterable[PaperOrder] = ()) -> None:
         self.last_order = last_order
         self.last_report = last_report
-        self._orders: dict[VenueClientId, PaperOrder] = {}
+        self._orders: dict[VenueClientOrderId, PaperOrder] = {}
         self._ladders: OrderedDict[str, dict[Side, Ladder]] = OrderedDict()
         # An entry whose order has changed since is skipped when its time comes.
-        self._due: list[tuple[datetime, int, VenueClientId]] = []
+        self._due: list[tuple[datetime, int, VenueClientOrderId]] = []
         for order in open_orders:
             self._put(order)
 
@@ -67,7 +67,7 @@ class Book:
         """How many orders are open."""
         return len(self._orders)
 
-    def find(self, client_id: VenueClientId) -> PaperOrder | None:
+    def find(self, client_id: VenueClientOrderId) -> PaperOrder | None:
         """The order, if it is open."""
         return self._orders.get(client_id)
 

@@ -18,12 +18,21 @@ from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Ambiguous, Capabilities, Left, ReportPage, SendOutcome, Unsent, VenueOrder, unheard
+from switchyard.ports.venue import (
+    Ambiguous,
+    Capabilities,
+    OnDeparture,
+    ReportPage,
+    SendOutcome,
+    Unsent,
+    VenueOrder,
+    ignore_departure,
+)
 
 # About a kilobyte of memory each.
 OPEN_ORDERS_MAX = 1_000_000
@@ -124,16 +133,16 @@ class PaperExchange:
             self._store = None
         self._thread.shutdown()
 
-    async def submit(self, order: Order, left: Left = unheard) -> SendOutcome:
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Take an order; it is durable when this answers `Accepted`."""
-        left()  # from here on orders are taken in the order in which they came
+        on_departure()  # from here on orders are taken in the order in which they came
         return await self._ask("submit", order)
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Drop what is left of an order; a repeated cancel is harmless."""
         return await self._ask("cancel", order)
 
-    async def find_by_client_id(self, client_id: VenueClientId) -> VenueOrder | None:
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order as the exchange has it, or none."""
         for order in await self._on_thread(self._opened.find_orders, [client_id]):
             return _shown(order)
@@ -241,9 +250,9 @@ class PaperExchange:
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
         """Decide, write, and only then change the book in memory."""
         store = self._opened
-        client_ids = [command.order.venue_client_id for command in group]
-        known, refused = store.find_orders(client_ids), store.find_refusals(client_ids)
-        settlement = Settlement(book, store.book_id, known, refused, self._rules, self._open_orders_max, now)
+        client_ids = [command.order.venue_client_order_id for command in group]
+        known, rejected = store.find_orders(client_ids), store.find_rejections(client_ids)
+        settlement = Settlement(book, store.book_id, known, rejected, self._rules, self._open_orders_max, now)
         # Time passes before anyone's wish is heard: a fill that is due wins over a cancel.
         settlement.let_time_pass(due, reached)
         answers: list[SendOutcome] = []
@@ -252,9 +261,9 @@ class PaperExchange:
                 instrument = self._catalogue.find(order.symbol)
                 answers.append(settlement.submit(order, instrument, quotes[order.symbol]))
             else:
-                answers.append(settlement.cancel(order.venue_client_id))
+                answers.append(settlement.cancel(order.venue_client_order_id))
         changed, reports = settlement.changed.values(), settlement.reports
-        store.commit(changed, settlement.refusals, reports, first_report=book.last_report + 1)
+        store.commit(changed, settlement.rejections, reports, first_report=book.last_report + 1)
         book.apply(changed, len(reports))
         return answers, reports
 
@@ -267,7 +276,7 @@ class PaperExchange:
 
 def _shown(order: PaperOrder) -> VenueOrder:
     return VenueOrder(
-        venue_client_id=order.client_id,
+        venue_client_order_id=order.client_id,
         venue_order_id=order.venue_order_id,
         status=order.status,
         filled_qty=order.filled_qty,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Instrument, check_multiple
 from switchyard.domain.money import EXACT, ONE, ZERO, canonical, positive_amount
 from switchyard.domain.orders import Order, Side, TimeInForce
@@ -36,7 +36,7 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     venue_order_id: str
-    client_id: VenueClientId
+    client_id: VenueClientOrderId
     symbol: str
     side: Side
     time_in_force: TimeInForce
@@ -66,7 +66,7 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
         return self.due_at is None and self.is_open
 
 
-def refusal(order: Order, instrument: Instrument, rules: Rules) -> str | None:
+def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
     """Why the exchange will not have this order, or none."""
     if rules.reject_all:
         return "REJECTED_BY_VENUE"
@@ -74,10 +74,10 @@ def refusal(order: Order, instrument: Instrument, rules: Rules) -> str | None:
         return "UNSUPPORTED_TYPE"
     if (order.price is None) != (order.type == "MARKET"):
         return "INVALID_PRICE"
-    return amount_refusal(order.qty, order.price, instrument)
+    return amount_rejection(order.qty, order.price, instrument)
 
 
-def amount_refusal(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
+def amount_rejection(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
     """Why an order cannot have these amounts, or none."""
     try:
         positive_amount(qty, "qty")
@@ -104,7 +104,7 @@ def arrived(
     return PaperOrder(
         number=number,
         venue_order_id=venue_order_id,
-        client_id=order.venue_client_id,
+        client_id=order.venue_client_order_id,
         symbol=order.symbol,
         side=order.side,
         time_in_force=order.time_in_force,
@@ -199,7 +199,7 @@ def _report(
     return ExecutionReport(
         exec_id=_exec_id(order, order.report_count),
         venue=rules.venue,
-        venue_client_id=order.client_id,
+        venue_client_order_id=order.client_id,
         venue_order_id=order.venue_order_id,
         status=order.status,
         last_qty=last_qty,

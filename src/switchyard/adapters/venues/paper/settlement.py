@@ -11,14 +11,14 @@ from switchyard.adapters.venues.paper.matching import (
     arrived,
     canceled,
     matched,
-    refusal,
+    rejection,
 )
 from switchyard.domain.events import Quote
-from switchyard.domain.ids import VenueClientId
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRefused
+from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRejected
 
 # What a caller is told when the exchange is full: soon enough to notice room, rare enough not to add to the load.
 BUSY = Unsent("VENUE_BUSY", retry_after=timedelta(milliseconds=500))
@@ -32,18 +32,18 @@ class Settlement:
         book: Book,
         book_id: str,
         known: Iterable[PaperOrder],
-        refused: Mapping[VenueClientId, str],
+        rejected: Mapping[VenueClientOrderId, str],
         rules: Rules,
         open_orders_max: int,
         now: datetime,
     ) -> None:
-        self.changed: dict[VenueClientId, PaperOrder] = {}
-        self.refusals: dict[VenueClientId, str] = {}
+        self.changed: dict[VenueClientOrderId, PaperOrder] = {}
+        self.rejections: dict[VenueClientOrderId, str] = {}
         self.reports: list[ExecutionReport] = []
         self._book = book
         self._book_id = book_id
         self._known = {order.client_id: order for order in known}
-        self._refused = refused
+        self._rejected = rejected
         self._rules = rules
         self._room = open_orders_max - book.open_count
         self._last_order = book.last_order
@@ -51,17 +51,17 @@ class Settlement:
 
     def submit(self, order: Order, instrument: Instrument, quote: Quote) -> SendOutcome:
         """Take an order, unless its id has been here before: then the answer is what it was."""
-        client_id = order.venue_client_id
+        client_id = order.venue_client_order_id
         found = self._find(client_id)
         if found is not None:
             return Accepted(found.venue_order_id)
-        reason = self._refused.get(client_id) or self.refusals.get(client_id)
+        reason = self._rejected.get(client_id) or self.rejections.get(client_id)
         if reason is None:
-            reason = refusal(order, instrument, self._rules)
+            reason = rejection(order, instrument, self._rules)
             if reason is not None:
-                self.refusals[client_id] = reason
+                self.rejections[client_id] = reason
         if reason is not None:
-            return VenueRefused(reason)
+            return VenueRejected(reason)
         if self._room <= 0:
             return BUSY
         self._last_order += 1
@@ -71,16 +71,16 @@ class Settlement:
         self._room -= self.changed[client_id].is_open
         return Accepted(venue_order_id)
 
-    def cancel(self, client_id: VenueClientId) -> SendOutcome:
+    def cancel(self, client_id: VenueClientOrderId) -> SendOutcome:
         """Drop what is left of an order."""
         found = self._find(client_id)
         if found is None:
-            return VenueRefused("UNKNOWN_ORDER")
+            return VenueRejected("UNKNOWN_ORDER")
         if found.is_open:
             self.changed[client_id], report = canceled(found, self._now, self._rules)
             self.reports.append(report)
         elif found.status != "CANCELED":
-            return VenueRefused("ORDER_FINAL")
+            return VenueRejected("ORDER_FINAL")
         return Accepted(found.venue_order_id)
 
     def let_time_pass(self, due: Iterable[PaperOrder], reached: Iterable[PaperOrder]) -> None:
@@ -90,7 +90,7 @@ class Settlement:
         for order in reached:
             self._advance(matched(order, self._now, self._rules))
 
-    def _find(self, client_id: VenueClientId) -> PaperOrder | None:
+    def _find(self, client_id: VenueClientOrderId) -> PaperOrder | None:
         return self.changed.get(client_id) or self._book.find(client_id) or self._known.get(client_id)
 
     def _advance(self, order: PaperOrder) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
-from switchyard.domain.ids import VenueClientId, VenueName, ulid
+from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.reports import ExecutionReport
 
 SCHEMA_VERSION = 1
@@ -31,7 +31,7 @@ CREATE TABLE orders (
     body TEXT NOT NULL          -- the PaperOrder as JSON
 ) STRICT;
 CREATE INDEX open_orders ON orders (number) WHERE open;
-CREATE TABLE refusals (
+CREATE TABLE rejections (
     client_id TEXT PRIMARY KEY,
     reason TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
@@ -46,13 +46,13 @@ SELECT value ->> 'number', value ->> 'client_id', value ->> 'status' IN ('WORKIN
 FROM json_each(?) WHERE true
 ON CONFLICT (number) DO UPDATE SET open = excluded.open, body = excluded.body
 """
-ADD_REFUSALS = "INSERT INTO refusals (client_id, reason) SELECT key, value FROM json_each(?)"
+ADD_REJECTIONS = "INSERT INTO rejections (client_id, reason) SELECT key, value FROM json_each(?)"
 ADD_REPORTS = "INSERT INTO reports (number, body) SELECT ?1 + key, value FROM json_each(?2)"
 FIND_ORDERS = """
 SELECT '[' || group_concat(body) || ']' FROM orders WHERE client_id IN (SELECT value FROM json_each(?))
 """
-FIND_REFUSALS = """
-SELECT json_group_object(client_id, reason) FROM refusals WHERE client_id IN (SELECT value FROM json_each(?))
+FIND_REJECTIONS = """
+SELECT json_group_object(client_id, reason) FROM rejections WHERE client_id IN (SELECT value FROM json_each(?))
 """
 OPEN_ORDERS = """
 SELECT '[' || group_concat(body) || ']'
@@ -101,19 +101,19 @@ class Store:
             after = page[-1].number
         return found
 
-    def find_orders(self, client_ids: Sequence[VenueClientId]) -> list[PaperOrder]:
+    def find_orders(self, client_ids: Sequence[VenueClientOrderId]) -> list[PaperOrder]:
         """The orders among these, open or ended."""
         return _orders.decode(self._connection.execute(FIND_ORDERS, (_json(client_ids),)).get or "[]")
 
-    def find_refusals(self, client_ids: Sequence[VenueClientId]) -> dict[VenueClientId, str]:
-        """The refusals among these, each with its reason."""
-        text = self._connection.execute(FIND_REFUSALS, (_json(client_ids),)).get
-        return msgspec.json.decode(text, type=dict[VenueClientId, str])
+    def find_rejections(self, client_ids: Sequence[VenueClientOrderId]) -> dict[VenueClientOrderId, str]:
+        """The rejections among these, each with its reason."""
+        text = self._connection.execute(FIND_REJECTIONS, (_json(client_ids),)).get
+        return msgspec.json.decode(text, type=dict[VenueClientOrderId, str])
 
     def commit(
         self,
         orders: Collection[PaperOrder],
-        refusals: Mapping[VenueClientId, str],
+        rejections: Mapping[VenueClientOrderId, str],
         reports: Sequence[ExecutionReport],
         first_report: int,
     ) -> None:
@@ -121,8 +121,8 @@ class Store:
         with self._connection:
             if orders:
                 self._connection.execute(PUT_ORDERS, (_json(list(orders)),))
-            if refusals:
-                self._connection.execute(ADD_REFUSALS, (_json(refusals),))
+            if rejections:
+                self._connection.execute(ADD_REJECTIONS, (_json(rejections),))
             if reports:
                 self._connection.execute(ADD_REPORTS, (first_report, _json(reports)))
 

@@ -8,7 +8,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from switchyard.adapters.venues.simulator.faults import FaultPlan
-from switchyard.adapters.venues.wire import ErrorAnswer, encode
+from switchyard.adapters.venues.wire import ErrorResponse, encode
 
 JSON = (b"content-type", b"application/json")
 NOT_JSON = b'{"broker_order_id": "brk-'
@@ -16,7 +16,7 @@ NOT_JSON = b'{"broker_order_id": "brk-'
 HangUp = Callable[[Scope], None]
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SimulatorResponse(msgspec.Struct, frozen=True):
     """What is to be said; none of a body means that the connection is closed instead."""
 
     status: int
@@ -24,27 +24,27 @@ class Answer(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-SILENCE = Answer(0, None)
+SILENCE = SimulatorResponse(0, None)
 
 
-def answer(status: int, value: object) -> Answer:
+def answer(status: int, value: object) -> SimulatorResponse:
     """A value as JSON."""
-    return Answer(status, encode(value))
+    return SimulatorResponse(status, encode(value))
 
 
-def problem(status: int, error: str, message: str = "", *headers: tuple[bytes, bytes]) -> Answer:
+def problem(status: int, error: str, message: str = "", *headers: tuple[bytes, bytes]) -> SimulatorResponse:
     """Why it was not done."""
-    return Answer(status, encode(ErrorAnswer(error=error, message=message)), headers)
+    return SimulatorResponse(status, encode(ErrorResponse(error=error, message=message)), headers)
 
 
-def spoiled(done: Answer, plan: FaultPlan) -> Answer:
+def spoiled(done: SimulatorResponse, plan: FaultPlan) -> SimulatorResponse:
     """The answer to something that was done, or what the faults make of it."""
     if plan.hits("drop_answer"):
         return SILENCE
     if plan.hits("accepted_5xx"):
         return problem(500, "INTERNAL_ERROR", "something went wrong")
     if plan.hits("garbage"):
-        return Answer(200, NOT_JSON)
+        return SimulatorResponse(200, NOT_JSON)
     return done
 
 
@@ -57,7 +57,7 @@ class Sender:
         self._send = send
         self._hang_up = hang_up
 
-    async def send(self, answer: Answer) -> None:
+    async def send(self, answer: SimulatorResponse) -> None:
         """The answer as it should be."""
         if answer.body is None:
             await self._close()
@@ -65,13 +65,13 @@ class Sender:
         body = await self._begin(answer)
         await self._send({"type": "http.response.body", "body": body})
 
-    async def send_half(self, answer: Answer) -> None:
+    async def send_half(self, answer: SimulatorResponse) -> None:
         """The head, half of the body, and the end of the connection."""
         body = await self._begin(answer)
         await self._send({"type": "http.response.body", "body": body[: len(body) // 2], "more_body": True})
         await self._close()
 
-    async def send_slowly(self, answer: Answer, pause_seconds: float) -> None:
+    async def send_slowly(self, answer: SimulatorResponse, pause_seconds: float) -> None:
         """The body byte by byte, as long as somebody reads it."""
         body = await self._begin(answer)
         for place in range(len(body)):
@@ -82,7 +82,7 @@ class Sender:
                     return
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def _begin(self, answer: Answer) -> bytes:
+    async def _begin(self, answer: SimulatorResponse) -> bytes:
         assert answer.body is not None
         headers = [JSON, (b"content-length", str(len(answer.body)).encode()), *answer.headers]
         await self._send({"type": "http.response.start", "status": answer.status, "headers": headers})

@@ -11,14 +11,14 @@ from starlette.types import Receive, Scope, Send
 
 from switchyard.adapters.venues.simulator.answers import (
     SILENCE,
-    Answer,
     HangUp,
     Sender,
+    SimulatorResponse,
     answer,
     problem,
     spoiled,
 )
-from switchyard.adapters.venues.simulator.broker import Broker, Refused
+from switchyard.adapters.venues.simulator.broker import Broker, Conflict
 from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults, changed
 from switchyard.adapters.venues.simulator.log import EventLog
 from switchyard.adapters.venues.simulator.orders import HeldOrder, as_answer, is_same
@@ -31,7 +31,7 @@ from switchyard.adapters.venues.wire import (
     AmendOrder,
     OpenOrders,
     PlaceOrder,
-    QuoteAnswer,
+    QuoteResponse,
 )
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Lookup
@@ -88,7 +88,7 @@ class SimulatorApp:
         else:
             await sender.send(said)
 
-    async def _answer(self, scope: Scope, body: bytes) -> Answer:
+    async def _answer(self, scope: Scope, body: bytes) -> SimulatorResponse:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         match (scope["method"], *scope["path"].strip("/").split("/")):
             case ("POST", "orders"):
@@ -108,7 +108,7 @@ class SimulatorApp:
             case ("GET", "quotes", *parts):
                 symbol = "/".join(parts)  # some have a stroke in them
                 quote = self._broker.quote(symbol)
-                return answer(200, QuoteAnswer(symbol=symbol, bid=quote.bid, ask=quote.ask, at=self._clock.now()))
+                return answer(200, QuoteResponse(symbol=symbol, bid=quote.bid, ask=quote.ask, at=self._clock.now()))
             case ("GET", "statement"):
                 return answer(200, self._broker.statement(*_place_and_limit(query)))
             case ("GET", "health"):
@@ -118,15 +118,15 @@ class SimulatorApp:
             case _:
                 return problem(404, "NO_SUCH_ROUTE", "there is nothing here")
 
-    def _place(self, scope: Scope, body: bytes) -> Answer:
+    def _place(self, scope: Scope, body: bytes) -> SimulatorResponse:
         try:
             message = _decode_order(body)
         except msgspec.DecodeError as error:
             return problem(422, "VALIDATION_ERROR", str(error))
         if _header(scope, IDEMPOTENCY_HEADER) != message.idempotency_key:
             return problem(422, "IDEMPOTENCY_MISMATCH", f"{IDEMPOTENCY_HEADER} must equal idempotency_key")
-        if (refusal := self._unavailable()) is not None:
-            return refusal
+        if (rejection := self._unavailable()) is not None:
+            return rejection
         if seconds := self._plan.seconds("accept_late"):
             asyncio.get_running_loop().call_later(seconds, self._take_late, message)
             return SILENCE if self._plan.coin("accept_late") else problem(503, "UNAVAILABLE", "try again later")
@@ -139,11 +139,11 @@ class SimulatorApp:
             return problem(400, "REJECTED_BY_VENUE", "the venue will not have this order")
         try:
             held = self._broker.take(message)
-        except Refused as refused:
-            return problem(400, refused.reason, "the order is not taken on")
+        except Conflict as rejected:
+            return problem(400, rejected.reason, "the order is not taken on")
         return spoiled(answer(200, as_answer(held)), self._plan)
 
-    def _repeated(self, held: HeldOrder, message: PlaceOrder) -> Answer:
+    def _repeated(self, held: HeldOrder, message: PlaceOrder) -> SimulatorResponse:
         if not is_same(held, message):
             return problem(409, "ID_REUSED", "this client_order_id stands for another order")
         if self._plan.hits("conflict"):
@@ -154,15 +154,15 @@ class SimulatorApp:
         if self._broker.recognised(message.client_order_id) is None and not self._is_expired(message):
             try:
                 self._broker.take(message)
-            except Refused:
+            except Conflict:
                 return  # nobody waits for the answer
 
     def _is_expired(self, message: PlaceOrder) -> bool:
         return isinstance(message.expires_at, datetime) and message.expires_at < self._clock.now()
 
-    def _cancel(self, client_order_id: str) -> Answer:
-        if (refusal := self._unavailable()) is not None:
-            return refusal
+    def _cancel(self, client_order_id: str) -> SimulatorResponse:
+        if (rejection := self._unavailable()) is not None:
+            return rejection
         held = self._broker.cancel(client_order_id)
         if held is None:
             return problem(404, UNKNOWN_ORDER, "there is no such order")
@@ -170,13 +170,13 @@ class SimulatorApp:
             return problem(409, ORDER_FINAL, "there is nothing left to cancel")
         return spoiled(answer(200, as_answer(held)), self._plan)
 
-    def _amend(self, client_order_id: str, body: bytes) -> Answer:
+    def _amend(self, client_order_id: str, body: bytes) -> SimulatorResponse:
         try:
             message = _decode_amend(body)
         except msgspec.DecodeError as error:
             return problem(422, "VALIDATION_ERROR", str(error))
-        if (refusal := self._unavailable()) is not None:
-            return refusal
+        if (rejection := self._unavailable()) is not None:
+            return rejection
         held = self._broker.find(client_order_id)
         if held is None:
             return problem(404, UNKNOWN_ORDER, "there is no such order")
@@ -184,11 +184,11 @@ class SimulatorApp:
             return problem(409, ORDER_FINAL, "there is nothing left to change")
         try:
             self._broker.amend(held, message.qty, message.limit_price)
-        except Refused as refused:
-            return problem(400, refused.reason, "the order stays as it is")
+        except Conflict as rejected:
+            return problem(400, rejected.reason, "the order stays as it is")
         return spoiled(answer(200, as_answer(held)), self._plan)
 
-    def _look_up(self, client_order_id: str) -> Answer:
+    def _look_up(self, client_order_id: str) -> SimulatorResponse:
         if self._plan.hits("lookup_5xx"):
             return problem(503, "UNAVAILABLE", "try again later")
         held = self._broker.find(client_order_id)
@@ -201,21 +201,21 @@ class SimulatorApp:
             return problem(404, UNKNOWN_ORDER, "there is no such order")
         return answer(200, as_answer(held))
 
-    def _open_orders(self, query: dict[str, str]) -> Answer:
+    def _open_orders(self, query: dict[str, str]) -> SimulatorResponse:
         if self._plan.hits("lookup_5xx"):
             return problem(503, "UNAVAILABLE", "try again later")
         found = self._broker.open_orders(_place_and_limit(query)[0], OPEN_ORDERS_PAGE)
         last = str(found[-1].state.number) if len(found) == OPEN_ORDERS_PAGE else None
         return answer(200, OpenOrders(orders=tuple(map(as_answer, found)), next=last))
 
-    def _unavailable(self) -> Answer | None:
+    def _unavailable(self) -> SimulatorResponse | None:
         if self._plan.hits("rate_limit"):
             return problem(429, "RATE_LIMITED", "too many requests", RETRY_AFTER)
         if self._plan.hits("refused_5xx"):
             return problem(503, "UNAVAILABLE", "try again later")
         return None
 
-    def _faults(self, method: str, body: bytes) -> Answer:
+    def _faults(self, method: str, body: bytes) -> SimulatorResponse:
         match method:
             case "POST":
                 try:

@@ -13,11 +13,11 @@ from switchyard.adapters.venues.paper.matching import (
     Rules,
     advanced,
     amended,
-    amount_refusal,
+    amount_rejection,
     arrived,
     canceled,
     matched,
-    refusal,
+    rejection,
 )
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
@@ -46,7 +46,7 @@ SYMBOLS_PER_STEP_MAX = 256
 FILLS_PER_STEP_MAX = 1_000
 
 
-class Refused(Exception):
+class Conflict(Exception):
     """The order is not taken on; `reason` is for the one who sent it."""
 
     def __init__(self, reason: str) -> None:
@@ -137,17 +137,17 @@ class Broker:
                 return None
 
     def take(self, message: PlaceOrder) -> HeldOrder:
-        """Take an order on, whatever its id, or raise Refused."""
+        """Take an order on, whatever its id, or raise Conflict."""
         if len(self._orders) >= ORDERS_MAX:
-            raise Refused("VENUE_FULL")
+            raise Conflict("VENUE_FULL")
         now = self._clock.now()
         number = len(self._orders) + 1
         venue_order_id = f"{self._prefix}-{number}"
         instrument = self._catalogue.find(message.symbol)
         order = as_order(message, venue_order_id, now)
-        reason = refusal(order, instrument, self._rules)
+        reason = rejection(order, instrument, self._rules)
         if reason is not None:
-            raise Refused(reason)
+            raise Conflict(reason)
         quote = self._market.quote(message.symbol, now)
         state = arrived(order, number, venue_order_id, instrument, quote, now, self._rules)
         held = HeldOrder(message.client_order_id, now, state)
@@ -165,16 +165,16 @@ class Broker:
         return held
 
     def amend(self, held: HeldOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
-        """Change an open order, or raise Refused."""
+        """Change an open order, or raise Conflict."""
         state = held.state
         qty, limit_price = qty or state.qty, limit_price or state.limit_price
         if qty <= state.filled_qty:
-            raise Refused("QTY_FILLED")
+            raise Conflict("QTY_FILLED")
         if limit_price is None:
-            raise Refused("INVALID_PRICE")
-        reason = amount_refusal(qty, limit_price, self._catalogue.find(state.symbol))
+            raise Conflict("INVALID_PRICE")
+        reason = amount_rejection(qty, limit_price, self._catalogue.find(state.symbol))
         if reason is not None:
-            raise Refused(reason)
+            raise Conflict(reason)
         now = self._clock.now()
         held.state = amended(state, qty, limit_price, self._market.quote(state.symbol, now), now, self._rules)
         self._log.append(amend_entry(held, now))

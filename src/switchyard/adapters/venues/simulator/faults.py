@@ -28,7 +28,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_limit: Probability = 0.0
     """Answer 429 with `Retry-After`, and do nothing."""
     reject: Probability = 0.0
-    """Answer 400, the documented refusal, and do nothing."""
+    """Answer 400, the documented rejection, and do nothing."""
     conflict: Probability = 0.0
     """Answer a recognised client order id with 409 instead of the order."""
     garbage: Probability = 0.0

@@ -15,7 +15,7 @@ import msgspec
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
-from switchyard.domain.errors import AlreadyRunning, StartRefused, SwitchyardError
+from switchyard.domain.errors import AlreadyRunning, CannotStart, SwitchyardError
 from switchyard.domain.orders import OrderType
 from switchyard.domain.reports import ReportStatus
 
@@ -83,7 +83,7 @@ class EventLog:
                 try:
                     entry = decoder.decode(line)
                 except msgspec.MsgspecError as error:
-                    raise StartRefused(f"{self._path} line {number} is not the simulator's: {error}") from error
+                    raise CannotStart(f"{self._path} line {number} is not the simulator's: {error}") from error
                 end += len(line)
                 yield entry
         os.ftruncate(self._file, end)

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.simulator.log import Entry
-from switchyard.adapters.venues.wire import BROKER_STATUS, Fill, OrderAnswer, PlaceOrder, Report
-from switchyard.domain.ids import AccountId, OrderId, VenueClientId, VenueName
+from switchyard.adapters.venues.wire import BROKER_STATUS, Fill, OrderResponse, PlaceOrder, Report
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
@@ -33,7 +33,7 @@ def as_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
         order_id=OrderId(venue_order_id),
         account_id=AccountId("-"),
         client_order_id=message.client_order_id,
-        venue_client_id=VenueClientId(venue_order_id),
+        venue_client_order_id=VenueClientOrderId(venue_order_id),
         symbol=message.symbol,
         side=message.intent,
         type=message.type,
@@ -62,10 +62,10 @@ def is_same(held: HeldOrder, message: PlaceOrder) -> bool:
     return asked == (state.symbol, state.side, state.qty, state.limit_price, state.time_in_force)
 
 
-def as_answer(held: HeldOrder) -> OrderAnswer:
+def as_answer(held: HeldOrder) -> OrderResponse:
     """The order as the broker shows it."""
     state = held.state
-    return OrderAnswer(
+    return OrderResponse(
         broker_order_id=state.venue_order_id,
         accepted_at=held.accepted_at,
         status=BROKER_STATUS[state.status],

@@ -21,7 +21,7 @@ TOKEN_BYTES_MAX = 8192
 CACHE_SIZE_MAX = 10_000
 
 # The first match counts, so a special case stands before its base.
-_REFUSALS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
+_REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
     (jwt.InvalidSignatureError, "TOKEN_INVALID", "the token's signature is wrong"),
     (jwt.DecodeError, "TOKEN_MALFORMED", "this is not a JSON Web Token"),
     (jwt.InvalidAlgorithmError, "TOKEN_INVALID", f"tokens must be signed with {ALGORITHM}"),
@@ -98,14 +98,14 @@ class TokenVerifier:
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
-                    # Without this a token made for somebody would be refused where nobody asks for an audience.
+                    # Without this a token made for somebody would be rejected where nobody asks for an audience.
                     "verify_aud": self._audience is not None,
                 },
             )
         except jwt.PyJWTError as error:
             # Never the library's own words: they quote the token, which anybody may have written.
             reason, message = next(
-                (refusal for kind, *refusal in _REFUSALS if isinstance(error, kind)),
+                (rejection for kind, *rejection in _REJECTIONS if isinstance(error, kind)),
                 ("TOKEN_INVALID", "the token's header or subject is not acceptable"),
             )
             raise Unauthorized(reason, message) from error

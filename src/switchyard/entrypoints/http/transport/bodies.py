@@ -84,7 +84,7 @@ def _any_object(body: bytes) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise InvalidJson(f"{error.msg} at line {error.lineno} column {error.colno}") from error
     except ValueError as error:
-        # The one other complaint of the decoder: Python refuses to read integers of thousands of digits.
+        # The one other complaint of the decoder: Python rejects to read integers of thousands of digits.
         raise InvalidJson("an integer has too many digits") from error
     if type(value) is not dict:
         raise InvalidJson("must be one JSON object")
@@ -125,9 +125,9 @@ def _decimal(text: str) -> Decimal:
     return number
 
 
-def _refuse_constant(name: str) -> Never:
+def _reject_constant(name: str) -> Never:
     raise InvalidJson(f"{name} is not a JSON number")
 
 
 _FAST = msgspec.json.Decoder(float_hook=_decimal)
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_float=_decimal, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_members, parse_float=_decimal, parse_constant=_reject_constant)

@@ -28,7 +28,7 @@ ANSWER = "switchyard.answer"
 CONNECTIONS_MAX = 10_000
 
 
-def _refusal(status: HTTPStatus, reason: str, message: str) -> bytes:
+def _rejection(status: HTTPStatus, reason: str, message: str) -> bytes:
     body = msgspec.json.encode({"status": "REJECTED", "reason": reason, "message": message})
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
@@ -37,13 +37,13 @@ def _refusal(status: HTTPStatus, reason: str, message: str) -> bytes:
     return head.encode() + body
 
 
-MALFORMED = _refusal(HTTPStatus.BAD_REQUEST, "INVALID_HTTP", "this is not an HTTP/1.1 request")
-TOO_SLOW = _refusal(HTTPStatus.REQUEST_TIMEOUT, "REQUEST_TIMEOUT", "the request took too long to arrive")
-TOO_LARGE = _refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BODY_TOO_LARGE", "the request is too large")
-HEAD_TOO_LARGE = _refusal(
+MALFORMED = _rejection(HTTPStatus.BAD_REQUEST, "INVALID_HTTP", "this is not an HTTP/1.1 request")
+TOO_SLOW = _rejection(HTTPStatus.REQUEST_TIMEOUT, "REQUEST_TIMEOUT", "the request took too long to arrive")
+TOO_LARGE = _rejection(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "BODY_TOO_LARGE", "the request is too large")
+HEAD_TOO_LARGE = _rejection(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "HEADER_TOO_LARGE", f"headers are limited to {HEAD_BYTES_MAX} bytes"
 )
-TOO_MANY = _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "TOO_MANY_CONNECTIONS", "no connection is free; try again later")
+TOO_MANY = _rejection(HTTPStatus.SERVICE_UNAVAILABLE, "TOO_MANY_CONNECTIONS", "no connection is free; try again later")
 
 
 class _HeadTooLarge(Exception):
@@ -63,7 +63,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         "_earlier",
         "_extensions",
         "_idle_since",
-        "_refused",
+        "_rejected",
         "_request_bytes",
         "_request_bytes_max",
         "_request_since",
@@ -89,9 +89,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._request_bytes_max = HEAD_BYTES_MAX
         self._earlier = deque()
         self._extensions = {ABORT: transport.abort, ANSWER: self.answer}
-        self._refused = len(self.connections) > self.connections_max
+        self._rejected = len(self.connections) > self.connections_max
         self._timer = self.loop.call_later(self.request_seconds_max, self._look_at_clock)
-        if self._refused:
+        if self._rejected:
             transport.write(TOO_MANY)
             transport.close()
 
@@ -104,7 +104,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser within the bounds."""
-        if self._refused:
+        if self._rejected:
             return
         if self._request_since is None:
             self._request_since = self.loop.time()
@@ -115,13 +115,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as upgrade:
                 self._feed_without_upgrade(rest=data[upgrade.args[0] :])
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._refuse(HEAD_TOO_LARGE if isinstance(error.__context__, _HeadTooLarge) else MALFORMED)
+            self._reject(HEAD_TOO_LARGE if isinstance(error.__context__, _HeadTooLarge) else MALFORMED)
         else:
             if self._request_since is None and self.scope is not self.cycle.scope:
                 # The next request has begun in the same data.
                 self._request_since = self.loop.time()
             if self._request_bytes > self._request_bytes_max:
-                self._refuse(TOO_LARGE if self._in_body() else HEAD_TOO_LARGE)
+                self._reject(TOO_LARGE if self._in_body() else HEAD_TOO_LARGE)
 
     def on_headers_complete(self) -> None:
         """Start the request, if its head is within the bound."""
@@ -175,7 +175,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         """Let an answer be finished, but not a stream, which has no end: its client reconnects elsewhere."""
         answering = self._answering()
-        if self._refused or (answering is not None and answering.chunked_encoding):
+        if self._rejected or (answering is not None and answering.chunked_encoding):
             self.transport.close()
         else:
             super().shutdown()
@@ -220,7 +220,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 # Behind another request it may have been our turn, with reading paused, until that was answered.
                 seconds_left += max(self._request_since, self._idle_since) - now
                 if seconds_left <= 0:
-                    self._refuse(TOO_SLOW)
+                    self._reject(TOO_SLOW)
                     return
         elif self._answering() is None:
             idle_seconds_max = self.request_seconds_max if self.cycle is None else self.timeout_keep_alive
@@ -235,13 +235,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         answering = self._answering()
         return answering is not None and not answering.more_body
 
-    def _refuse(self, answer: bytes) -> None:
+    def _reject(self, answer: bytes) -> None:
         """Answer, and take nothing more from this connection."""
-        self._refused = True
+        self._rejected = True
         self._timer.cancel()
         answering = self._answering()
         if answering is not None and not answering.more_body:
-            # Written now, the refusal would pass for the answer to an earlier request, which may well succeed.
+            # Written now, the rejection would pass for the answer to an earlier request, which may well succeed.
             answering.keep_alive = False
             return
         if not (self._in_body() and self.cycle.response_started):

@@ -1,4 +1,4 @@
--- The one way to write: `append_group` takes a group of changes, refuses the stale ones and writes the others.
+-- The one way to write: `append_group` takes a group of changes, rejects the stale ones and writes the others.
 
 -- Makes sure that the segment of this seq exists.
 CREATE OR REPLACE FUNCTION ensure_segment(for_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
@@ -46,8 +46,8 @@ CREATE OR REPLACE FUNCTION append_group(
     event_tails text[],
     order_changes integer[],
     order_rows json,
-    ledger_changes integer[],
-    ledger_rows json,
+    key_changes integer[],
+    key_rows json,
     outbox_changes integer[],
     outbox_rows json,
     execution_changes integer[],
@@ -57,14 +57,14 @@ CREATE OR REPLACE FUNCTION append_group(
     position_changes integer[],
     position_rows json,
     position_bases integer[], -- the version that each position must have: one change may hold several fills of it
-    OUT seq_before bigint, -- the events of the changes that were not refused are numbered from here on
-    OUT refused integer[],
+    OUT seq_before bigint, -- the events of the changes that were not conflicts are numbered from here on
+    OUT conflicts integer[],
     OUT taken json -- for each change whose idempotency key was taken, the entry that has it
 ) LANGUAGE plpgsql AS $$
 DECLARE
     head journal_heads;
     wanted_orders orders[];
-    wanted_ledger idempo_ledger[];
+    wanted_keys idempotency_keys[];
     wanted_outbox outbox_orders[];
     wanted_positions positions[];
     wanted_executions executions[];
@@ -79,32 +79,32 @@ BEGIN
         SELECT * INTO head FROM journal_heads WHERE shard = to_shard FOR UPDATE;
     END IF;
 
-    SELECT answered.seq_before, answered.refused, answered.taken INTO seq_before, refused, taken
+    SELECT answered.seq_before, answered.conflicts, answered.taken INTO seq_before, conflicts, taken
     FROM append_groups AS answered WHERE answered.group_id = as_group;
     IF FOUND THEN
         RETURN;
     END IF;
 
     wanted_orders := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::orders, order_rows) AS wanted);
-    wanted_ledger := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::idempo_ledger, ledger_rows) AS wanted);
+    wanted_keys := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::idempotency_keys, key_rows) AS wanted);
     wanted_outbox := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::outbox_orders, outbox_rows) AS wanted);
     wanted_positions := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::positions, position_rows) AS wanted);
     wanted_executions := ARRAY(SELECT wanted FROM json_populate_recordset(NULL::executions, execution_rows) AS wanted);
 
     seq_before := head.seq;
     -- Lookups in place of joins: a plan made over empty tables could otherwise walk the grown ones from end to end.
-    refused := ARRAY(
+    conflicts := ARRAY(
         SELECT order_changes[wanted.ordinality] FROM unnest(wanted_orders) WITH ORDINALITY AS wanted
         WHERE wanted.version - 1 <> coalesce((
             SELECT present.version FROM orders AS present WHERE present.order_id = wanted.order_id
         ), 0)
         OR wanted.version = 1 AND (
-            SELECT true FROM orders AS present WHERE present.venue_client_id = wanted.venue_client_id
+            SELECT true FROM orders AS present WHERE present.venue_client_order_id = wanted.venue_client_order_id
         )
         UNION
-        SELECT ledger_changes[wanted.ordinality] FROM unnest(wanted_ledger) WITH ORDINALITY AS wanted
+        SELECT key_changes[wanted.ordinality] FROM unnest(wanted_keys) WITH ORDINALITY AS wanted
         WHERE wanted.version - 1 <> coalesce((
-            SELECT present.version FROM idempo_ledger AS present
+            SELECT present.version FROM idempotency_keys AS present
             WHERE (present.account_id, present.operation, present.idempotency_key)
                 = (wanted.account_id, wanted.operation, wanted.idempotency_key)
         ), 0)
@@ -128,17 +128,17 @@ BEGIN
             AND (present.order_id <> '' OR wanted.order_id = '')
         )
     );
-    IF cardinality(refused) > 0 THEN
-        SELECT json_object_agg(ledger_changes[wanted.ordinality], taking) INTO taken
-        FROM unnest(wanted_ledger) WITH ORDINALITY AS wanted CROSS JOIN LATERAL (
-            SELECT * FROM idempo_ledger AS present
+    IF cardinality(conflicts) > 0 THEN
+        SELECT json_object_agg(key_changes[wanted.ordinality], taking) INTO taken
+        FROM unnest(wanted_keys) WITH ORDINALITY AS wanted CROSS JOIN LATERAL (
+            SELECT * FROM idempotency_keys AS present
             WHERE (present.account_id, present.operation, present.idempotency_key)
                 = (wanted.account_id, wanted.operation, wanted.idempotency_key)
             LIMIT 1
         ) AS taking
         WHERE taking.version <> wanted.version - 1;
     END IF;
-    IF cardinality(refused) = change_count THEN
+    IF cardinality(conflicts) = change_count THEN
         RETURN;
     END IF;
 
@@ -157,7 +157,7 @@ BEGIN
             SELECT *, head.seq + row_number() OVER (ORDER BY ordinality) AS seq
             FROM unnest(event_changes, event_types, event_accounts, event_orders, event_tails) WITH ORDINALITY
                 AS wanted (change, type, account_id, order_id, tail)
-            WHERE change <> ALL (refused)
+            WHERE change <> ALL (conflicts)
         ) AS numbered
     ) AS lines;
     GET DIAGNOSTICS last_seq = ROW_COUNT;
@@ -165,22 +165,22 @@ BEGIN
 
     INSERT INTO orders
     SELECT
-        order_id, account_id, client_order_id, venue_client_id, symbol, side, type, time_in_force, qty, price,
+        order_id, account_id, client_order_id, venue_client_order_id, symbol, side, type, time_in_force, qty, price,
         stop_price, status, filled_qty, filled_notional, venue, venue_order_id, reason, strategy, tags, accepted_at,
         updated_at, version
     FROM unnest(wanted_orders) WITH ORDINALITY AS wanted
-    WHERE order_changes[wanted.ordinality] <> ALL (refused)
+    WHERE order_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (order_id) DO UPDATE SET
         qty = excluded.qty, price = excluded.price, status = excluded.status, filled_qty = excluded.filled_qty,
         filled_notional = excluded.filled_notional, venue = excluded.venue, venue_order_id = excluded.venue_order_id,
         reason = excluded.reason, updated_at = excluded.updated_at, version = excluded.version;
 
-    INSERT INTO idempo_ledger
+    INSERT INTO idempotency_keys
     SELECT
         account_id, operation, idempotency_key, generation, order_id, request_digest, created_at, expires_at, status,
         http_status, response_payload_json, result_digest, version
-    FROM unnest(wanted_ledger) WITH ORDINALITY AS wanted
-    WHERE ledger_changes[wanted.ordinality] <> ALL (refused)
+    FROM unnest(wanted_keys) WITH ORDINALITY AS wanted
+    WHERE key_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (account_id, operation, idempotency_key) DO UPDATE SET
         generation = excluded.generation, order_id = excluded.order_id, request_digest = excluded.request_digest,
         created_at = excluded.created_at, expires_at = excluded.expires_at, status = excluded.status,
@@ -189,10 +189,10 @@ BEGIN
 
     INSERT INTO outbox_orders
     SELECT
-        order_id, kind, number, venue, venue_client_id, status, attempt, next_attempt_at, last_error, worker,
+        order_id, kind, number, venue, venue_client_order_id, status, attempt, next_attempt_at, last_error, worker,
         created_at, updated_at, version, lane
     FROM unnest(wanted_outbox) WITH ORDINALITY AS wanted
-    WHERE outbox_changes[wanted.ordinality] <> ALL (refused)
+    WHERE outbox_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (order_id, kind, number) DO UPDATE SET
         status = excluded.status, attempt = excluded.attempt, next_attempt_at = excluded.next_attempt_at,
         last_error = excluded.last_error, worker = excluded.worker, updated_at = excluded.updated_at,
@@ -200,28 +200,28 @@ BEGIN
 
     INSERT INTO positions
     SELECT
-        account_id, symbol, qty, open_notional, realised, trade_result, losses_in_a_row, peak, updated_at, version
+        account_id, symbol, qty, cost_basis, realised_pnl, trade_result, consecutive_losses, high_water_mark, updated_at, version
     FROM unnest(wanted_positions) WITH ORDINALITY AS wanted
-    WHERE position_changes[wanted.ordinality] <> ALL (refused)
+    WHERE position_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (account_id, symbol) DO UPDATE SET
-        qty = excluded.qty, open_notional = excluded.open_notional, realised = excluded.realised,
-        trade_result = excluded.trade_result, losses_in_a_row = excluded.losses_in_a_row, peak = excluded.peak,
+        qty = excluded.qty, cost_basis = excluded.cost_basis, realised_pnl = excluded.realised_pnl,
+        trade_result = excluded.trade_result, consecutive_losses = excluded.consecutive_losses, high_water_mark = excluded.high_water_mark,
         updated_at = excluded.updated_at, version = excluded.version;
 
     INSERT INTO executions
-    SELECT venue, exec_id, order_id, stray_client_id
+    SELECT venue, exec_id, order_id, stray_client_order_id
     FROM unnest(wanted_executions) WITH ORDINALITY AS wanted
-    WHERE execution_changes[wanted.ordinality] <> ALL (refused)
+    WHERE execution_changes[wanted.ordinality] <> ALL (conflicts)
     -- Only a report that was filed under no order is found here: its order has turned up.
-    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_id = NULL;
+    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_order_id = NULL;
 
     INSERT INTO reader_cursors
     SELECT name, epoch, seq, hash
     FROM json_populate_recordset(NULL::reader_cursors, cursor_rows) WITH ORDINALITY AS wanted
-    WHERE cursor_changes[wanted.ordinality] <> ALL (refused)
+    WHERE cursor_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, hash = excluded.hash;
 
-    INSERT INTO append_groups (group_id, seq_before, refused, taken) VALUES (as_group, seq_before, refused, taken);
+    INSERT INTO append_groups (group_id, seq_before, conflicts, taken) VALUES (as_group, seq_before, conflicts, taken);
 
     -- A cursor that moves is no news: readers would wake each other for nothing.
     IF last_seq > head.seq THEN

@@ -12,7 +12,7 @@ DROP VIEW IF EXISTS append_group; -- and its trigger with it
 CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
-    NULL AS ledger, NULL AS positions, NULL AS executions, NULL AS cursors,
+    NULL AS keys, NULL AS positions, NULL AS executions, NULL AS cursors,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS forget_before;
 
 CREATE TRIGGER append_group_is_taken INSTEAD OF INSERT ON append_group
@@ -21,7 +21,7 @@ BEGIN
     SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7
     FROM jsonb_each(NEW.events);
 
-    -- A first version is inserted and nothing else, so that a unique index refuses one that is not the first.
+    -- A first version is inserted and nothing else, so that a unique index rejects one that is not the first.
     INSERT INTO orders
     SELECT
         value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, value->>9,
@@ -63,12 +63,12 @@ BEGIN
         last_error = excluded.last_error, worker = excluded.worker, updated_at = excluded.updated_at,
         version = excluded.version;
 
-    INSERT INTO idempo_ledger
+    INSERT INTO idempotency_keys
     SELECT
         value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6,
         iif(length(value->>7) = 20, substr(value->>7, 1, 19) || '.000000Z', value->>7),
         value->>8, value->>9, value->>10, value->>11, value->>12
-    FROM jsonb_each(NEW.ledger) WHERE true
+    FROM jsonb_each(NEW.keys) WHERE true
     ON CONFLICT (account_id, operation, idempotency_key) DO UPDATE SET
         generation = excluded.generation, order_id = excluded.order_id, request_digest = excluded.request_digest,
         created_at = excluded.created_at, expires_at = excluded.expires_at, status = excluded.status,
@@ -80,14 +80,14 @@ BEGIN
         value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, value->>7, value->>8, value->>9
     FROM jsonb_each(NEW.positions) WHERE true
     ON CONFLICT (account_id, symbol) DO UPDATE SET
-        qty = excluded.qty, open_notional = excluded.open_notional, realised = excluded.realised,
-        trade_result = excluded.trade_result, losses_in_a_row = excluded.losses_in_a_row, peak = excluded.peak,
+        qty = excluded.qty, cost_basis = excluded.cost_basis, realised_pnl = excluded.realised_pnl,
+        trade_result = excluded.trade_result, consecutive_losses = excluded.consecutive_losses, high_water_mark = excluded.high_water_mark,
         updated_at = excluded.updated_at, version = excluded.version;
 
     -- Only a report that was filed under no order is found here: its order has turned up.
     INSERT INTO executions
     SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(NEW.executions) WHERE true
-    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_id = NULL;
+    ON CONFLICT (venue, exec_id) DO UPDATE SET order_id = excluded.order_id, stray_client_order_id = NULL;
 
     INSERT INTO reader_cursors
     SELECT value->>0, value->>1, value->>2, value->>3 FROM jsonb_each(NEW.cursors) WHERE true

@@ -3,9 +3,9 @@ DROP VIEW IF EXISTS outbox;
 CREATE VIEW outbox AS
 SELECT
     message.order_id || ':' || message.kind || ':' || message.number AS id,
-    message.venue_client_id AS idempotency_key,
+    message.venue_client_order_id AS idempotency_key,
     json_object(
-        'client_order_id', message.venue_client_id, 'symbol', symbol, 'intent', side, 'qty', json(qty), 'type', type,
+        'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', json(qty), 'type', type,
         'time_in_force', time_in_force, 'limit_price', json(price), 'stop_price', json(stop_price),
         'trace_id', message.order_id
     ) AS request_json,
