@@ -48,6 +48,7 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     attempt: int
     next_attempt_at: datetime
     last_error: str | None
+    error_detail: str | None
     worker: WorkerId | None
     updated_at: datetime
 
@@ -198,6 +199,7 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
         attempt=row.attempt,
         next_attempt_at=row.next_attempt_at,
         last_error=row.last_error,
+        error_detail=row.error_detail,
         worker=row.worker,
         updated_at=row.updated_at,
     )

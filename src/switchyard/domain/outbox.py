@@ -48,6 +48,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     lane: int
+    error_detail: str | None = None
+    """The text behind `last_error`, for people; nothing is decided by it."""
 
 
 class OrderState(msgspec.Struct, frozen=True, kw_only=True):

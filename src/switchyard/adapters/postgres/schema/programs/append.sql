@@ -190,12 +190,12 @@ BEGIN
     INSERT INTO outbox_orders
     SELECT
         order_id, kind, number, venue, venue_client_order_id, status, attempt, next_attempt_at, last_error, worker,
-        created_at, updated_at, version, lane
+        created_at, updated_at, version, lane, error_detail
     FROM unnest(wanted_outbox) WITH ORDINALITY AS wanted
     WHERE outbox_changes[wanted.ordinality] <> ALL (conflicts)
     ON CONFLICT (order_id, kind, number) DO UPDATE SET
         status = excluded.status, attempt = excluded.attempt, next_attempt_at = excluded.next_attempt_at,
-        last_error = excluded.last_error, worker = excluded.worker, updated_at = excluded.updated_at,
+        last_error = excluded.last_error, error_detail = excluded.error_detail, worker = excluded.worker, updated_at = excluded.updated_at,
         version = excluded.version;
 
     INSERT INTO positions

@@ -47,7 +47,7 @@ BEGIN
         iif(length(value->>7) = 20, substr(value->>7, 1, 19) || '.000000Z', value->>7),
         value->>8, value->>9,
         iif(length(value->>10) = 20, substr(value->>10, 1, 19) || '.000000Z', value->>10),
-        value->>11, value->>12, value->>13
+        value->>11, value->>12, value->>13, value->>14
     FROM jsonb_each(NEW.new_outbox);
 
     INSERT INTO outbox_orders
@@ -56,11 +56,11 @@ BEGIN
         iif(length(value->>7) = 20, substr(value->>7, 1, 19) || '.000000Z', value->>7),
         value->>8, value->>9,
         iif(length(value->>10) = 20, substr(value->>10, 1, 19) || '.000000Z', value->>10),
-        value->>11, value->>12, value->>13
+        value->>11, value->>12, value->>13, value->>14
     FROM jsonb_each(NEW.changed_outbox) WHERE true
     ON CONFLICT (order_id, kind, number) DO UPDATE SET
         status = excluded.status, attempt = excluded.attempt, next_attempt_at = excluded.next_attempt_at,
-        last_error = excluded.last_error, worker = excluded.worker, updated_at = excluded.updated_at,
+        last_error = excluded.last_error, error_detail = excluded.error_detail, worker = excluded.worker, updated_at = excluded.updated_at,
         version = excluded.version;
 
     INSERT INTO idempotency_keys
