@@ -1,37 +1,40 @@
-"""The adapters under contract: each test runs against all of them."""
+"""The databases under contract: a test that takes one of these fixtures runs on every engine."""
 
 from collections.abc import AsyncIterator
 
 import pytest
 
-from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
-from switchyard.ports.queries import Queries
-from tests.support.databases import Database, fresh_database
+from tests.support.databases import Database, SqlDatabase, fresh_database
 from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def journal(request: pytest.FixtureRequest) -> AsyncIterator[Journal]:
-    """For tests that need nothing but the write port."""
-    if request.param == "memory":
-        yield MemoryJournal()
-        return
-    async with fresh_database(request.param, request) as database:
-        yield database.journal
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
 async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
-    """For tests that also look things up."""
+    """A fresh database of each engine."""
     async with fresh_database(request.param, request) as database:
         yield database
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+async def sql_database(request: pytest.FixtureRequest) -> AsyncIterator[SqlDatabase]:
+    """A fresh database of each SQL engine, for tests of views and plans."""
+    async with fresh_database(request.param, request) as database:
+        assert not isinstance(database, MemoryDatabase)
+        yield database
+
+
 @pytest.fixture
-def queries(database: Database) -> Queries:
+def journal(database: Database) -> Journal:
+    return database.journal
+
+
+@pytest.fixture
+def queries(database: Database) -> DatabaseQueries:
     return database.queries
 
 
@@ -42,7 +45,7 @@ def liveness(database: Database) -> Liveness:
 
 @pytest.fixture
 async def postgres_url(postgres_server: PostgresServer) -> str:
-    """A fresh database for tests that open it themselves, or several times over."""
+    """The URL of a fresh database, for tests that open it themselves or more than once."""
     url = postgres_server.create_database()
     await PostgresDatabase.upgrade(url)
     return url

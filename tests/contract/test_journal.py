@@ -1,20 +1,24 @@
-"""What `append` promises, on every journal."""
+"""The contract of `Journal.append`, `read`, `lines`, `head` and `cursor`, on every engine."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import SYSTEM_ACCOUNT
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.journal import Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.databases import Database, Engine, fresh_database
 from tests.support.journal_checks import commit, verified
 
 
-async def test_an_empty_journal_begins_at_genesis(journal: Journal) -> None:
+async def test_an_empty_journal_starts_at_genesis(journal: Journal) -> None:
     assert await journal.head(0) == Head(1, 0, "0" * 64)
     assert await journal.read(0, 0, 10) == []
     assert await journal.load([]) == {}
@@ -28,14 +32,14 @@ async def test_numbers_have_no_gap_and_the_chain_verifies(journal: Journal) -> N
     assert await commit(journal, filled, an_accept()) == [4, 6]
 
     events = await verified(journal)
-    wanted = [event for change in (*accepted, filled) for event in change.events]
-    assert len(events) == len(wanted) + 1
-    for event, made in zip(events, wanted, strict=False):
-        assert (event.type, event.account_id, event.order_id) == (made.type, made.account_id, made.order_id)
-        assert event.text.endswith(made.tail)
+    expected = [event for change in (*accepted, filled) for event in change.events]
+    assert len(events) == len(expected) + 1
+    for event, appended in zip(events, expected, strict=False):
+        assert (event.type, event.account_id, event.order_id) == (appended.type, appended.account_id, appended.order_id)
+        assert event.text.endswith(appended.tail)
 
 
-async def test_lines_are_the_same_events_in_one_piece(journal: Journal) -> None:
+async def test_lines_are_the_same_events_concatenated(journal: Journal) -> None:
     assert await journal.lines(0, 0, 10) is None
     await commit(journal, *(an_accept() for _ in range(5)))
     events = await journal.read(0, 0, 10)
@@ -48,7 +52,7 @@ async def test_lines_are_the_same_events_in_one_piece(journal: Journal) -> None:
     assert await journal.lines(0, 5, 3) is None
 
 
-async def test_reading_goes_on_where_the_last_page_ended(journal: Journal) -> None:
+async def test_a_page_starts_after_the_last_seq_of_the_page_before(journal: Journal) -> None:
     await commit(journal, *(an_accept() for _ in range(5)))
 
     assert [event.seq for event in await journal.read(0, 0, 2)] == [1, 2]
@@ -56,7 +60,7 @@ async def test_reading_goes_on_where_the_last_page_ended(journal: Journal) -> No
     assert [event.seq for event in await journal.read(0, 4, 2)] == [5]
 
 
-async def test_time_does_not_go_back_in_the_journal_though_the_clock_does(journal: Journal) -> None:
+async def test_event_times_never_decrease_when_the_clock_steps_back(journal: Journal) -> None:
     await journal.append(0, "first", [an_accept()], START)
     await journal.append(0, "second", [an_accept()], START - timedelta(hours=1))
     await journal.append(0, "third", [an_accept()], START + timedelta(microseconds=1))
@@ -65,7 +69,7 @@ async def test_time_does_not_go_back_in_the_journal_though_the_clock_does(journa
     assert [event.at for event in events] == [START, START, START + timedelta(microseconds=1)]
 
 
-async def test_a_rejected_change_harms_no_other_of_its_group(journal: Journal) -> None:
+async def test_a_conflict_rejects_one_change_and_commits_the_others_of_its_group(journal: Journal) -> None:
     stale = an_accept(key="taken")
     await commit(journal, stale)
     before, after = an_accept(key="before"), an_accept(key="after")
@@ -81,7 +85,7 @@ async def test_a_rejected_change_harms_no_other_of_its_group(journal: Journal) -
     ]
 
 
-async def test_a_stale_version_is_rejected(journal: Journal) -> None:
+async def test_a_stale_version_is_a_conflict(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
@@ -94,7 +98,7 @@ async def test_a_stale_version_is_rejected(journal: Journal) -> None:
     assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(first)
 
 
-async def test_a_version_from_the_future_is_rejected(journal: Journal) -> None:
+async def test_a_version_that_skips_one_is_a_conflict(journal: Journal) -> None:
     accepted, never_accepted = an_accept(), an_accept()
     await commit(journal, accepted)
     sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
@@ -104,7 +108,7 @@ async def test_a_version_from_the_future_is_rejected(journal: Journal) -> None:
     assert await journal.append(0, "too early", [sent, orphan], START) == [Conflict(), Conflict()]
 
 
-async def test_an_order_is_new_only_once(journal: Journal) -> None:
+async def test_an_order_is_created_once(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
@@ -114,7 +118,7 @@ async def test_an_order_is_new_only_once(journal: Journal) -> None:
     assert await journal.load([accepted.orders[0].order_id]) == {accepted.orders[0].order_id: state_after(sending)}
 
 
-async def test_an_outbox_row_that_moved_on_rejects_the_whole_change(journal: Journal) -> None:
+async def test_a_stale_outbox_row_rejects_the_whole_change(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
@@ -129,7 +133,7 @@ async def test_an_outbox_row_that_moved_on_rejects_the_whole_change(journal: Jou
     assert len(await verified(journal)) == 2
 
 
-async def test_a_taken_key_answers_with_the_entry_that_has_it(journal: Journal) -> None:
+async def test_a_conflict_on_a_used_key_returns_the_existing_entry(journal: Journal) -> None:
     first, second = an_accept(key="same"), an_accept(key="same", client_id="other")
     await commit(journal, first)
 
@@ -141,7 +145,7 @@ async def test_the_same_key_of_another_account_is_another_key(journal: Journal) 
     await commit(journal, an_accept(key="same"), an_accept(key="same", account="acc-2"))
 
 
-async def test_the_next_generation_of_a_key_takes_the_place_of_the_first(journal: Journal) -> None:
+async def test_the_next_generation_of_a_key_replaces_the_one_before(journal: Journal) -> None:
     first, second = an_accept(key="same"), an_accept(key="same", generation=1)
     third, late = an_accept(key="same", generation=2), an_accept(key="same", generation=1)
     await commit(journal, first)
@@ -152,11 +156,11 @@ async def test_the_next_generation_of_a_key_takes_the_place_of_the_first(journal
     await commit(journal, third)
 
 
-async def test_a_second_version_without_a_first_is_rejected(journal: Journal) -> None:
+async def test_a_second_version_of_a_key_without_a_first_is_a_conflict(journal: Journal) -> None:
     assert await journal.append(0, "second", [an_accept(key="new", generation=1)], START) == [Conflict()]
 
 
-async def test_a_venue_knows_no_two_orders_by_one_id(journal: Journal) -> None:
+async def test_a_venue_client_order_id_is_used_by_one_order(journal: Journal) -> None:
     await commit(journal, an_accept(client_id="one"))
 
     outcomes = await journal.append(0, "again", [an_accept(client_id="one"), an_accept(client_id="two")], START)
@@ -177,7 +181,7 @@ async def test_an_execution_counts_once(journal: Journal) -> None:
     assert len(await verified(journal)) == 3
 
 
-async def test_a_report_on_no_known_order_is_an_event_too(journal: Journal) -> None:
+async def test_a_report_on_an_unknown_order_is_stored_once(journal: Journal) -> None:
     report = a_report(state_after(an_accept()))
     await commit(journal, unmatched_report(report))
 
@@ -186,7 +190,7 @@ async def test_a_report_on_no_known_order_is_an_event_too(journal: Journal) -> N
     assert (event.type, event.account_id, event.order_id) == ("ReportUnmatched", SYSTEM_ACCOUNT, None)
 
 
-async def test_the_same_group_again_is_answered_the_same_and_writes_nothing(journal: Journal) -> None:
+async def test_a_repeated_group_returns_the_first_outcomes_and_writes_nothing(journal: Journal) -> None:
     taken = an_accept(key="taken")
     await commit(journal, taken)
     group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
@@ -202,13 +206,24 @@ async def test_the_same_group_again_is_answered_the_same_and_writes_nothing(jour
     await verified(journal)
 
 
-async def test_a_group_that_is_rejected_as_a_whole_leaves_no_trace(journal: Journal) -> None:
+async def test_a_group_with_conflicts_only_writes_nothing(journal: Journal) -> None:
     accepted = an_accept(key="key")
     await commit(journal, accepted)
     head = await journal.head(0)
 
     assert await journal.append(0, "again", [accepted], START) == [Conflict(accepted.keys[0])]
     assert await journal.head(0) == head
+
+
+async def test_a_group_with_conflicts_only_is_checked_again_when_it_is_repeated(journal: Journal) -> None:
+    accepted = an_accept()
+    await commit(journal, accepted)
+    sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    sent = record_sent(state_after(sending), sending.outbox[0], "venue-1", START)
+
+    assert await journal.append(0, "early", [sent], START) == [Conflict()]
+    await commit(journal, sending)
+    assert await journal.append(0, "early", [sent], START) == [Committed(3)]
 
 
 async def test_a_cursor_moves_without_an_event(journal: Journal) -> None:
@@ -221,7 +236,7 @@ async def test_a_cursor_moves_without_an_event(journal: Journal) -> None:
     assert (await journal.head(0)).seq == 0
 
 
-async def test_a_cursor_of_a_rejected_change_stays_where_it_was(journal: Journal) -> None:
+async def test_a_cursor_of_a_rejected_change_does_not_move(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     cursor = Cursor(name="reports", epoch=1, seq=1, hash="f" * 64)
@@ -230,3 +245,90 @@ async def test_a_cursor_of_a_rejected_change_stays_where_it_was(journal: Journal
 
     assert await journal.append(0, "again", [rejected], START) == [Conflict()]
     assert await journal.cursor("reports") is None
+
+
+async def test_events_of_a_new_epoch_continue_the_chain(database: Database) -> None:
+    journal = database.journal
+    await commit(journal, an_accept())
+    before = await journal.head(0)
+
+    assert await journal.open_epoch() == 2
+    assert await journal.head(0) == Head(2, before.seq, before.hash)
+    await commit(journal, an_accept())
+
+    old_lines, new_lines = await journal.lines(0, 0, 1), await journal.lines(0, 1, 1)
+    assert old_lines is not None and new_lines is not None
+    assert old_lines.last == before
+    assert new_lines.last == await journal.head(0)
+    assert new_lines.text.startswith(b'{"epoch":2,"shard":0,"seq":2,')
+
+
+def with_nul_in_a_row(change: Change) -> Change:
+    return msgspec.structs.replace(change, orders=(msgspec.structs.replace(change.orders[0], reason="a\0b"),))
+
+
+def with_nul_in_an_event(change: Change) -> Change:
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="a\0b"),))
+
+
+def with_half_a_surrogate_pair_in_a_row(change: Change) -> Change:
+    return msgspec.structs.replace(change, orders=(msgspec.structs.replace(change.orders[0], reason="\udcff"),))
+
+
+def with_half_a_surrogate_pair_in_an_event(change: Change) -> Change:
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="\udcff"),))
+
+
+# SQLite differs: it stores NUL, has one shard, and keeps the last of two changes that write the same row.
+STRICT: list[Engine] = ["memory", "postgres"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "spoil"),
+    [
+        *[(engine, spoil) for engine in STRICT for spoil in (with_nul_in_a_row, with_nul_in_an_event)],
+        *[(engine, with_half_a_surrogate_pair_in_an_event) for engine in STRICT],
+        *[(engine, with_half_a_surrogate_pair_in_a_row) for engine in ("memory", "sqlite")],
+    ],
+)
+async def test_a_value_that_cannot_be_stored_rejects_its_group(
+    engine: Engine, spoil: Callable[[Change], Change], request: pytest.FixtureRequest
+) -> None:
+    good, bad = an_accept(), spoil(an_accept())
+    async with fresh_database(engine, request) as database:
+        with pytest.raises(GroupRejected):
+            await database.journal.append(0, "group", [good, bad], START)
+        assert (await database.journal.head(0)).seq == 0
+        assert await database.journal.load([good.orders[0].order_id]) == {}
+
+        assert await commit(database.journal, good) == [1]
+
+
+async def test_text_that_looks_like_an_escaped_nul_is_stored(journal: Journal) -> None:
+    accepted = an_accept(tags=(r"a\u0000b", r"a\\u0000b"))
+    await commit(journal, accepted)
+    order_id = accepted.orders[0].order_id
+    assert await journal.load([order_id]) == {order_id: state_after(accepted)}
+
+
+@pytest.mark.parametrize("engine", STRICT)
+async def test_a_group_in_which_two_changes_write_the_same_row_is_rejected(
+    engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    group = [an_accept(key="same"), an_accept(key="same", client_id="other")]
+    async with fresh_database(engine, request) as database:
+        with pytest.raises(GroupRejected):
+            await database.journal.append(0, "group", group, START)
+        assert (await database.journal.head(0)).seq == 0
+
+
+@pytest.mark.parametrize("engine", STRICT)
+async def test_each_shard_has_its_own_numbers(engine: Engine, request: pytest.FixtureRequest) -> None:
+    async with fresh_database(engine, request) as database:
+        await commit(database.journal, an_accept())
+        outcomes = await database.journal.append(7, "other shard", [an_accept(), an_accept()], START)
+
+        assert outcomes == [Committed(1), Committed(2)]
+        assert (await database.journal.head(0)).seq == 1
+        assert (await database.journal.head(7)).seq == 2
+        assert len(await database.journal.read(7, 0, 10)) == 2

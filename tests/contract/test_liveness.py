@@ -6,8 +6,7 @@ import asyncpg
 import pytest
 
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.liveness import lock_key
-from switchyard.adapters.sqlite.queries import SqliteLiveness
+from switchyard.adapters.postgres.liveness import PostgresLiveness, lock_key
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.liveness import Liveness
@@ -26,7 +25,7 @@ async def test_a_worker_of_this_process_is_alive_and_an_unknown_one_is_not(liven
 
 
 async def test_a_free_lock_proves_death_on_sqlite_and_a_lost_session_on_postgresql(liveness: Liveness) -> None:
-    proves_death = isinstance(liveness, SqliteLiveness)
+    proves_death = not isinstance(liveness, PostgresLiveness)
     assert liveness.send_lingers == (timedelta() if proves_death else TURN_LIMIT + SEND_LIMIT)
 
 

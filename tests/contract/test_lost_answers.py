@@ -1,4 +1,4 @@
-"""A commit whose answer is lost: on PostgreSQL it is asked for again until its fate is known."""
+"""A commit whose reply was lost is repeated until its outcome is known. PostgreSQL only: the others have no network."""
 
 import asyncio
 import contextlib
@@ -37,8 +37,8 @@ async def administrator(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-class Wire:
-    """Stands between a client and the server, and cuts the line when the next answer comes."""
+class CuttingProxy:
+    """A TCP proxy; while `is_armed`, it closes the connection instead of forwarding the next reply."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -65,7 +65,7 @@ class Wire:
         assert task is not None
         self._streams.add(task)
         upstream, sink = await asyncio.open_connection(self._host, self._port)
-        asking = asyncio.create_task(self._forward(reader, sink))
+        forwarding = asyncio.create_task(self._forward(reader, sink))
         try:
             while chunk := await upstream.read(65536):
                 if self.is_armed:
@@ -74,7 +74,7 @@ class Wire:
                     break
                 writer.write(chunk)
         finally:
-            asking.cancel()
+            forwarding.cancel()
             sink.close()
             writer.close()
 
@@ -84,9 +84,9 @@ class Wire:
                 sink.write(chunk)
 
 
-async def test_a_commit_whose_answer_was_cut_off_is_written_once(database: PostgresDatabase, postgres_url: str) -> None:
-    wire = Wire(postgres_url)
-    port = await wire.open()
+async def test_a_commit_whose_reply_was_lost_is_written_once(database: PostgresDatabase, postgres_url: str) -> None:
+    proxy = CuttingProxy(postgres_url)
+    port = await proxy.open()
     reader = await Reader.open(postgres_url)
     parts = urlsplit(postgres_url)
     journal = PostgresJournal(parts._replace(netloc=f"{parts.username}@127.0.0.1:{port}").geturl(), reader)
@@ -95,18 +95,18 @@ async def test_a_commit_whose_answer_was_cut_off_is_written_once(database: Postg
     await commit(journal, taken)
     group = [an_accept(key="one"), an_accept(key="taken", client_id="other"), an_accept()]
 
-    wire.is_armed = True
+    proxy.is_armed = True
     outcomes = await journal.append(0, "cut", group, START)
 
-    assert wire.cuts == 1
+    assert proxy.cuts == 1
     assert outcomes == [Committed(3), Conflict(taken.keys[0]), Committed(4)]
     assert len(await verified(journal)) == 4
     await journal.close()
     await reader.close()
-    await wire.close()
+    await proxy.close()
 
 
-async def test_a_terminated_session_costs_nothing_but_time(
+async def test_a_commit_survives_a_terminated_session(
     database: PostgresDatabase, administrator: asyncpg.Connection
 ) -> None:
     await commit(database.journal, an_accept())
@@ -123,7 +123,7 @@ async def test_a_terminated_session_costs_nothing_but_time(
     assert len(await verified(database.journal)) == 2
 
 
-async def test_a_cancelled_command_is_given_again(
+async def test_a_command_that_the_server_cancelled_is_repeated(
     database: PostgresDatabase, administrator: asyncpg.Connection
 ) -> None:
     await commit(database.journal, an_accept())
@@ -137,13 +137,13 @@ async def test_a_cancelled_command_is_given_again(
     assert await appending == [Committed(2)]
 
 
-async def test_a_caller_that_gives_up_leaves_a_journal_that_works(
+async def test_the_journal_works_after_a_cancelled_append(
     database: PostgresDatabase, administrator: asyncpg.Connection
 ) -> None:
     await commit(database.journal, an_accept())
     async with administrator.transaction():
         await administrator.execute("SELECT FROM journal_heads FOR UPDATE")
-        appending = asyncio.create_task(database.journal.append(0, "given up", [an_accept()], START))
+        appending = asyncio.create_task(database.journal.append(0, "cancelled", [an_accept()], START))
         await until(lambda: is_waiting(administrator))
         appending.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -153,9 +153,7 @@ async def test_a_caller_that_gives_up_leaves_a_journal_that_works(
     await verified(database.journal)
 
 
-async def test_an_answer_that_never_comes_leaves_the_outcome_unknown(
-    postgres_url: str, administrator: asyncpg.Connection
-) -> None:
+async def test_a_missing_reply_raises_outcome_unknown(postgres_url: str, administrator: asyncpg.Connection) -> None:
     reader = await Reader.open(postgres_url)
     journal = PostgresJournal(postgres_url, reader, settle_seconds_max=0.5)
     await commit(journal, an_accept())
@@ -166,7 +164,7 @@ async def test_an_answer_that_never_comes_leaves_the_outcome_unknown(
         with pytest.raises(OutcomeUnknown):
             await journal.append(0, "unknown", [accepted], START)
 
-    # Whatever became of it, asking again under the same name tells.
+    # A repeated append returns the outcome.
     assert await journal.append(0, "unknown", [accepted], START) == [Committed(2)]
     assert len(await verified(journal)) == 2
     await journal.close()
@@ -179,12 +177,12 @@ async def is_waiting(administrator: asyncpg.Connection) -> bool:
 
 @pytest.fixture
 def server() -> Iterator[PostgresServer]:
-    """A server of the test's own, to be ended as it likes."""
+    """A server that the test may stop and kill."""
     with PostgresServer() as server:
         yield server
 
 
-async def test_a_server_that_is_down_has_certainly_written_nothing(server: PostgresServer) -> None:
+async def test_a_server_that_is_down_raises_journal_unavailable(server: PostgresServer) -> None:
     url = server.create_database()
     await PostgresDatabase.upgrade(url)
     database = await PostgresDatabase.open(url)
@@ -202,7 +200,7 @@ async def test_a_server_that_is_down_has_certainly_written_nothing(server: Postg
     await database.close()
 
 
-async def test_after_a_crash_the_journal_agrees_with_what_was_acknowledged(server: PostgresServer) -> None:
+async def test_acknowledged_groups_survive_a_crash_of_the_server(server: PostgresServer) -> None:
     url = server.create_database()
     await PostgresDatabase.upgrade(url)
     database = await PostgresDatabase.open(url)
@@ -224,7 +222,7 @@ async def test_after_a_crash_the_journal_agrees_with_what_was_acknowledged(serve
         await asyncio.to_thread(server.start)
     await writing
 
-    # Asked again, each group tells its fate: the acknowledged ones the same as before, the others now at the latest.
+    # A repeated group returns its first outcomes if it was committed, and is committed now if it was not.
     settled = {group_id: await database.journal.append(0, group_id, groups[group_id], START) for group_id in groups}
     assert acknowledged
     assert {group_id: settled[group_id] for group_id in acknowledged} == acknowledged

@@ -1,12 +1,17 @@
-"""Which outbox rows are handed out for sending, on both engines."""
+"""The contract of `OutboxQueries` and `OutboxListing`, on every engine."""
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import msgspec
 
 from switchyard.adapters.memory.clock import START
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.queries import PostgresOutboxListing
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.queries import SqliteOutboxListing
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import (
     begin_attempt,
@@ -18,9 +23,10 @@ from switchyard.domain.decisions import (
 )
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.outbox import LANES
-from switchyard.ports.queries import Due, Queries
-from tests.support.build import WORKER, a_report, an_accept, state_after
-from tests.support.databases import Database
+from switchyard.ports.outbox import Due, OutboxQueries
+from switchyard.ports.outbox_listing import OutboxListing
+from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after
+from tests.support.databases import Database, SqlDatabase
 from tests.support.journal_checks import commit
 
 SECOND = timedelta(seconds=1)
@@ -30,26 +36,28 @@ def sending(accepted: Change) -> Change:
     return begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
 
 
-def order_ids(found: list[Due]) -> list[OrderId]:
-    return [due.row.order_id for due in found]
+def order_ids(due: list[Due]) -> list[OrderId]:
+    return [item.row.order_id for item in due]
 
 
 def id_of(change: Change) -> OrderId:
     return change.orders[0].order_id
 
 
-async def test_rows_are_due_in_the_order_of_acceptance(database: Database, queries: Queries) -> None:
+async def test_rows_are_due_in_the_order_of_acceptance(database: Database, queries: OutboxQueries) -> None:
     late, early, tied = an_accept(now=START + SECOND), an_accept(now=START), an_accept(now=START)
     await commit(database.journal, late, tied, early)
 
-    found = await queries.due(START + SECOND, 10)
+    due = await queries.due(START + SECOND, 10)
 
-    assert order_ids(found) == [id_of(early), id_of(tied), id_of(late)]
-    assert found[0] == Due(early.outbox[0], state_after(early))
+    assert order_ids(due) == [id_of(early), id_of(tied), id_of(late)]
+    assert due[0] == Due(early.outbox[0], state_after(early))
     assert order_ids(await queries.due(START + SECOND, 2)) == [id_of(early), id_of(tied)]
 
 
-async def test_a_failed_row_waits_for_its_time_and_keeps_its_place(database: Database, queries: Queries) -> None:
+async def test_a_failed_row_is_due_after_its_backoff_at_its_old_place(
+    database: Database, queries: OutboxQueries
+) -> None:
     failing, waiting = an_accept(now=START), an_accept(now=START + SECOND)
     failed = record_unsent(
         state_after(failing, sending(failing)), sending(failing).outbox[0], "refused", START + 4 * SECOND, START
@@ -63,16 +71,16 @@ async def test_a_failed_row_waits_for_its_time_and_keeps_its_place(database: Dat
     assert order_ids(await queries.due(START + 4 * SECOND, 1)) == [id_of(failing)]
 
 
-async def test_a_row_that_is_not_yet_due_is_not_handed_out(database: Database, queries: Queries) -> None:
+async def test_a_row_is_not_due_before_its_next_attempt(database: Database, queries: OutboxQueries) -> None:
     await commit(database.journal, an_accept(now=START + SECOND))
 
     assert await queries.due(START, 10) == []
 
 
-async def test_rows_in_other_hands_or_at_their_end_are_not_due(database: Database, queries: Queries) -> None:
-    taken, done, doubtful = an_accept(), an_accept(), an_accept()
-    await commit(database.journal, taken, done, doubtful)
-    await commit(database.journal, sending(taken), sending(done), sending(doubtful))
+async def test_rows_that_are_sending_uncertain_or_sent_are_not_due(database: Database, queries: OutboxQueries) -> None:
+    claimed, done, doubtful = an_accept(), an_accept(), an_accept()
+    await commit(database.journal, claimed, done, doubtful)
+    await commit(database.journal, sending(claimed), sending(done), sending(doubtful))
     doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "time-out", None, START)
     sent = record_sent(state_after(sending(done)), sending(done).outbox[0], "venue-1", START)
     await commit(database.journal, sent, doubt)
@@ -81,10 +89,10 @@ async def test_rows_in_other_hands_or_at_their_end_are_not_due(database: Databas
     assert await queries.unsettled("uncertain", 10) == [
         Due(doubt.outbox[0], state_after(doubtful, sending(doubtful), doubt))
     ]
-    assert await queries.unsettled("sending", 10) == [Due(sending(taken).outbox[0], state_after(sending(taken)))]
+    assert await queries.unsettled("sending", 10) == [Due(sending(claimed).outbox[0], state_after(sending(claimed)))]
 
 
-async def test_a_cancel_is_held_back_until_its_order_is_sent(database: Database, queries: Queries) -> None:
+async def test_a_cancel_is_due_after_its_order_was_sent(database: Database, queries: OutboxQueries) -> None:
     accepted = an_accept()
     attempt = sending(accepted)
     state = state_after(accepted, attempt)
@@ -103,7 +111,7 @@ async def test_a_cancel_is_held_back_until_its_order_is_sent(database: Database,
     assert await queries.due(START, 10) == [Due(state.row("cancel", 1), state)]
 
 
-async def test_only_rows_of_the_wanted_venues_are_due(database: Database, queries: Queries) -> None:
+async def test_rows_are_filtered_by_venue(database: Database, queries: OutboxQueries) -> None:
     accepted = an_accept(now=START)
     await commit(database.journal, accepted)
 
@@ -112,7 +120,7 @@ async def test_only_rows_of_the_wanted_venues_are_due(database: Database, querie
     assert await queries.due(START, 10, []) == []
 
 
-async def test_a_worker_may_ask_for_its_own_lanes_only(database: Database) -> None:
+async def test_rows_are_filtered_by_lane(database: Database) -> None:
     accepted = an_accept()
     await commit(database.journal, accepted)
     lane = accepted.outbox[0].lane
@@ -121,30 +129,65 @@ async def test_a_worker_may_ask_for_its_own_lanes_only(database: Database) -> No
     assert await database.queries.due(START, 10, lanes=[]) == []
 
 
-async def test_the_outbox_can_be_read_under_the_names_of_its_specification(database: Database) -> None:
+async def test_the_sql_view_has_the_column_names_of_the_specification(sql_database: SqlDatabase) -> None:
     accepted = an_accept(time_in_force="GTC")
-    await commit(database.journal, accepted)
-    await commit(database.journal, sending(accepted))
+    await commit(sql_database.journal, accepted)
+    await commit(sql_database.journal, sending(accepted))
     order = accepted.orders[0]
     columns = (
         "id, idempotency_key, request_json, status, retry_count, next_attempt_at, last_error, created_at, updated_at"
     )
     sql = f"SELECT {columns} FROM outbox"
-    if isinstance(database, PostgresDatabase):
-        [row] = map(tuple, await database._reader.rows(sql))
+    if isinstance(sql_database, PostgresDatabase):
+        [row] = map(tuple, await sql_database._reader.rows(sql))
     else:
-        [row] = await database._connections.read(lambda connection: connection.execute(sql).fetchall())
+        [row] = await sql_database._connections.read(lambda connection: connection.execute(sql).fetchall())
     request = json.loads(row[2])
     assert row[:2] == (f"{order.order_id}:new:1", order.venue_client_order_id)
     assert (request["symbol"], request["intent"], request["qty"]) == (order.symbol, order.side, int(order.qty))
     assert row[3:5] == ("sending", 0)
 
 
-async def test_an_order_that_its_venue_has_reported_on_before_is_marked(database: Database) -> None:
+async def test_a_row_says_whether_the_venue_reported_before_the_order_existed(database: Database) -> None:
     accepted, other = an_accept(), an_accept()
     report = msgspec.structs.replace(a_report(state_after(accepted)), exec_id="early")
     await commit(database.journal, unmatched_report(report))
     for change in (accepted, other):
         await commit(database.journal, change)
     due = await database.queries.due(START, 10)
-    assert {one.row.order_id: one.reported_before for one in due} == {id_of(accepted): True, id_of(other): False}
+    assert {item.row.order_id: item.reported_before for item in due} == {id_of(accepted): True, id_of(other): False}
+
+
+async def test_the_oldest_order_without_an_attempt_is_found_by_venue(
+    database: Database, queries: OutboxQueries
+) -> None:
+    assert await queries.oldest_unsent([VENUE]) == {}
+    claimed, oldest, newest = (an_accept(now=START + number * SECOND) for number in range(3))
+    await commit(database.journal, newest, oldest, claimed)
+    await commit(database.journal, sending(claimed))
+
+    assert await queries.oldest_unsent([VENUE, VenueName("elsewhere")]) == {VENUE: START + SECOND}
+    assert await queries.oldest_unsent([VenueName("elsewhere")]) == {}
+    assert await queries.oldest_unsent([]) == {}
+
+
+def listing_of(database: Database, folder: Path) -> OutboxListing:
+    match database:
+        case MemoryDatabase():
+            return database.queries
+        case SqliteDatabase():
+            return SqliteOutboxListing(folder / "switchyard.db")
+        case PostgresDatabase():
+            return PostgresOutboxListing(database._url)
+
+
+async def test_rows_of_one_status_are_listed_oldest_first(database: Database, tmp_path: Path) -> None:
+    newest, oldest, claimed = (an_accept(now=START + number * SECOND) for number in (2, 0, 1))
+    await commit(database.journal, newest, oldest, claimed)
+    await commit(database.journal, sending(claimed))
+    listing = listing_of(database, tmp_path)
+
+    assert await listing.rows("queued", 10) == [oldest.outbox[0], newest.outbox[0]]
+    assert await listing.rows("queued", 1) == [oldest.outbox[0]]
+    assert await listing.rows("sending", 10) == [sending(claimed).outbox[0]]
+    assert await listing.rows("dead", 10) == []

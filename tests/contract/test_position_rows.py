@@ -1,4 +1,4 @@
-"""A fill moves its account's position in the same commit, and counts once, on every journal."""
+"""Positions are written in the same commit as their fills and count each fill once, on every engine."""
 
 from decimal import Decimal
 
@@ -59,7 +59,7 @@ async def test_a_stale_position_rejects_the_whole_change(journal: Journal) -> No
     await commit(journal, a_fill(second, position, "exec-2"))
 
 
-async def test_a_position_of_a_rejected_change_stays_as_it_was(journal: Journal) -> None:
+async def test_a_position_of_a_rejected_change_does_not_change(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     filled = a_fill(accepted, None, "exec-1")
@@ -86,7 +86,7 @@ async def test_one_change_may_hold_several_fills_of_a_position(journal: Journal)
     assert len(await journal.load_positions([elsewhere.positions[0].key, KEY])) == 2
 
 
-async def test_the_first_of_several_fills_says_what_is_expected(journal: Journal) -> None:
+async def test_the_first_of_several_fills_names_the_expected_version(journal: Journal) -> None:
     accepted = [an_accept(), an_accept(), an_accept()]
     await commit(journal, *accepted)
     first = a_fill(accepted[0], None, "exec-1")
@@ -101,7 +101,7 @@ async def test_the_first_of_several_fills_says_what_is_expected(journal: Journal
 
 
 @pytest.mark.parametrize("amount", ["0.00000001", "999999999999999", "999999999999999.12345678"])
-async def test_a_position_keeps_every_digit_and_one_form(journal: Journal, amount: str) -> None:
+async def test_amounts_keep_every_digit_in_canonical_form(journal: Journal, amount: str) -> None:
     exact = Decimal(amount)
     bought, sold = an_accept(qty=exact, price=exact), an_accept(qty=exact, price=Decimal("0.5"), side="SELL")
     await commit(journal, bought, sold)
@@ -110,7 +110,7 @@ async def test_a_position_keeps_every_digit_and_one_form(journal: Journal, amoun
 
     position = await held(journal)
     assert position == opened.positions[0]
-    # Digit by digit: equal decimals may still be written differently.
+    # Compared as text: equal decimals may have different forms.
     assert str(position.cost_basis) == str(canonical(EXACT.multiply(exact, exact)))
     await commit(journal, a_fill(sold, position, "exec-2"))
 
@@ -120,7 +120,7 @@ async def test_a_position_keeps_every_digit_and_one_form(journal: Journal, amoun
     assert closed.realised_pnl == EXACT.subtract(EXACT.multiply(exact, Decimal("0.5")), EXACT.multiply(exact, exact))
 
 
-async def test_an_accounts_positions_come_a_page_at_a_time(database: Database, queries: Queries) -> None:
+async def test_positions_of_an_account_are_listed_in_pages(database: Database, queries: Queries) -> None:
     symbols = ["BTC", "a", "Ä", "日経225", "B"]
     accepted = [an_accept(symbol=symbol) for symbol in symbols] + [an_accept(account="acc-2", symbol="C")]
     await commit(database.journal, *accepted)
@@ -136,7 +136,7 @@ async def test_an_accounts_positions_come_a_page_at_a_time(database: Database, q
     }
 
 
-async def test_a_report_that_fills_nothing_moves_no_position(journal: Journal) -> None:
+async def test_a_report_without_a_fill_changes_no_position(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)
@@ -148,7 +148,7 @@ async def test_a_report_that_fills_nothing_moves_no_position(journal: Journal) -
     assert isinstance(outcome, Committed)
 
 
-async def test_a_fill_without_a_price_counts_at_the_orders_own(journal: Journal) -> None:
+async def test_a_fill_without_a_price_counts_at_the_order_price(journal: Journal) -> None:
     accepted = an_accept()
     await commit(journal, accepted)
     state = state_after(accepted)

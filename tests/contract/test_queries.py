@@ -1,4 +1,4 @@
-"""What people and stages look up, on both engines."""
+"""The contract of `Queries` and of the outbox counts, on every engine."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START
+from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.outbox import OrderState
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.queries import OrderFilter, Queries
+from switchyard.ports.queries import OrderFilter
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
 
 
-async def test_one_order_is_found_by_its_id(database: Database, queries: Queries) -> None:
+async def test_an_order_is_found_by_its_id(database: Database, queries: DatabaseQueries) -> None:
     accepted = an_accept()
     await commit(database.journal, accepted)
 
@@ -26,12 +28,12 @@ async def test_one_order_is_found_by_its_id(database: Database, queries: Queries
     assert await queries.order(OrderId("ord_missing")) is None
 
 
-async def test_what_could_never_be_written_is_not_found(queries: Queries) -> None:
+async def test_text_that_cannot_be_stored_is_not_found(queries: DatabaseQueries) -> None:
     assert await queries.order(OrderId("ord_\0")) is None
     assert await queries.orders(OrderFilter(account_id=ACCOUNT, symbol="US\0")) == []
 
 
-async def test_orders_come_newest_first_a_page_at_a_time(database: Database, queries: Queries) -> None:
+async def test_orders_are_listed_newest_first_in_pages(database: Database, queries: DatabaseQueries) -> None:
     accepted = [an_accept() for _ in range(5)]
     await commit(database.journal, *accepted, an_accept(account="acc-2"))
     newest_first = [change.orders[0] for change in reversed(accepted)]
@@ -44,7 +46,7 @@ async def test_orders_come_newest_first_a_page_at_a_time(database: Database, que
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("fields", "expected"),
     [
         ({}, {"eur", "usd", "market", "filled"}),
         ({"symbol": "EURUSD"}, {"eur"}),
@@ -57,8 +59,8 @@ async def test_orders_come_newest_first_a_page_at_a_time(database: Database, que
         ({"side": "SELL", "symbol": "EURUSD"}, set()),
     ],
 )
-async def test_orders_are_filtered_by_all_that_is_asked(
-    database: Database, queries: Queries, wanted: dict[str, Any], found: set[str]
+async def test_orders_are_filtered_by_every_given_field(
+    database: Database, queries: DatabaseQueries, fields: dict[str, Any], expected: set[str]
 ) -> None:
     last = an_accept(client_order_id="filled")
     await commit(
@@ -70,12 +72,14 @@ async def test_orders_are_filtered_by_all_that_is_asked(
     )
     await commit(database.journal, apply_report(state_after(last), None, a_report(state_after(last)), START))
 
-    orders = await queries.orders(OrderFilter(account_id=ACCOUNT, **wanted))
+    orders = await queries.orders(OrderFilter(account_id=ACCOUNT, **fields))
 
-    assert {order.client_order_id for order in orders} == found
+    assert {order.client_order_id for order in orders} == expected
 
 
-async def test_events_of_an_account_or_an_order_are_found_from_either_end(database: Database, queries: Queries) -> None:
+async def test_events_are_found_by_account_or_order_from_either_end(
+    database: Database, queries: DatabaseQueries
+) -> None:
     mine, other = an_accept(), an_accept(account="acc-2")
     sending = begin_attempt(state_after(mine), mine.outbox[0], WORKER, START)
     await commit(database.journal, mine, other, an_accept())
@@ -94,7 +98,7 @@ async def test_events_of_an_account_or_an_order_are_found_from_either_end(databa
     ]
 
 
-async def test_no_page_is_longer_than_the_bound(database: Database, queries: Queries) -> None:
+async def test_a_page_has_at_most_page_max_items(database: Database, queries: DatabaseQueries) -> None:
     await commit(database.journal, *(an_accept() for _ in range(PAGE_MAX + 1)))
 
     many = PAGE_MAX * 10
@@ -105,7 +109,7 @@ async def test_no_page_is_longer_than_the_bound(database: Database, queries: Que
     assert len(await queries.due(START, many)) == PAGE_MAX
 
 
-async def test_a_seen_execution_is_known(database: Database, queries: Queries) -> None:
+async def test_an_applied_execution_is_found(database: Database, queries: DatabaseQueries) -> None:
     accepted = an_accept()
     await commit(database.journal, accepted)
     await commit(database.journal, apply_report(state_after(accepted), None, a_report(state_after(accepted)), START))
@@ -114,18 +118,21 @@ async def test_a_seen_execution_is_known(database: Database, queries: Queries) -
     assert await queries.executions(VenueName("elsewhere"), ["exec-1"]) == frozenset()
 
 
-async def test_open_orders_of_a_venue_come_by_their_ids_a_page_at_a_time(database: Database, queries: Queries) -> None:
-    waiting, taken, working, part, asked, ended = (an_accept() for _ in range(6))
-    await commit(database.journal, ended, asked, part, working, taken, waiting)
-    await commit(database.journal, *(attempt(one) for one in (taken, working, part, asked, ended)))
-    await commit(database.journal, *(sent(attempt(one)) for one in (working, part, asked, ended)))
-    cancel = request_cancel(state_after(asked, attempt(asked), sent(attempt(asked))), START)
+async def test_open_orders_of_a_venue_are_listed_by_id_in_pages(database: Database, queries: DatabaseQueries) -> None:
+    queued, claimed, working, part_filled, cancel_requested, ended = (an_accept() for _ in range(6))
+    await commit(database.journal, ended, cancel_requested, part_filled, working, claimed, queued)
+    await commit(
+        database.journal, *(attempt(change) for change in (claimed, working, part_filled, cancel_requested, ended))
+    )
+    await commit(
+        database.journal, *(sent(attempt(change)) for change in (working, part_filled, cancel_requested, ended))
+    )
+    cancel = request_cancel(sent_state(cancel_requested), START)
     assert cancel is not None
-    fill = a_report(state_after(part), "PARTIALLY_FILLED", exec_id="part", qty=Decimal(1))
+    fill = a_report(state_after(part_filled), "PARTIALLY_FILLED", exec_id="part", qty=Decimal(1))
     end = a_report(state_after(ended), "CANCELED", exec_id="end", qty=Decimal(0))
     reported = [
-        apply_report(state_after(one, attempt(one), sent(attempt(one))), None, report, START)
-        for one, report in ((part, fill), (ended, end))
+        apply_report(sent_state(change), None, report, START) for change, report in ((part_filled, fill), (ended, end))
     ]
     await commit(database.journal, cancel, *reported)
     expected = [sent(attempt(working)).orders[0], reported[0].orders[0], cancel.orders[0]]
@@ -136,11 +143,11 @@ async def test_open_orders_of_a_venue_come_by_their_ids_a_page_at_a_time(databas
     assert await queries.open_orders(VenueName("elsewhere"), limit=10) == []
 
 
-async def test_unfinished_outbox_rows_are_counted_with_the_oldest(database: Database, queries: Queries) -> None:
+async def test_unfinished_outbox_rows_are_counted_with_the_oldest(database: Database, queries: DatabaseQueries) -> None:
     assert list(await queries.outbox_counts()) == []
-    old, new, taken, done = (an_accept(now=START + timedelta(seconds=number)) for number in range(4))
-    await commit(database.journal, old, new, taken, done)
-    await commit(database.journal, attempt(taken), attempt(done))
+    old, new, claimed, done = (an_accept(now=START + timedelta(seconds=number)) for number in range(4))
+    await commit(database.journal, old, new, claimed, done)
+    await commit(database.journal, attempt(claimed), attempt(done))
     await commit(database.journal, sent(attempt(done)))
 
     counts = {count.status: (count.rows, count.oldest_created_at) for count in await queries.outbox_counts()}
@@ -158,3 +165,7 @@ def attempt(accepted: Change) -> Change:
 
 def sent(sending: Change) -> Change:
     return record_sent(state_after(sending), sending.outbox[0], "venue-1", START)
+
+
+def sent_state(accepted: Change) -> OrderState:
+    return state_after(accepted, attempt(accepted), sent(attempt(accepted)))

@@ -1,4 +1,4 @@
-"""What every rate limit keeps to: never more than the limit within any window, and a true word on how long to wait."""
+"""The contract of `SharedRate`, in memory and on Redis: no window has more requests than the limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,7 +15,7 @@ from switchyard.adapters.redis.rates import PREFIX, RedisRate
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
-from tests.support.cache import KEY, PATIENT
+from tests.support.cache import KEY, LONG_TIMEOUTS
 from tests.support.process import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis
@@ -25,20 +25,20 @@ MINUTE = timedelta(minutes=1)
 SECOND = timedelta(seconds=1)
 
 
-class RateHouse:
-    """Limits over one store, as several gateways would have them."""
+class GatewayRates:
+    """The rate limits of several gateways over one store: the Redis server, or without one the memory."""
 
     def __init__(self, server: RedisServer | None) -> None:
         self.server = server
         self._opened: list[RedisRate] = []
         self._memory: dict[tuple[int, timedelta], MemoryRate] = {}
 
-    def rate(self, limit: int = LIMIT, window: timedelta = MINUTE) -> SharedRate:
+    def add_gateway(self, limit: int = LIMIT, window: timedelta = MINUTE) -> SharedRate:
         clock = SystemClock()
         if self.server is None:
             return self._memory.setdefault((limit, window), MemoryRate(limit, window, clock=clock))
-        host = RedisHost(self.server.url, clock=clock, **PATIENT)
-        rate = RedisRate(limit, window, host=host, key=KEY, without_server=Rejecting())
+        host = RedisHost(self.server.url, clock=clock, **LONG_TIMEOUTS)
+        rate = RedisRate(limit, window, host=host, key=KEY, without_server=UnexpectedFallback())
         self._opened.append(rate)
         return rate
 
@@ -47,26 +47,26 @@ class RateHouse:
             await rate.close()
 
 
-class Rejecting:
-    """What stands in for the server where the server must not be away."""
+class UnexpectedFallback:
+    """Fails the test if the server could not be reached."""
 
     async def take(self, client: str) -> timedelta | None:
-        raise AssertionError("the server was there")
+        raise AssertionError("the Redis server did not reply")
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def house(request: pytest.FixtureRequest) -> AsyncIterator[RateHouse]:
+async def rates(request: pytest.FixtureRequest) -> AsyncIterator[GatewayRates]:
     server = None
     if request.param == "redis":
         server = request.getfixturevalue("redis_server")
         server.flush()
-    house = RateHouse(server)
-    yield house
-    await house.close()
+    rates = GatewayRates(server)
+    yield rates
+    await rates.close()
 
 
-async def test_as_many_as_the_limit_go_ahead_and_the_next_is_told_how_long_to_wait(house: RateHouse) -> None:
-    rate = house.rate()
+async def test_requests_above_the_limit_return_how_long_to_wait(rates: GatewayRates) -> None:
+    rate = rates.add_gateway()
     assert [await rate.take("client") for _ in range(LIMIT)] == [None] * LIMIT
     for _ in range(3):
         wait = await rate.take("client")
@@ -74,33 +74,33 @@ async def test_as_many_as_the_limit_go_ahead_and_the_next_is_told_how_long_to_wa
         assert timedelta() < wait <= MINUTE
 
 
-async def test_each_client_has_a_limit_of_its_own_whatever_it_is_called(house: RateHouse) -> None:
-    rate = house.rate(limit=1)
+async def test_each_client_has_its_own_limit_whatever_characters_it_contains(rates: GatewayRates) -> None:
+    rate = rates.add_gateway(limit=1)
     clients = ["", "a", "b", "::1", "127.0.0.1", "a b", "\0", "*", "\ud800", "x" * 10_000]
     assert [await rate.take(client) for client in clients] == [None] * len(clients)
     assert None not in [await rate.take(client) for client in clients]
 
 
-async def test_after_the_wait_there_is_room_again(house: RateHouse) -> None:
-    rate = house.rate(limit=2, window=timedelta(milliseconds=200))
+async def test_after_the_wait_a_request_is_accepted(rates: GatewayRates) -> None:
+    rate = rates.add_gateway(limit=2, window=timedelta(milliseconds=200))
     assert [await rate.take("client") for _ in range(2)] == [None, None]
 
-    async def goes_ahead() -> bool:
+    async def is_accepted() -> bool:
         return await rate.take("client") is None
 
-    await until(goes_ahead)
+    await until(is_accepted)
 
 
-async def test_of_many_at_once_over_two_gateways_exactly_the_limit_goes_ahead(house: RateHouse) -> None:
-    rates = [house.rate(window=timedelta(hours=1)) for _ in range(2)]
-    taken = await asyncio.gather(*(rates[number % 2].take("client") for number in range(500)))
-    assert taken.count(None) == LIMIT
+async def test_two_gateways_together_accept_exactly_the_limit(rates: GatewayRates) -> None:
+    gateways = [rates.add_gateway(window=timedelta(hours=1)) for _ in range(2)]
+    waits = await asyncio.gather(*(gateways[number % 2].take("client") for number in range(500)))
+    assert waits.count(None) == LIMIT
 
 
-# The window slides: shown where the clock is ours.
+# The sliding window, in memory, where the test moves the clock.
 
 
-async def test_in_memory_room_comes_back_one_by_one_as_requests_leave_the_window() -> None:
+async def test_memory_accepts_one_request_for_each_that_leaves_the_window() -> None:
     clock = ManualClock()
     rate = MemoryRate(2, MINUTE, clock=clock)
     assert await rate.take("client") is None
@@ -113,19 +113,19 @@ async def test_in_memory_room_comes_back_one_by_one_as_requests_leave_the_window
     assert await rate.take("client") == 20 * SECOND
 
 
-async def test_in_memory_no_window_wherever_it_begins_holds_more_than_the_limit() -> None:
+async def test_memory_accepts_at_most_the_limit_in_every_window() -> None:
     clock = ManualClock()
     rate = MemoryRate(LIMIT, MINUTE, clock=clock)
-    went: list[float] = []
+    accepted_at: list[float] = []
     for _ in range(3000):
         if await rate.take("client") is None:
-            went.append(clock.monotonic())
+            accepted_at.append(clock.monotonic())
         clock.advance(timedelta(milliseconds=97))
-    assert all(later - earlier >= 60 for earlier, later in zip(went, went[LIMIT:], strict=False))
-    assert len(went) >= 4 * LIMIT
+    assert all(later - earlier >= 60 for earlier, later in zip(accepted_at, accepted_at[LIMIT:], strict=False))
+    assert len(accepted_at) >= 4 * LIMIT
 
 
-async def test_in_memory_a_client_that_was_quiet_the_longest_makes_room_for_another() -> None:
+async def test_memory_removes_the_client_with_the_oldest_request_when_it_is_full() -> None:
     rate = MemoryRate(1, MINUTE, clock=ManualClock(), clients_max=2)
     for client in ("a", "b", "c"):
         assert await rate.take(client) is None
@@ -134,28 +134,28 @@ async def test_in_memory_a_client_that_was_quiet_the_longest_makes_room_for_anot
     assert await rate.take("a") is None
 
 
-# The server: away, lying, its clock moved.
+# The server is unreachable, or returns wrong data.
 
 
 class Gateway:
-    """A shared limit with a fallback of its own."""
+    """A shared limit with its own fallback, whose breaker retries after milliseconds instead of seconds."""
 
     def __init__(self, url: str, limit: int = LIMIT, **host: Any) -> None:
         clock: Clock = SystemClock()
         breaker = Breaker(clock, failures_max=3, rest_seconds_min=0.01, rest_seconds_max=0.04)
-        self.alone = MemoryRate(limit, timedelta(hours=1), clock=clock)
+        self.fallback = MemoryRate(limit, timedelta(hours=1), clock=clock)
         self.rate = RedisRate(
             limit,
             timedelta(hours=1),
             host=RedisHost(url, clock=clock, breaker=breaker, **host),
             key=KEY,
-            without_server=self.alone,
+            without_server=self.fallback,
         )
 
 
-async def test_without_the_server_each_gateway_limits_by_itself_until_it_is_back() -> None:
+async def test_a_gateway_without_the_server_applies_the_limit_alone_until_the_server_is_back() -> None:
     with RedisServer() as server:
-        gateway = Gateway(server.url, limit=3, **PATIENT)
+        gateway = Gateway(server.url, limit=3, **LONG_TIMEOUTS)
         assert [await gateway.rate.take("client") for _ in range(3)] == [None] * 3
         server.kill()
         assert [await gateway.rate.take("client") for _ in range(3)] == [None] * 3
@@ -171,15 +171,15 @@ async def test_without_the_server_each_gateway_limits_by_itself_until_it_is_back
 
 
 @pytest.mark.parametrize("answer", [b"-ERR no\r\n", b"$3\r\nyes\r\n", b"*0\r\n", b"$-1\r\n", b"nonsense\r\n"])
-async def test_an_answer_that_is_no_number_is_no_answer(answer: bytes) -> None:
+async def test_an_invalid_reply_counts_as_no_reply(answer: bytes) -> None:
     async with scripted_redis(answer) as url:
         gateway = Gateway(url, limit=2)
-        taken = [await gateway.rate.take("client") for _ in range(5)]
-        assert [wait is None for wait in taken] == [True, True, False, False, False]
+        waits = [await gateway.rate.take("client") for _ in range(5)]
+        assert [wait is None for wait in waits] == [True, True, False, False, False]
         await gateway.rate.close()
 
 
-async def test_a_paused_server_holds_nobody_up() -> None:
+async def test_a_paused_server_delays_no_request() -> None:
     with RedisServer() as server:
         gateway = Gateway(server.url)
         server.pause()
@@ -189,36 +189,36 @@ async def test_a_paused_server_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "value",
     [("SET", "text"), ("LPUSH", "9999999999999"), ("LPUSH", "not a number"), ("SADD", "member")],
 )
-async def test_what_somebody_planted_neither_raises_nor_shuts_a_client_out(
-    redis_server: RedisServer, planted: tuple[str, str]
+async def test_a_wrong_value_neither_raises_nor_blocks_the_client(
+    redis_server: RedisServer, value: tuple[str, str]
 ) -> None:
     redis_server.flush()
-    gateway = Gateway(redis_server.url, limit=1, **PATIENT)
+    gateway = Gateway(redis_server.url, limit=1, **LONG_TIMEOUTS)
     assert await gateway.rate.take("client") is None
     (name,) = redis_server.ask("KEYS", "*")
     redis_server.ask("DEL", name)
-    redis_server.ask(planted[0], name, planted[1])
+    redis_server.ask(value[0], name, value[1])
     assert await gateway.rate.take("client") is None
     await gateway.rate.close()
 
 
-async def test_on_the_server_no_more_is_kept_than_the_limit_needs(redis_server: RedisServer) -> None:
+async def test_redis_keeps_no_more_than_limit_times_per_client(redis_server: RedisServer) -> None:
     redis_server.flush()
-    gateway = Gateway(redis_server.url, limit=3, **PATIENT)
+    gateway = Gateway(redis_server.url, limit=3, **LONG_TIMEOUTS)
     assert await gateway.rate.take("client") is None
     (name,) = redis_server.ask("KEYS", "*")
-    redis_server.ask("RPUSH", name, *(["1000"] * 100))  # requests of long ago
+    redis_server.ask("RPUSH", name, *(["1000"] * 100))  # old requests
     assert await gateway.rate.take("client") is None
     assert redis_server.ask("LLEN", name) == 3
     await gateway.rate.close()
 
 
-async def test_on_the_server_a_client_leaves_nothing_behind_and_is_not_named(redis_server: RedisServer) -> None:
+async def test_redis_entries_expire_and_do_not_contain_the_client(redis_server: RedisServer) -> None:
     redis_server.flush()
-    gateway = Gateway(redis_server.url, **PATIENT)
+    gateway = Gateway(redis_server.url, **LONG_TIMEOUTS)
     await gateway.rate.take("198.51.100.7")
     (name,) = redis_server.ask("KEYS", "*")
     assert b"198.51.100.7" not in name

@@ -1,6 +1,6 @@
-"""An audit file makes the same database again, on either engine, from either engine."""
+"""A rebuild from the audit file gives an equal database, from every engine to every engine."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
 from decimal import Decimal
@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import OrderRequest
@@ -27,79 +29,92 @@ from switchyard.flow.history.replay import NotEmpty, live_digest, replay
 from switchyard.flow.history.verify import ChainBroken
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Queries
-from switchyard.ports.rebuild import OrderDump, RebuildTarget
+from switchyard.ports.order_dump import OrderDump
+from switchyard.ports.rebuild import RebuildTarget
 from switchyard.telemetry.metrics import Metrics
+from tests.support.databases import Database
 from tests.support.postgres import PostgresServer
 
 VENUE = VenueName("sim")
 ACCOUNT = AccountId("acct-1")
 KEY = (ACCOUNT, "USDJPY")
 ORDERS = 12
+ENGINES = ["memory", "sqlite", "postgres"]
 
 
-class Engine:
-    """A fresh database of one kind, with everything that this suite asks of it."""
+class RebuildDatabase:
+    """A fresh database that can be opened, dumped and rebuilt into."""
 
     def __init__(
         self,
         dump: OrderDump,
         rebuild: Callable[[], AbstractAsyncContextManager[RebuildTarget]],
-        open_database: Callable[[], Awaitable[SqliteDatabase | PostgresDatabase]],
+        open_database: Callable[[], Awaitable[Database]],
     ) -> None:
         self.dump = dump
         self.rebuild = rebuild
         self._open_database = open_database
-        self._database: SqliteDatabase | PostgresDatabase | None = None
+        self._opened: Database | None = None
 
-    async def open(self) -> tuple[Journal, Queries]:
-        self._database = await self._open_database()
-        self.journal, self.queries = self._database.journal, self._database.queries
-        self.keys = self._database.keys
-        return self.journal, self.queries
+    async def open(self) -> Database:
+        """Open it; SQLite allows no rebuild while it is open."""
+        self._opened = await self._open_database()
+        return self._opened
 
     async def close(self) -> None:
-        if self._database is not None:
-            await self._database.close()
-            self._database = None
+        if self._opened is not None:
+            await self._opened.close()
+            self._opened = None
 
     async def digest(self) -> str:
         return await live_digest(self.dump.all_orders())
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-MakeEngine = Callable[[str], Awaitable[Engine]]
+MakeDatabase = Callable[[str], Awaitable[RebuildDatabase]]
 
 
 @pytest.fixture
-async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[MakeEngine]:
+async def make(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[MakeDatabase]:
     numbers = count(1)
-    made: list[Engine] = []
+    databases: list[RebuildDatabase] = []
 
-    async def make_one(kind: str) -> Engine:
-        if kind == "sqlite":
-            path = tmp_path / f"switchyard-{next(numbers)}.db"
-            await SqliteDatabase.upgrade(path)
-            engine = Engine(SqliteOrderDump(path), lambda: SqliteRebuild(path), lambda: SqliteDatabase.open(path))
+    async def make_one(engine: str) -> RebuildDatabase:
+        if engine == "memory":
+            database = memory_database()
+        elif engine == "sqlite":
+            database = await sqlite_database(tmp_path / f"switchyard-{next(numbers)}.db")
         else:
-            url = request.getfixturevalue("server").create_database()
-            await PostgresDatabase.upgrade(url)
-            engine = Engine(PostgresOrderDump(url), lambda: PostgresRebuild(url), lambda: PostgresDatabase.open(url))
-        made.append(engine)
-        return engine
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            database = await postgres_database(server.create_database())
+        databases.append(database)
+        return database
 
     yield make_one
-    for engine in made:
-        await engine.close()
+    for database in databases:
+        await database.close()
 
 
-class Life:
-    """Orders in every condition, written through a journal like any other."""
+def memory_database() -> RebuildDatabase:
+    database = MemoryDatabase(ManualClock())
+
+    async def opened() -> MemoryDatabase:
+        return database
+
+    return RebuildDatabase(MemoryOrderDump(database.journal), lambda: MemoryRebuild(database.journal), opened)
+
+
+async def sqlite_database(path: Path) -> RebuildDatabase:
+    await SqliteDatabase.upgrade(path)
+    return RebuildDatabase(SqliteOrderDump(path), lambda: SqliteRebuild(path), lambda: SqliteDatabase.open(path))
+
+
+async def postgres_database(url: str) -> RebuildDatabase:
+    await PostgresDatabase.upgrade(url)
+    return RebuildDatabase(PostgresOrderDump(url), lambda: PostgresRebuild(url), lambda: PostgresDatabase.open(url))
+
+
+class OrderHistory:
+    """Writes orders in every state to a journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -112,26 +127,26 @@ class Life:
         assert isinstance(outcome, Committed)
         return outcome
 
-    async def live(self) -> None:
+    async def write(self) -> None:
         for number in range(ORDERS):
             order_id = OrderId(f"ord_{number:026d}")
             accepted = self._accepted(order_id, number)
             await self.commit(accepted)
             if number % 6 == 5:
-                answered = 200 if number == 5 else 503
-                result = decisions.record_result(accepted.keys[0], answered, '{"an":"ä"}', "sha256:01")
+                http_status = 200 if number == 5 else 503
+                result = decisions.record_result(accepted.keys[0], http_status, '{"an":"ä"}', "sha256:01")
                 await self.commit(result)
             if number % 6 == 0:
                 continue
             state = await self._state(order_id)
             await self.commit(decisions.begin_attempt(state, state.row("new", 1), WorkerId("gone"), self._now))
             if number % 6 == 1:
-                continue  # an orphan: nobody will ever write this attempt's outcome
+                continue  # an orphan: the worker has exited and writes no outcome
             state = await self._state(order_id)
-            await self._go_on(state, number)
-        await self.commit(decisions.unmatched_report(self._report("stray", "nobody's", "1")))
+            await self._settle(state, number)
+        await self.commit(decisions.unmatched_report(self._report("stray", "unknown", "1")))
 
-    async def _go_on(self, state: OrderState, number: int) -> None:
+    async def _settle(self, state: OrderState, number: int) -> None:
         row = state.row("new", 1)
         if number % 6 == 2:
             await self.commit(decisions.record_doubt(state, row, "read time-out ⌛", None, self._now))
@@ -158,7 +173,8 @@ class Life:
             generation=0,
             order_id=order_id,
             request_digest="sha256:00",
-            created_at=self._now - timedelta(milliseconds=number % 2),  # by the database's clock, which is another one
+            # The database's clock may differ from the process's.
+            created_at=self._now - timedelta(milliseconds=number % 2),
             expires_at=self._now + timedelta(hours=24),
         )
         request = OrderRequest(
@@ -195,18 +211,21 @@ class Life:
         )
 
 
-async def audited(journal: Journal, path: Path) -> None:
-    life = Life(journal)
-    await life.live()
-    writer = AuditWriter(path, key=b"key", journal=journal, commit=life.commit, clock=ManualClock(), metrics=Metrics())
+async def write_audit_file(journal: Journal, path: Path) -> None:
+    """Write a history to the journal and its audit file."""
+    history = OrderHistory(journal)
+    await history.write()
+    writer = AuditWriter(
+        path, key=b"key", journal=journal, commit=history.commit, clock=ManualClock(), metrics=Metrics()
+    )
     while await writer.run_once():
         pass
     await writer.close()
 
 
-async def everything(engine: Engine) -> list[object]:
-    """All that the ports show of an open database."""
-    journal, queries, keys = engine.journal, engine.queries, engine.keys
+async def contents(database: Database) -> list[object]:
+    """Everything that the ports return of a database."""
+    journal, queries, keys = database.journal, database.queries, database.keys
     ids = [OrderId(f"ord_{number:026d}") for number in range(ORDERS)]
     return [
         await journal.head(0),
@@ -221,91 +240,87 @@ async def everything(engine: Engine) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize("target_kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize("source_kind", ["sqlite", "postgres"])
-async def test_a_rebuilt_database_is_the_one_that_was_lost(
-    make: MakeEngine, tmp_path: Path, source_kind: str, target_kind: str
+@pytest.mark.parametrize("target_engine", ENGINES)
+@pytest.mark.parametrize("source_engine", ENGINES)
+async def test_a_rebuilt_database_equals_its_source(
+    make: MakeDatabase, tmp_path: Path, source_engine: str, target_engine: str
 ) -> None:
-    source, target = await make(source_kind), await make(target_kind)
+    source, target = await make(source_engine), await make(target_engine)
     path = tmp_path / "audit.log"
-    journal, _ = await source.open()
-    await audited(journal, path)
-    async with target.rebuild() as database:
-        result = await replay(path, database)
+    original = await source.open()
+    await write_audit_file(original.journal, path)
+    async with target.rebuild() as rebuilding:
+        result = await replay(path, rebuilding)
     assert result.orders == ORDERS
     assert result.digest == await source.digest() == await target.digest()
-    _, rebuilt_queries = await target.open()
-    assert await everything(target) == await everything(source)
-    orphans = await rebuilt_queries.unsettled("sending", 100)
+    rebuilt = await target.open()
+    assert await contents(rebuilt) == await contents(original)
+    orphans = await rebuilt.queries.unsettled("sending", 100)
     assert {due.row.worker for due in orphans} == {"gone"}
     assert len(orphans) == 2
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_life_goes_on_in_a_rebuilt_database(make: MakeEngine, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_rebuilt_database_accepts_further_changes(make: MakeDatabase, tmp_path: Path, engine: str) -> None:
     path = tmp_path / "audit.log"
     lost = MemoryJournal()
-    await audited(lost, path)
-    target = await make(kind)
-    async with target.rebuild() as database:
-        await replay(path, database)
-    journal, _ = await target.open()
-    first = await journal.load([OrderId(f"ord_{0:026d}")])
-    [state] = first.values()
+    await write_audit_file(lost, path)
+    target = await make(engine)
+    async with target.rebuild() as rebuilding:
+        await replay(path, rebuilding)
+    journal = (await target.open()).journal
+    [state] = (await journal.load([OrderId(f"ord_{0:026d}")])).values()
     change = decisions.begin_attempt(state, state.row("new", 1), WorkerId("new"), START)
-    [outcome] = await journal.append(0, "the first group after", [change], START)
+    [outcome] = await journal.append(0, "first group after the rebuild", [change], START)
     assert outcome == Committed((await lost.head(0)).seq + 1)
-    [entry] = [entry for entry in lost.keys.values() if entry.idempotency_key == "key-3"]
-    [rejected] = await journal.append(0, "a used key", [Change(keys=(entry,))], START)
-    assert not isinstance(rejected, Committed)
-    assert rejected.key == entry
+    entry = lost.keys[ACCOUNT, "orders", "key-3"]
+    assert await journal.append(0, "used key", [Change(keys=(entry,))], START) == [Conflict(entry)]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_only_an_empty_database_is_rebuilt(make: MakeEngine, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_rebuild_needs_an_empty_database(make: MakeDatabase, tmp_path: Path, engine: str) -> None:
     path = tmp_path / "audit.log"
-    await audited(MemoryJournal(), path)
-    target = await make(kind)
-    async with target.rebuild() as database:
-        await replay(path, database)
+    await write_audit_file(MemoryJournal(), path)
+    target = await make(engine)
+    async with target.rebuild() as rebuilding:
+        await replay(path, rebuilding)
     before = await target.digest()
-    async with target.rebuild() as database:
+    async with target.rebuild() as rebuilding:
         with pytest.raises(NotEmpty):
-            await replay(path, database)
+            await replay(path, rebuilding)
     assert await target.digest() == before
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_file_that_does_not_hold_leaves_the_database_empty(
-    make: MakeEngine, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_broken_file_leaves_the_database_empty(
+    make: MakeDatabase, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("switchyard.flow.history.replay.BATCH", 7)
     path = tmp_path / "audit.log"
-    await audited(MemoryJournal(), path)
+    await write_audit_file(MemoryJournal(), path)
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines[:20] + lines[21:]))
-    target = await make(kind)
-    async with target.rebuild() as database:
+    target = await make(engine)
+    async with target.rebuild() as rebuilding:
         with pytest.raises(ChainBroken) as caught:
-            await replay(path, database)
+            await replay(path, rebuilding)
     assert caught.value.number == 21
-    async with target.rebuild() as database:
-        assert await database.is_empty()
+    async with target.rebuild() as rebuilding:
+        assert await rebuilding.is_empty()
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-async def test_a_dump_may_be_left_early(make: MakeEngine, tmp_path: Path, kind: str) -> None:
-    engine = await make(kind)
-    journal, _ = await engine.open()
-    await Life(journal).live()
-    async with aclosing(engine.dump.all_orders()) as orders:  # type: ignore[type-var]
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_a_dump_may_be_closed_early(make: MakeDatabase, tmp_path: Path, engine: str) -> None:
+    database = await make(engine)
+    await OrderHistory((await database.open()).journal).write()
+    async with aclosing(database.dump.all_orders()) as orders:  # type: ignore[type-var]
         first = await anext(orders)
     assert first.order_id == f"ord_{0:026d}"
 
 
-async def test_a_file_without_a_database_is_a_proof(tmp_path: Path) -> None:
+async def test_a_replay_without_a_database_gives_the_same_result_each_time(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
-    await audited(MemoryJournal(), path)
+    await write_audit_file(MemoryJournal(), path)
     with path.open("ab") as file:
         file.write(b'{"epoch":1,"sh')
     result = await replay(path)
@@ -314,9 +329,9 @@ async def test_a_file_without_a_database_is_a_proof(tmp_path: Path) -> None:
     assert await replay(path) == result
 
 
-async def test_a_file_that_ends_within_a_change_is_named(tmp_path: Path) -> None:
+async def test_a_file_that_ends_within_a_change_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
-    await audited(MemoryJournal(), path)
+    await write_audit_file(MemoryJournal(), path)
     lines = path.read_bytes().splitlines(keepends=True)
     report = max(number for number, line in enumerate(lines) if b'"type":"ExecutionReport"' in line)
     path.write_bytes(b"".join(lines[: report + 1]))
@@ -324,7 +339,7 @@ async def test_a_file_that_ends_within_a_change_is_named(tmp_path: Path) -> None
         await replay(path)
 
 
-async def test_an_empty_file_makes_nothing(tmp_path: Path) -> None:
+async def test_an_empty_file_has_no_events(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.touch()
     assert (await replay(path)).events == 0

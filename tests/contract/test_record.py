@@ -1,4 +1,4 @@
-"""The recorder over real databases: each fill counts once, whatever happens around it."""
+"""The recorder over every database: each fill counts once, after crashes, repeats and conflicts too."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -25,12 +25,12 @@ from tests.support.databases import Database
 KEY = (ACCOUNT, "USDJPY")
 
 
-class ToldVenue(NullVenue):
-    """Reports what a test tells it to."""
+class ScriptedVenue(NullVenue):
+    """Sends the reports of `script`."""
 
     def __init__(self) -> None:
         super().__init__(VENUE, clock=ManualClock())
-        self.told: list[ExecutionReport] = []
+        self.script: list[ExecutionReport] = []
         self.execution_ids: ExecutionIdScope = "venue"
 
     @property
@@ -38,24 +38,24 @@ class ToldVenue(NullVenue):
         return replace(super().capabilities, execution_ids=self.execution_ids)
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        page = tuple(self.told[after : after + limit])
+        page = tuple(self.script[after : after + limit])
         return ReportPage(page, after + len(page))
 
 
-class Desk:
-    """A recorder with its venue, and orders for it to hear about."""
+class RecorderHarness:
+    """A recorder with its database and venue; `concurrent` is committed just before the recorder's next change."""
 
     def __init__(self, database: Database) -> None:
         self.journal, self.queries = database.journal, database.queries
-        self.venue = ToldVenue()
+        self.venue = ScriptedVenue()
         self.commits: list[Change] = []
         self.crashes_before_cursor = False
-        self.meanwhile: Change | None = None
+        self.concurrent: Change | None = None
         self.metrics = Metrics()
         self.start()
 
     def start(self) -> None:
-        """A recorder that knows nothing but what is in the database."""
+        """Start a new recorder, as a new process would."""
         self.recorder = Recorder(
             self.venue,
             journal=self.journal,
@@ -68,9 +68,9 @@ class Desk:
     async def commit(self, change: Change) -> Outcome:
         if change.cursors and self.crashes_before_cursor:
             raise ConnectionError("the process ends here")
-        if self.meanwhile is not None:
-            sneaking, self.meanwhile = self.meanwhile, None
-            assert isinstance(await self.commit(sneaking), Committed)
+        if self.concurrent is not None:
+            concurrent, self.concurrent = self.concurrent, None
+            assert isinstance(await self.commit(concurrent), Committed)
         [outcome] = await self.journal.append(0, f"group-{next(_groups)}", [change], START)
         if isinstance(outcome, Committed):
             self.commits.append(change)
@@ -85,7 +85,7 @@ class Desk:
     async def position(self) -> Position:
         return (await self.journal.load_positions([KEY]))[KEY]
 
-    def counted(self, result: str) -> float:
+    def report_count(self, result: str) -> float:
         value = self.metrics.registry.get_sample_value("venue_reports_total", {"result": result})
         return value or 0
 
@@ -94,8 +94,8 @@ _groups = count(1)
 
 
 @pytest.fixture
-async def desk(database: Database) -> AsyncIterator[Desk]:
-    yield Desk(database)
+async def harness(database: Database) -> AsyncIterator[RecorderHarness]:
+    yield RecorderHarness(database)
 
 
 def fills(states: Sequence[OrderState], qty: str, status: ReportStatus = "PARTIALLY_FILLED") -> list[ExecutionReport]:
@@ -104,123 +104,123 @@ def fills(states: Sequence[OrderState], qty: str, status: ReportStatus = "PARTIA
     ]
 
 
-async def test_a_page_costs_one_change_for_each_account_and_symbol(desk: Desk) -> None:
-    states = await desk.orders(*[an_accept(account=f"acc-{number % 2}") for number in range(20)])
-    desk.venue.told = fills(states, "10")
+async def test_a_page_makes_one_change_for_each_account_and_symbol(harness: RecorderHarness) -> None:
+    states = await harness.orders(*[an_accept(account=f"acc-{number % 2}") for number in range(20)])
+    harness.venue.script = fills(states, "10")
 
-    assert await desk.recorder.run_once() == 20
+    assert await harness.recorder.run_once() == 20
 
-    assert Counter(len(change.orders) for change in desk.commits) == {10: 2, 0: 1}
+    assert Counter(len(change.orders) for change in harness.commits) == {10: 2, 0: 1}
     for account in ("acc-0", "acc-1"):
-        [position] = await desk.queries.positions(AccountId(account), limit=10)
+        [position] = await harness.queries.positions(AccountId(account), limit=10)
         assert [position.qty, position.version] == [100, 10]
 
 
-async def test_several_fills_of_one_order_in_a_page_all_count(desk: Desk) -> None:
-    states = await desk.orders(an_accept(), an_accept(side="SELL"))
-    desk.venue.told = fills(states, "10") + fills(states[:1], "5") + fills(states, "1")
+async def test_several_fills_of_one_order_in_a_page_all_count(harness: RecorderHarness) -> None:
+    states = await harness.orders(an_accept(), an_accept(side="SELL"))
+    harness.venue.script = fills(states, "10") + fills(states[:1], "5") + fills(states, "1")
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    loaded = await desk.journal.load([state.order.order_id for state in states])
+    loaded = await harness.journal.load([state.order.order_id for state in states])
     assert [loaded[state.order.order_id].order.filled_qty for state in states] == [16, 11]
-    assert (await desk.position()).qty == 5
+    assert (await harness.position()).qty == 5
 
 
-async def test_a_page_that_is_read_again_after_a_crash_counts_once(desk: Desk) -> None:
-    states = await desk.orders(*[an_accept() for _ in range(5)])
-    desk.venue.told = fills(states, "10") + fills(states, "7")
-    desk.crashes_before_cursor = True
+async def test_a_page_that_is_read_again_after_a_crash_counts_once(harness: RecorderHarness) -> None:
+    states = await harness.orders(*[an_accept() for _ in range(5)])
+    harness.venue.script = fills(states, "10") + fills(states, "7")
+    harness.crashes_before_cursor = True
     with pytest.raises(ConnectionError):
-        await desk.recorder.run_once()
-    once = await desk.position()
+        await harness.recorder.run_once()
+    once = await harness.position()
     assert once.qty == 85
 
-    desk.crashes_before_cursor = False
-    desk.venue.told += fills(states[:1], "1")
-    desk.start()
-    assert await desk.recorder.run_once() == 11
+    harness.crashes_before_cursor = False
+    harness.venue.script += fills(states[:1], "1")
+    harness.start()
+    assert await harness.recorder.run_once() == 11
 
-    position = await desk.position()
+    position = await harness.position()
     assert [position.qty, position.version] == [86, once.version + 1]
-    assert (desk.counted("applied"), desk.counted("duplicate")) == (11, 10)
+    assert (harness.report_count("applied"), harness.report_count("duplicate")) == (11, 10)
 
 
-async def test_a_report_that_comes_twice_in_one_page_counts_once(desk: Desk) -> None:
-    states = await desk.orders(an_accept(), an_accept())
+async def test_a_repeated_report_in_a_page_counts_once(harness: RecorderHarness) -> None:
+    states = await harness.orders(an_accept(), an_accept())
     first, second = fills(states, "10")
-    desk.venue.told = [first, first, second, first]
+    harness.venue.script = [first, first, second, first]
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    assert (await desk.position()).qty == 20
-    assert desk.counted("duplicate") == 2
+    assert (await harness.position()).qty == 20
+    assert harness.report_count("duplicate") == 2
 
 
-async def test_a_fill_that_somebody_else_recorded_meanwhile_is_built_upon(desk: Desk) -> None:
-    states = await desk.orders(*[an_accept() for _ in range(4)])
-    desk.venue.told = fills(states[:3], "10")
-    [elsewhere] = fills(states[3:], "100")
-    desk.meanwhile = apply_report(states[3], None, elsewhere, START)
+async def test_a_concurrent_fill_of_the_same_position_is_kept(harness: RecorderHarness) -> None:
+    states = await harness.orders(*[an_accept() for _ in range(4)])
+    harness.venue.script = fills(states[:3], "10")
+    [concurrent] = fills(states[3:], "100")
+    harness.concurrent = apply_report(states[3], None, concurrent, START)
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    position = await desk.position()
+    position = await harness.position()
     assert [position.qty, position.version] == [130, 4]
 
 
-async def test_an_order_that_moved_on_meanwhile_holds_up_no_fill(desk: Desk) -> None:
-    states = await desk.orders(*[an_accept() for _ in range(3)])
-    desk.venue.told = fills(states, "10")
-    desk.meanwhile = begin_attempt(states[1], states[1].row("new", 1), WORKER, START)
+async def test_a_concurrent_change_of_one_order_delays_no_fill(harness: RecorderHarness) -> None:
+    states = await harness.orders(*[an_accept() for _ in range(3)])
+    harness.venue.script = fills(states, "10")
+    harness.concurrent = begin_attempt(states[1], states[1].row("new", 1), WORKER, START)
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    assert (await desk.position()).qty == 30
+    assert (await harness.position()).qty == 30
 
 
-async def test_fills_after_the_end_and_fills_beyond_the_order_are_held_like_any_other(desk: Desk) -> None:
-    [state] = await desk.orders(accepted := an_accept(qty=Decimal(10)))
+async def test_fills_after_a_cancel_and_overfills_count(harness: RecorderHarness) -> None:
+    [state] = await harness.orders(accepted := an_accept(qty=Decimal(10)))
     sending = begin_attempt(state, state.row("new", 1), WORKER, START)
     sent = record_sent(state_after(accepted, sending), sending.outbox[0], "venue-1", START)
     cancel = request_cancel(state_after(accepted, sending, sent), START)
     assert cancel is not None
-    await desk.orders(sending, sent, cancel)
-    desk.venue.told = fills([state], "0", "CANCELED") + fills([state], "4") + fills([state], "9")
+    await harness.orders(sending, sent, cancel)
+    harness.venue.script = fills([state], "0", "CANCELED") + fills([state], "4") + fills([state], "9")
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    order = (await desk.journal.load([state.order.order_id]))[state.order.order_id].order
-    assert (await desk.position()).qty == order.filled_qty == 13
+    order = (await harness.journal.load([state.order.order_id]))[state.order.order_id].order
+    assert (await harness.position()).qty == order.filled_qty == 13
 
 
 @pytest.mark.parametrize(("scope", "counted"), [("venue", 1), ("symbol", 2), ("order", 3)])
-async def test_equal_execution_ids_of_different_symbols_or_orders_count_as_the_venue_declares(
-    desk: Desk, scope: ExecutionIdScope, counted: int
+async def test_execution_ids_are_unique_in_the_scope_that_the_venue_declares(
+    harness: RecorderHarness, scope: ExecutionIdScope, counted: int
 ) -> None:
-    first, second, other = await desk.orders(an_accept(), an_accept(), an_accept(symbol="EURUSD"))
-    desk.venue.execution_ids = scope
-    told = [a_report(state, "PARTIALLY_FILLED", exec_id="7", qty=Decimal(10)) for state in (first, other, second)]
-    desk.venue.told = [*told, *told]
+    first, second, other = await harness.orders(an_accept(), an_accept(), an_accept(symbol="EURUSD"))
+    harness.venue.execution_ids = scope
+    reports = [a_report(state, "PARTIALLY_FILLED", exec_id="7", qty=Decimal(10)) for state in (first, other, second)]
+    harness.venue.script = [*reports, *reports]
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    held = await desk.queries.positions(ACCOUNT, limit=10)
-    assert sum(position.qty for position in held) == counted * 10
-    assert (desk.counted("applied"), desk.counted("duplicate")) == (counted, 6 - counted)
-    written = {
+    positions = await harness.queries.positions(ACCOUNT, limit=10)
+    assert sum(position.qty for position in positions) == counted * 10
+    assert (harness.report_count("applied"), harness.report_count("duplicate")) == (counted, 6 - counted)
+    exec_ids = {
         "venue": {"7"},
         "symbol": {"USDJPY:7", "EURUSD:7"},
         "order": {f"{state.order.venue_client_order_id}:7" for state in (first, second, other)},
     }
-    assert await desk.queries.executions(VENUE, sorted(set.union(*written.values()))) == written[scope]
+    assert await harness.queries.executions(VENUE, sorted(set.union(*exec_ids.values()))) == exec_ids[scope]
 
 
-async def test_equal_execution_ids_of_orders_that_nobody_knows_are_told_apart(desk: Desk) -> None:
-    strangers = [state_after(an_accept()), state_after(an_accept())]
-    desk.venue.execution_ids = "symbol"
-    desk.venue.told = [a_report(state, exec_id="7") for state in strangers] * 2
+async def test_equal_execution_ids_of_unknown_orders_are_distinguished(harness: RecorderHarness) -> None:
+    unknown = [state_after(an_accept()), state_after(an_accept())]
+    harness.venue.execution_ids = "symbol"
+    harness.venue.script = [a_report(state, exec_id="7") for state in unknown] * 2
 
-    await desk.recorder.run_once()
+    await harness.recorder.run_once()
 
-    assert desk.counted("unmatched") == 2
+    assert harness.report_count("unmatched") == 2

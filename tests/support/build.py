@@ -1,4 +1,4 @@
-"""Changes as the stages would make them, with everything filled in that a test does not care about."""
+"""Builds changes as the stages make them, with defaults for every field."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -29,14 +29,14 @@ _numbers = count(1)
 
 
 def an_order_id(now: datetime = START) -> OrderId:
-    """A fresh id; of one moment, a later one sorts behind."""
+    """A new order id; ids with the same time sort in the order of their creation."""
     return order_id(int(now.timestamp() * 1000), next(_numbers))
 
 
 def an_entry(
     key: str, order: OrderId, *, account: AccountId = ACCOUNT, generation: int = 0, now: datetime = START
 ) -> KeyEntry:
-    """The key store's entry for a key."""
+    """A key store entry."""
     return KeyEntry(
         account_id=account,
         operation=PLACE_ORDER,
@@ -59,7 +59,7 @@ def an_accept(
     now: datetime = START,
     **request: Any,
 ) -> Change:
-    """A new order of its own; `request` overrides the fields of the body."""
+    """The acceptance of a new order; `request` overrides fields of the request body."""
     owner, order = AccountId(account), an_order_id(now)
     derived = venue_client_order_id(owner, PLACE_ORDER, key, generation, order)
     body: dict[str, Any] = {
@@ -85,7 +85,7 @@ def an_accept(
 def a_report(
     state: OrderState, status: ReportStatus = "FILLED", *, exec_id: str = "exec-1", qty: Decimal | None = None
 ) -> ExecutionReport:
-    """The venue's word on an order; a fill of all of it unless told otherwise."""
+    """An execution report on an order; by default a fill of the whole quantity."""
     return ExecutionReport(
         exec_id=exec_id,
         venue=state.order.venue,
@@ -99,7 +99,7 @@ def a_report(
 
 
 def state_after(*changes: Change) -> OrderState:
-    """The one order that the changes are about, as they leave it."""
+    """The state of the order after the changes, which are all about one order."""
     rows = {(row.kind, row.number): row for change in changes for row in change.outbox}
     outbox = sorted(rows.values(), key=lambda row: (row.kind != "new", row.number))
     return OrderState(order=changes[-1].orders[0], outbox=tuple(outbox))

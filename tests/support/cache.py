@@ -1,4 +1,4 @@
-"""Caches and their entries, with everything filled in that a test does not care about."""
+"""Cache entries with defaults for every field, and caches of several gateways over one store."""
 
 from collections import Counter
 from datetime import datetime, timedelta
@@ -9,12 +9,13 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.ports.cache import Cache, CacheEntry, CacheError, CacheStatus
+from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
+from switchyard.ports.cache_watch import CacheError
 from tests.support.redis import RedisServer
 
 KEY = b"a key for tests, and no others!!"
-# A slow machine must not turn a hit into a miss where the test is not about time.
-PATIENT: dict[str, Any] = {"connect_seconds": 60.0, "read_seconds": 60.0, "write_seconds": 60.0}
+# On a slow machine the default time-outs would turn hits into misses.
+LONG_TIMEOUTS: dict[str, Any] = {"connect_seconds": 60.0, "read_seconds": 60.0, "write_seconds": 60.0}
 
 
 def a_cache_entry(
@@ -47,8 +48,8 @@ def a_cache_entry(
     )
 
 
-class Watched:
-    """A CacheWatch that remembers."""
+class CountingWatch:
+    """ports.cache_watch.CacheWatch with plain counts."""
 
     def __init__(self) -> None:
         self.hits = 0
@@ -67,34 +68,34 @@ class Watched:
         self.size = entries
 
 
-class CacheHouse:
-    """Caches over one store, as several gateways would have them, on a clock of the test's own."""
+class GatewayCaches:
+    """The caches of several gateways over one store: the Redis server, or without one a shared MemoryCache."""
 
     def __init__(self, server: RedisServer | None, **host: Any) -> None:
         self.clock = ManualClock()
-        self.watched = Watched()
+        self.watch = CountingWatch()
         self.server = server
-        self._host: dict[str, Any] = {"clock": self.clock, **PATIENT, **host}
-        self._memory = MemoryCache(clock=self.clock, watch=self.watched)
+        self._host: dict[str, Any] = {"clock": self.clock, **LONG_TIMEOUTS, **host}
+        self._memory = MemoryCache(clock=self.clock, watch=self.watch)
         self._opened: list[RedisCache] = []
-        self.cache = self.another()
+        self.cache = self.add_gateway()
 
-    def another(self, *, key: bytes = KEY, queue_max: int = 10_000) -> Cache:
-        """One more gateway's cache over the same store."""
+    def add_gateway(self, *, key: bytes = KEY, queue_max: int = 10_000) -> Cache:
+        """Return the cache of another gateway."""
         if self.server is None:
             return self._memory
         host = RedisHost(self.server.url, **self._host)
-        cache = RedisCache(host, key=key, clock=self.clock, queue_max=queue_max, watch=self.watched)
+        cache = RedisCache(host, key=key, clock=self.clock, queue_max=queue_max, watch=self.watch)
         self._opened.append(cache)
         return cache
 
     async def put(self, *entries: CacheEntry, cache: Cache | None = None) -> None:
-        """Put, and wait until everything that waited was written."""
+        """Put the entries and write every queue."""
         for entry in entries:
             (cache or self.cache).put(entry)
-        await self.settled()
+        await self.write_queues()
 
-    async def settled(self) -> None:
+    async def write_queues(self) -> None:
         for cache in self._opened:
             while await cache.write_once():
                 pass

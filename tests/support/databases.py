@@ -1,4 +1,4 @@
-"""Fresh databases of both engines, for suites that hold each of them to the same contract."""
+"""Fresh databases of every engine, for the contract suites."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,27 +7,33 @@ from typing import Literal, TypeAlias
 
 import pytest
 
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from tests.support.postgres import PostgresServer
 
-Engine = Literal["sqlite", "postgres"]
-Database: TypeAlias = SqliteDatabase | PostgresDatabase
+Engine = Literal["memory", "sqlite", "postgres"]
+SqlDatabase: TypeAlias = SqliteDatabase | PostgresDatabase
+Database: TypeAlias = MemoryDatabase | SqlDatabase
 
 
 @asynccontextmanager
 async def fresh_database(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     """An empty database of the engine, closed afterwards."""
     database: Database
-    if engine == "sqlite":
-        folder: Path = request.getfixturevalue("tmp_path")
-        await SqliteDatabase.upgrade(folder / "switchyard.db")
-        database = await SqliteDatabase.open(folder / "switchyard.db")
-    else:
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.create_database()
-        await PostgresDatabase.upgrade(url)
-        database = await PostgresDatabase.open(url)
+    match engine:
+        case "memory":
+            database = MemoryDatabase(ManualClock())
+        case "sqlite":
+            folder: Path = request.getfixturevalue("tmp_path")
+            await SqliteDatabase.upgrade(folder / "switchyard.db")
+            database = await SqliteDatabase.open(folder / "switchyard.db")
+        case "postgres":
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            url = server.create_database()
+            await PostgresDatabase.upgrade(url)
+            database = await PostgresDatabase.open(url)
     try:
         yield database
     finally:

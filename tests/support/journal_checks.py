@@ -1,4 +1,4 @@
-"""Writing to a journal, and what must hold of it whoever wrote."""
+"""Appends to a journal, and checks of its hash chain."""
 
 from itertools import count
 
@@ -12,14 +12,14 @@ _groups = count(1)
 
 
 async def commit(journal: Journal, *changes: Change) -> list[int]:
-    """Append one group of which nothing may be rejected; returns each change's first number."""
+    """Append one group without conflicts and return the first seq of each change."""
     outcomes = await journal.append(0, f"group-{next(_groups)}", changes, START)
     assert all(isinstance(outcome, Committed) for outcome in outcomes), outcomes
     return [outcome.first_seq for outcome in outcomes if isinstance(outcome, Committed)]
 
 
 async def verified(journal: Journal) -> list[JournalEvent]:
-    """All events, after checking their numbers, times, lines and chain against each other and the head."""
+    """Return all events after checking their numbers, times, lines and hashes against each other and the head."""
     events: list[JournalEvent] = []
     while page := await journal.read(0, len(events), PAGE_MAX):
         events += page

@@ -1,4 +1,4 @@
-"""An order's life as the domain tells it, with every type of event that a contract must describe."""
+"""Changes with every type of event, for checks of the published schemas."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -36,7 +36,7 @@ def line_of(event: events.Event) -> str:
 
 
 def story() -> list[Change]:
-    """Changes that together have every type of event and every member of their data."""
+    """Changes that together have every type of event and every field of their data."""
     key = "rebalance-17-1"
     client_id = venue_client_order_id(ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
     keys = KeyEntry(

@@ -5,11 +5,12 @@ import random
 from contextlib import aclosing
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import JournalUnavailable
@@ -19,7 +20,6 @@ from switchyard.domain.orders import Order, OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.readers.stream import Message, StreamHub, Subscription
 from switchyard.ports.journal import Head
-from switchyard.ports.queries import Queries
 
 ANN, BOB = AccountId("ann"), AccountId("bob")
 FIRST, SECOND = OrderId("ord_1"), OrderId("ord_2")
@@ -86,46 +86,52 @@ class Book(MemoryJournal):
         return self.events.get(0, [])
 
     async def head(self, shard: int) -> Head:
-        await self._pause()
+        await self.pause()
         head = await super().head(shard)
-        await self._pause()
+        await self.pause()
         return head
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         self.reads += 1
-        await self._pause()
+        await self.pause()
         if self.failures:
             self.failures -= 1
             raise JournalUnavailable("away")
         page = await super().read(shard, max(after_seq, self.oldest_seq - 1), limit)
         self.page_found.set()
         await self.page_arrives.wait()
-        await self._pause()
+        await self.pause()
         return page
 
-    async def events_after(
-        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
-    ) -> list[JournalEvent]:
-        self.replays += 1
-        self.replays_at_once += 1
-        self.replays_at_once_max = max(self.replays_at_once_max, self.replays_at_once)
-        await self._pause()
-        page = [
-            found
-            for found in self.all[max(seq, self.oldest_seq - 1) :]
-            if (found.order_id == order_id if account_id is None else found.account_id == account_id)
-        ]
-        await self._pause()
-        self.replays_at_once -= 1
-        return page[:limit]
-
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         for _ in range(self._chance.randrange(4) if self._chance else 1):
             await asyncio.sleep(0)
 
 
+class BookQueries(MemoryQueries):
+    """The lookups of a book, which count its replays."""
+
+    def __init__(self, book: Book) -> None:
+        super().__init__(book)
+        self._book = book
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        book = self._book
+        book.replays += 1
+        book.replays_at_once += 1
+        book.replays_at_once_max = max(book.replays_at_once_max, book.replays_at_once)
+        await book.pause()
+        after = max(seq, book.oldest_seq - 1)
+        page = await super().events_after(after, account_id=account_id, order_id=order_id, limit=limit)
+        await book.pause()
+        book.replays_at_once -= 1
+        return page
+
+
 def hub_over(book: Book, **options: Any) -> StreamHub:
-    return StreamHub(book, cast(Queries, book), **options)
+    return StreamHub(book, BookQueries(book), **options)
 
 
 async def dispatch(hub: StreamHub) -> None:

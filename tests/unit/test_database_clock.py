@@ -3,44 +3,32 @@
 from datetime import datetime, timedelta
 
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.keys import MemoryKeyStore
 from switchyard.flow.clock import DatabaseClock
-from switchyard.ports.keys import KeyId, KeyStore, Reaped
 
 
-class KeyStoreOfTimes:
+class KeyStoreOfTimes(MemoryKeyStore):
     """A database that is an hour ahead of the process, and takes its time to say so."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
+        super().__init__(MemoryJournal(), clock)
+        self._process_clock = clock
         self.asked = 0
         self.ahead = timedelta(hours=1)
         self.takes = timedelta(0)
 
     async def now(self) -> datetime:
         self.asked += 1
-        told = self._clock.now() + self.ahead
-        self._clock.advance(self.takes)
-        return told
-
-    async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
-        raise NotImplementedError
-
-    async def entries(
-        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
-    ) -> list[KeyEntry]:
-        raise NotImplementedError
-
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
-        raise NotImplementedError
+        now = await super().now() + self.ahead
+        self._process_clock.advance(self.takes)
+        return now
 
 
 async def test_the_time_is_asked_for_once_and_then_carried_on() -> None:
     clock = ManualClock()
     keys = KeyStoreOfTimes(clock)
-    checked: KeyStore = keys
-    database_clock = DatabaseClock(checked, clock)
+    database_clock = DatabaseClock(keys, clock)
     assert database_clock.now() == START
     assert await database_clock.look() == START + timedelta(hours=1)
     clock.advance(timedelta(seconds=7))

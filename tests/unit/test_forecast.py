@@ -1,27 +1,18 @@
 """Orders that would leave too late are rejected while the queue is that slow, and only those."""
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.flow.routing.forecast import STALE_SECONDS, Forecast
+from tests.support.build import VENUE, an_accept
 
-SIM, OTHER = VenueName("sim"), VenueName("other")
-
-
-class Heads:
-    """When the order at the head of each queue was accepted."""
-
-    def __init__(self) -> None:
-        self.accepted_at: dict[VenueName, datetime] = {}
-
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        return self.accepted_at
+SIM, OTHER = VENUE, VenueName("other")
 
 
 class Queue:
@@ -29,11 +20,14 @@ class Queue:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.heads = Heads()
-        self.forecast = Forecast(self.heads, [SIM, OTHER], self.clock)  # type: ignore[arg-type]
+        database = MemoryDatabase(self.clock)
+        self.outbox = database.journal.outbox
+        self.forecast = Forecast(database.queries, [SIM, OTHER], self.clock)
 
     async def look(self, *, waited_seconds: float) -> None:
-        self.heads.accepted_at[SIM] = self.clock.now() - timedelta(seconds=waited_seconds)
+        [head] = an_accept(now=self.clock.now() - timedelta(seconds=waited_seconds)).outbox
+        self.outbox.clear()
+        self.outbox[head.order_id, head.kind, head.number] = head
         await self.forecast.run_once()
 
     async def stand_still(self, seconds: float) -> None:
@@ -91,7 +85,7 @@ async def test_an_empty_queue_and_an_old_picture_reject_nobody() -> None:
     assert not queue.forecast.is_too_slow(SIM, "IOC")
     await queue.forecast.run_once()
     assert queue.forecast.is_too_slow(SIM, "IOC")
-    queue.heads.accepted_at.clear()
+    queue.outbox.clear()
     await queue.forecast.run_once()
     assert not queue.forecast.is_too_slow(SIM, "IOC")
 

@@ -1,30 +1,16 @@
 """Order of departure within a worker, and how a worker keeps and gives up its lanes."""
 
 import asyncio
-from collections.abc import Sequence
 from datetime import timedelta
 
 from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.memory.lanes import PATIENCE
 from switchyard.domain.ids import AccountId, WorkerId
 from switchyard.domain.outbox import LANES, lane_of
 from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
-from switchyard.ports.lanes import LaneShare
 
-ME = WorkerId("me")
-
-
-class Table:
-    """Lanes with one other worker, who wants as many as its share."""
-
-    def __init__(self, share: int = LANES) -> None:
-        self.share = share
-        self.lanes = set(range(LANES))
-        self.given_up: list[list[int]] = []
-
-    async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
-        self.given_up.append(sorted(given_up))
-        self.lanes -= set(given_up)
-        return LaneShare(frozenset(self.lanes), self.share)
+ME, OTHER = WorkerId("me"), WorkerId("other")
 
 
 async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None:
@@ -68,32 +54,65 @@ async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
     assert await third.comes_within(60)
 
 
+class Workers:
+    """This worker's lanes beside another worker's."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.database = MemoryDatabase(self.clock)
+        self.held = HeldLanes(self.database.lanes, ME, self.clock)
+
+    async def renew(self) -> None:
+        await self.database.liveness.hold(ME)
+        await self.held.renew()
+
+    async def renew_other(self) -> frozenset[int]:
+        await self.database.liveness.hold(OTHER)
+        return (await self.database.lanes.hold(OTHER, [])).lanes
+
+
 async def test_lanes_beyond_the_share_are_given_up_and_not_sent_on_meanwhile() -> None:
-    table = Table()
-    held = HeldLanes(table, ME, ManualClock())
-    await held.renew()
-    assert held.filter() is None
-    held.begin(LANES - 1)
-    table.share = LANES // 2
-    await held.renew()
-    assert held.filter() == list(range(LANES // 2))
-    await held.renew()
-    assert table.given_up[-1] == list(range(LANES // 2, LANES - 1)), "the busy lane is kept until it is idle"
-    held.end(LANES - 1)
-    await held.renew()
-    assert table.given_up[-1] == [LANES - 1]
-    assert table.lanes == set(range(LANES // 2))
+    workers = Workers()
+    await workers.renew()
+    assert workers.held.filter() is None
+    workers.held.begin(LANES - 1)
+    assert await workers.renew_other() == frozenset()
+    await workers.renew()
+    assert workers.held.filter() == list(range(LANES // 2))
+    await workers.renew()
+    assert await workers.renew_other() == set(range(LANES // 2, LANES - 1)), "the busy lane is kept until it is idle"
+    workers.held.end(LANES - 1)
+    await workers.renew()
+    assert await workers.renew_other() == set(range(LANES // 2, LANES))
 
 
 async def test_a_worker_that_could_not_renew_sends_nothing() -> None:
-    clock = ManualClock()
-    held = HeldLanes(Table(), ME, clock)
-    assert held.filter() == []
-    await held.renew()
-    clock.advance(timedelta(seconds=STALE_SECONDS + 1))
-    assert held.filter() == []
-    await held.renew()
-    assert held.filter() is None
+    workers = Workers()
+    assert workers.held.filter() == []
+    await workers.renew()
+    workers.clock.advance(timedelta(seconds=STALE_SECONDS + 1))
+    assert workers.held.filter() == []
+    await workers.renew()
+    assert workers.held.filter() is None
+
+
+async def test_the_lanes_of_a_dead_worker_are_taken_at_once() -> None:
+    workers = Workers()
+    await workers.renew()
+    assert await workers.renew_other() == frozenset()
+    workers.database.liveness.living.remove(ME)
+    assert await workers.renew_other() == set(range(LANES))
+
+
+async def test_the_lanes_of_a_silent_worker_are_taken_although_it_is_alive() -> None:
+    workers = Workers()
+    await workers.renew()
+    workers.clock.advance(PATIENCE)
+    assert await workers.renew_other() == frozenset()
+    workers.clock.advance(timedelta(microseconds=1))
+    assert await workers.renew_other() == set(range(LANES))
+    await workers.renew()
+    assert workers.held.filter() == []
 
 
 def test_a_lane_is_a_function_of_account_and_symbol() -> None:

@@ -1,6 +1,6 @@
 """Doubt ends by evidence: what the venue has is adopted, and only what it certainly has not is sent again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
-from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.sqlite.queries import SqliteLanes
+from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
@@ -21,7 +20,6 @@ from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.resolve import Resolver
-from switchyard.ports.queries import Due
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
@@ -85,53 +83,19 @@ class ScriptedVenue:
         return None
 
 
-class MemoryQueries:
-    """Outbox lookups over the in-memory journal."""
-
-    def __init__(self, journal: MemoryJournal, clock: ManualClock) -> None:
-        self._journal = journal
-        self._clock = clock
-
-    async def due(
-        self, now: object, limit: int, venues: Sequence[VenueName] | None = None, lanes: Sequence[int] | None = None
-    ) -> list[Due]:
-        rows = [row for row in self._journal.outbox.values() if row.status in ("queued", "failed")]
-        return [await self._with_state(row) for row in rows if row.next_attempt_at <= self._clock.now()]
-
-    async def unsettled(self, status: str, limit: int) -> list[Due]:
-        return [await self._with_state(row) for row in list(self._journal.outbox.values()) if row.status == status]
-
-    async def _with_state(self, row: OutboxRow) -> Due:
-        return Due(row, (await self._journal.load([row.order_id]))[row.order_id])
-
-
-class Everyone:
-    """Liveness by a set of names."""
-
-    def __init__(self) -> None:
-        self.living: set[WorkerId] = set()
-        self.send_lingers = timedelta()
-
-    async def hold(self, worker: WorkerId) -> None:
-        self.living.add(worker)
-
-    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
-        return frozenset(workers) - self.living
-
-
 class House:
     """One worker with its resolver over one order."""
 
     def __init__(self, dedupe: Dedupe, worker: str = "one") -> None:
         self.clock = ManualClock()
-        self.journal = MemoryJournal()
+        database = MemoryDatabase(self.clock)
+        self.journal = database.journal
         self.venue = ScriptedVenue(dedupe)
-        self.liveness = Everyone()
+        self.liveness = database.liveness
         self.metrics = Metrics()
-        queries = MemoryQueries(self.journal, self.clock)
         common = {
             "journal": self.journal,
-            "queries": queries,
+            "queries": database.queries,
             "liveness": self.liveness,
             "commit": self.commit,
             "venues": {VENUE: self.venue},
@@ -139,7 +103,7 @@ class House:
             "metrics": self.metrics,
         }
         self.resolver = Resolver(**common)  # type: ignore[arg-type]
-        self.lanes = HeldLanes(SqliteLanes(), WorkerId(worker), self.clock)
+        self.lanes = HeldLanes(database.lanes, WorkerId(worker), self.clock)
         self.dispatcher = Dispatcher(
             worker=WorkerId(worker),
             lanes=self.lanes,

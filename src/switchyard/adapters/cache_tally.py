@@ -1,6 +1,6 @@
 """One cache's own counts, told on to whoever watches."""
 
-from switchyard.ports.cache import CacheError, CacheWatch
+from switchyard.ports.cache_watch import CacheError, CacheWatch
 
 
 class CacheTally:

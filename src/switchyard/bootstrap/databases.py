@@ -18,19 +18,25 @@ from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import declare_restored
 from switchyard.flow.history.verify import head_path_of
 from switchyard.flow.sending.operator import end_doubt
+from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.order_dump import OrderDump
+from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
-from switchyard.ports.rebuild import Epochs, OrderDump
 from switchyard.settings import Settings
 
 
 class EpochJournal(Journal, Epochs, Protocol):
     """A journal whose past can be replaced."""
+
+
+class DatabaseQueries(Queries, OutboxQueries, Protocol):
+    """The queries of people and of the stages."""
 
 
 class Database(Protocol):
@@ -42,7 +48,7 @@ class Database(Protocol):
         ...
 
     @property
-    def queries(self) -> Queries:
+    def queries(self) -> DatabaseQueries:
         """The lookups."""
         ...
 

@@ -2,7 +2,7 @@
 
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
-from switchyard.ports.queries import Queries
+from switchyard.ports.outbox import OutboxQueries
 from switchyard.telemetry.metrics import Metrics
 
 STATUSES = ("queued", "failed", "sending", "uncertain")
@@ -11,7 +11,7 @@ STATUSES = ("queued", "failed", "sending", "uncertain")
 class Gauges:
     """Brings the gauges up to date."""
 
-    def __init__(self, *, queries: Queries, sequencer: Sequencer, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, *, queries: OutboxQueries, sequencer: Sequencer, clock: Clock, metrics: Metrics) -> None:
         self._queries = queries
         self._sequencer = sequencer
         self._clock = clock

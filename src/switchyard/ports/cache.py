@@ -1,4 +1,4 @@
-"""The idempotency cache: repeats answered cheaply, while the key store alone decides."""
+"""The idempotency cache port: a fast copy of key store results; only the key store decides."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -9,49 +9,43 @@ import msgspec
 from switchyard.domain.ids import AccountId, OrderId
 
 CacheStatus = Literal["pending", "submitted", "completed", "failed"]
-CacheError = Literal[
-    "unavailable",  # asked, and no answer in time
-    "refused",  # the server answered that it would not
-    "wrong_entry",  # what was there was not written by us for this key
-    "dropped",  # written too fast, or while the server was away
-]
 
-# An answer of ours takes some hundred bytes; one above this would cost every repeat more than asking the key store.
+# Our responses have a few hundred bytes. Transferring a larger one than this costs more than reading the key store.
 RESPONSE_BYTES_MAX = 16 * 1024
 
 _STAGES: Mapping[CacheStatus, int] = {"pending": 0, "submitted": 1, "completed": 2, "failed": 2}
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the request with a key, as the key store had it when this was written."""
+    """The result of a request, as the key store had it when the entry was written."""
 
     account_id: AccountId
     operation: str
     idempotency_key: str
     generation: int
-    """The key store's: how often the key began anew."""
+    """The generation of the key store's entry."""
     request_digest: str
-    """Another digest under the same key is another request: the key store's matter, not a hit."""
+    """A request with the same key and another digest is not a hit: the key store decides."""
     order_id: OrderId
     request_id: str | None = None
     status: CacheStatus
     http_status: int | None = None
     response: str | None = None
-    """The final body, where the route answers with one."""
+    """The final response body, for routes that repeat it."""
     created_at: datetime
-    """The key store's, so that it is the same on every gateway."""
+    """The key store's `created_at`, so that it is the same on every gateway."""
     expires_at: datetime
-    """Not later than the key store's: the cache must not remember what the key store has forgotten."""
+    """Not later than the key store's `expires_at`: an entry must not outlive its key."""
 
     @property
     def precedence(self) -> tuple[int, datetime, int]:
-        """An entry gives way only to one of the same or a higher precedence, whoever is late."""
+        """An entry replaces one of the same or a lower precedence only, so a late write cannot undo a newer one."""
         return self.generation, self.created_at, _STAGES[self.status]
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether the response is small enough to be kept."""
-        # A character takes at most four bytes, so most responses need no encoding to be judged.
+        """Whether the response is small enough to be cached."""
+        # A character takes at most four bytes, so most responses need not be encoded to be measured.
         return (
             self.response is None
             or len(self.response) * 4 <= RESPONSE_BYTES_MAX
@@ -60,10 +54,10 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
-    """How the cache is doing; hits, lookups and errors are this process's own."""
+    """Size and hit rate of a cache; hits, lookups and errors count this process only."""
 
     is_reachable: bool
-    """False where the entries could not be counted; they are 0 then."""
+    """False if the entries could not be counted; the entry counts are 0 then."""
     entries: int
     active: int
     expired: int
@@ -75,49 +69,33 @@ class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hit_rate(self) -> float:
-        """Hits per lookup."""
+        """Hits divided by lookups."""
         return self.hits / self.lookups if self.lookups else 0.0
 
 
 class Cache(Protocol):
-    """Entries by (account, operation, key); down, slow, emptied or lying, it only ever misses, and never raises."""
+    """Entries by (account, operation, key); every failure of the cache is a miss, and no method raises."""
 
     async def get(self, account: AccountId, operation: str, key: str) -> CacheEntry | None:
-        """The entry, or none where there is none that can be trusted."""
+        """Return the entry, or None if there is no authentic one."""
         ...
 
     def put(self, entry: CacheEntry) -> None:
-        """Keep the entry, behind the answer; one that gets lost is a miss later on."""
+        """Store the entry in the background; a lost write is a later miss."""
         ...
 
     async def forget(self, account: AccountId, operation: str, key: str) -> None:
-        """Drop an entry where it can be reached; where not, it stays until it expires."""
+        """Remove the entry; if the cache cannot be reached, the entry stays until it expires."""
         ...
 
     async def stats(self) -> CacheStats:
-        """How full it is and how well it does."""
+        """Return size and hit rate."""
         ...
 
     async def run(self) -> None:
-        """Do what goes on behind the answers, until cancelled."""
+        """Do the background work until cancelled."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
-        ...
-
-
-class CacheWatch(Protocol):
-    """Whoever counts what a cache does."""
-
-    def looked_up(self, *, hit: bool) -> None:
-        """A lookup ended."""
-        ...
-
-    def failed(self, kind: CacheError) -> None:
-        """Something went wrong, which no caller noticed."""
-        ...
-
-    def holds(self, entries: int) -> None:
-        """So many entries are there."""
+        """Close the connections."""
         ...

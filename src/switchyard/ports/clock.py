@@ -1,16 +1,16 @@
-"""Time and randomness, so that tests can own both."""
+"""The clock port; tests use a clock that they move themselves."""
 
 from datetime import datetime
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """What time it is."""
+    """Wall time for dates, monotonic time for durations."""
 
     def now(self) -> datetime:
-        """The time in UTC."""
+        """Return the current time in UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for measuring how long something took."""
+        """Return seconds that never decrease, for measuring durations."""
         ...

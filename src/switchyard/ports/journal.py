@@ -1,4 +1,4 @@
-"""The one write port: load rows, append changes, read events."""
+"""The journal port: load rows, append changes, read events."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,12 +12,12 @@ from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
 
-# A page is what one read may hold in memory; readers loop.
+# Bounds the memory of one read; readers loop over pages.
 PAGE_MAX = 1_000
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The journal's newest place; seq 0 and the genesis hash when it is empty."""
+    """The journal's last event; an empty journal has seq 0 and the genesis hash."""
 
     epoch: int
     seq: int
@@ -25,7 +25,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """The next events as the audit file has them; `last` is where they end."""
+    """A page of events as audit file lines; `last` is the last of them."""
 
     text: bytes
     count: int
@@ -33,45 +33,45 @@ class Lines(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """The append-only, gap-free, hash-chained record and the rows derived from it."""
+    """The append-only, gap-free, hash-chained event log and the rows derived from it."""
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
-        """The orders that exist, each with all of its outbox rows."""
+        """Return the orders that exist, each with all of its outbox rows."""
         ...
 
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
-        """The same, found by the ids that a venue knows."""
+        """Return the orders with these venue client order ids, each with all of its outbox rows."""
         ...
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
-        """Of the named positions those that ever had a fill."""
+        """Return the positions that exist; a position exists from its first fill on."""
         ...
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Commit a group at once and answer for each change; durable when this returns.
+        """Commit a group of changes in one transaction and return an outcome for each; durable on return.
 
-        Changes of one group touch different rows (the sequencer sees to it). A rejected change harms no other.
-        The same `group_id` again changes nothing and answers the same, so a lost answer is asked for again; a group
-        of which everything was rejected is not remembered, and judged anew.
-        Raises GroupRejected when a value cannot be written, JournalUnavailable when certainly nothing was written,
-        OutcomeUnknown when that is not certain. Reads raise JournalUnavailable.
+        No two changes of a group may write the same row (the sequencer ensures this). A conflict rejects one change
+        and leaves the others alone. A repeated `group_id` writes nothing and returns the first outcomes, so a caller
+        that lost the answer appends again; a group in which every change conflicted is not stored and is checked again.
+        Raises GroupRejected if a value cannot be stored, JournalUnavailable if certainly nothing was written, and
+        OutcomeUnknown if that is not certain. The other methods raise JournalUnavailable.
         """
         ...
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        """The next events in order, at most a page."""
+        """Return the next events in order, at most PAGE_MAX."""
         ...
 
     async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
-        """The same as whole lines in one piece, put together by the database; none where there are none."""
+        """Return the next events as lines, concatenated by the database; None if there are none."""
         ...
 
     async def head(self, shard: int) -> Head:
-        """The newest place."""
+        """Return the last event's place."""
         ...
 
     async def cursor(self, name: str) -> Cursor | None:
-        """How far the named reader has come."""
+        """Return the stored position of a reader."""
         ...

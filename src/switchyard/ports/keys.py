@@ -1,4 +1,4 @@
-"""The idempotency keys as requests and its caretaker see it; it is written by the journal alone."""
+"""The idempotency key store port: lookups and removal; only the journal's append writes entries."""
 
 from datetime import datetime
 from typing import Protocol
@@ -9,33 +9,35 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 
 KeyId = tuple[str, str, str]
+"""Account, operation, key."""
 
 
 class Reaped(msgspec.Struct, frozen=True):
-    """How far a walk through the key store has come, and what it took away."""
+    """The result of one page of removal."""
 
     count: int
+    """Entries removed."""
     after: KeyId | None
-    """Where the next page begins; none at the end."""
+    """Start of the next page; None at the end."""
 
 
 class KeyStore(Protocol):
-    """Lookups by key, and the removal of what nobody can ask for any more."""
+    """Entries by (account, operation, key)."""
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
-        """What the key stands for, expired or not."""
+        """Return the entry of a key, even if it has expired."""
         ...
 
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
     ) -> list[KeyEntry]:
-        """Entries made after that moment whose keys lie between the two, both included."""
+        """Return entries created after `since` whose keys lie between `first` and `last`, both included."""
         ...
 
     async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
-        """Look at the next entries and remove those that have expired and whose order is final."""
+        """Check the next `limit` entries and remove those that have expired and whose order is final."""
         ...
 
     async def now(self) -> datetime:
-        """The database's own time: one clock for all gateways."""
+        """Return the database's time, which is the same for all gateways."""
         ...

@@ -1,4 +1,4 @@
-"""Which worker sends which lanes."""
+"""The port that assigns lanes to workers."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,15 +9,15 @@ from switchyard.domain.ids import WorkerId
 
 
 class LaneShare(msgspec.Struct, frozen=True):
-    """The lanes that a worker has, and how many would be its fair share."""
+    """The lanes that a worker owns, and how many lanes a fair share is."""
 
     lanes: frozenset[int]
     share: int
 
 
 class Lanes(Protocol):
-    """Which worker sends what: each lane has one owner, so that nothing overtakes within it."""
+    """Lane ownership: each lane has at most one owner, so orders of a lane are sent in the order of acceptance."""
 
     async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
-        """Stay known as a worker for a while, let these go, and take of the free lanes up to a fair share."""
+        """Renew the worker's registration, release `given_up`, and take free lanes up to a fair share."""
         ...

@@ -1,4 +1,4 @@
-"""Which workers are alive."""
+"""The port that tells which workers are alive."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -8,21 +8,21 @@ from switchyard.domain.ids import WorkerId
 
 
 class Liveness(Protocol):
-    """Which workers are alive: proven by a lock that dies with its holder, never by a clock."""
+    """Worker liveness, proven by a lock that ends with its holder; timestamps are not used."""
 
     @property
     def send_lingers(self) -> timedelta:
-        """How long a send may be under way after its sender's lock was found free; zero where that proves death."""
+        """How long a send may continue after its worker's lock became free; zero if a free lock proves the exit."""
         ...
 
     async def hold(self, worker: WorkerId) -> None:
-        """Be alive under this name until the process ends."""
+        """Take the worker's lock until the process ends."""
         ...
 
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
-        """Those of the named workers whose lock is free.
+        """Return the workers whose lock is free.
 
-        The session is gone for certain; a worker that merely lost its connection looks the same until it has its lock
-        back, so only a venue that deduplicates for good may be sent to again before `send_lingers` has passed.
+        A free lock proves that the session has ended. A worker that lost only its connection looks the same until it
+        has taken its lock again, so before `send_lingers` has passed, resend only to a venue that deduplicates forever.
         """
         ...

@@ -1,4 +1,4 @@
-"""Outbox rows for operators."""
+"""The port that lists outbox rows for operators, beside a running process."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,8 +7,8 @@ from switchyard.domain.outbox import OutboxRow
 
 
 class OutboxListing(Protocol):
-    """Outbox rows for people to look at, beside whoever is writing."""
+    """Outbox rows by status; needs no lock on the database."""
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
-        """Rows of one status, oldest first."""
+        """Return rows of one status, oldest first."""
         ...

@@ -1,4 +1,4 @@
-"""Market quotes that a process can get."""
+"""The market data port."""
 
 from typing import Protocol
 
@@ -7,12 +7,12 @@ from switchyard.domain.ids import VenueName
 
 
 class Quotes(Protocol):
-    """What the market is, as far as this process knows it."""
+    """Current bid and ask by venue and symbol."""
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The venue's bid and ask right now, or none."""
+        """Return the quote if this process has it without a request."""
         ...
 
     async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The same, asked for where it is not known; none where the venue does not tell."""
+        """Return the quote, requesting it from the venue if necessary; None if the venue has none."""
         ...

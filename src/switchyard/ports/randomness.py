@@ -1,4 +1,4 @@
-"""Randomness for ids and jitter."""
+"""The randomness port, for ids and jitter."""
 
 from typing import Protocol
 
@@ -7,17 +7,17 @@ from switchyard.ports.clock import Clock
 
 
 class Randomness(Protocol):
-    """Where ids and jitter come from."""
+    """A source of random numbers."""
 
     def bits(self, count: int) -> int:
-        """An integer of that many unpredictable bits."""
+        """Return an integer of `count` unpredictable bits."""
         ...
 
     def jitter(self) -> float:
-        """A number between -1 and 1."""
+        """Return a number between -1 and 1."""
         ...
 
 
 def fresh_ulid(clock: Clock, randomness: Randomness) -> str:
-    """A ULID of this moment."""
+    """Return a new ULID with the current time."""
     return ulid(int(clock.now().timestamp() * 1000), randomness.bits(ULID_RANDOM_BITS))

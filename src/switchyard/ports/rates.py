@@ -1,12 +1,12 @@
-"""How often a client may ask."""
+"""The rate limit port."""
 
 from datetime import timedelta
 from typing import Protocol
 
 
 class SharedRate(Protocol):
-    """A limit per client over a sliding window; a rejected request takes nothing."""
+    """A limit per client over a sliding window; a rejected request does not count."""
 
     async def take(self, client: str) -> timedelta | None:
-        """Go ahead (none), or how long to wait until there is room again; never raises."""
+        """Count a request and return None, or return how long to wait; never raises."""
         ...

@@ -1,6 +1,6 @@
-"""Making a database anew from its events, and reading all of it."""
+"""The port that fills an empty database from replayed events."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from switchyard.ports.journal import Head
 
 
 class PlacedEvent(msgspec.Struct, frozen=True):
-    """An event with the journal and shard it belongs to."""
+    """An event with its epoch and shard."""
 
     epoch: int
     shard: int
@@ -24,14 +24,14 @@ class PlacedEvent(msgspec.Struct, frozen=True):
 
 
 class RebuildTarget(Protocol):
-    """An empty database; nothing that was loaded is there before `set_head`, the last call."""
+    """A database in one transaction: loaded data becomes visible with `set_head`, the last call."""
 
     async def is_empty(self) -> bool:
-        """Whether nothing was ever written to it."""
+        """Return whether the database has no events and no rows."""
         ...
 
     async def load_events(self, events: Sequence[PlacedEvent]) -> None:
-        """Take the next events, numbers, times and hashes as they are."""
+        """Add the next events with their numbers, times and hashes unchanged."""
         ...
 
     async def load_state(
@@ -42,25 +42,9 @@ class RebuildTarget(Protocol):
         positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
-        """Take the rows that the events have made."""
+        """Add the rows derived from the events."""
         ...
 
     async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Put the journal's newest place and time, and commit everything."""
-        ...
-
-
-class OrderDump(Protocol):
-    """All orders of one moment."""
-
-    def all_orders(self) -> AsyncIterator[Order]:
-        """Every order, sorted by the bytes of its id."""
-        ...
-
-
-class Epochs(Protocol):
-    """The journal's identity, which changes when its past was replaced."""
-
-    async def open_epoch(self) -> int:
-        """Begin the next epoch; events from now on carry its number."""
+        """Set the journal's head and the time of its last event, and commit."""
         ...

@@ -1,4 +1,4 @@
-"""A venue: where orders are executed, and what may be relied on there."""
+"""The venue port: sends orders and cancels, looks orders up, reads execution reports and quotes."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -16,78 +16,78 @@ from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportS
 Dedupe = Literal["forever", "open_only", "ttl", "none"]
 Lookup = Literal["none", "open", "all"]
 
-# The longest that a `submit` or `cancel` may take to put its bytes on the wire and hear of them: 2 s to connect, 5 s to
-# be answered. What is sent in place of a worker that merely looks dead waits for this, so no adapter may exceed it.
+# The longest time that `submit` or `cancel` may take: 2 s to connect, 5 s for the response. No adapter may exceed it,
+# because it must pass before an order is resent in place of a worker that looks dead.
 SEND_LIMIT: Final = timedelta(seconds=7)
-# The longest that a committed attempt may wait for the one before it in its line to leave; as long as connecting takes.
+# The longest time that a committed attempt may wait for the previous send of its account and symbol: time to connect.
 TURN_LIMIT: Final = timedelta(seconds=2)
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What the venue promises; how an order in doubt is settled rests on it."""
+    """What the venue guarantees; decides how an ambiguous send is resolved."""
 
     dedupe: Dedupe
-    """For how long a repeated client order id is recognised."""
+    """For how long the venue recognises a repeated client order id."""
     lookup: Lookup
-    """Which orders can be found by their client order id: none, those still open, or those that have ended too.
+    """Which orders the venue finds by client order id: none, open ones, or also closed ones.
 
-    With `open`, an order that is not found may well have been executed.
+    With `open`, an order that is not found may have been executed.
     """
     acceptance_window: timedelta = timedelta(seconds=10)
-    """How long after the send an order may still turn up."""
+    """How long after a send the order may still appear at the venue."""
     request_expiry: bool = False
-    """Whether the venue itself rejects a request that reaches it later than the acceptance window.
+    """Whether the venue rejects a request that arrives later than the acceptance window.
 
-    The window must count from the attempt (the order's `updated_at`), not from when a paused sender wakes and writes.
+    The window must count from the attempt (the order's `updated_at`), not from the moment a paused sender resumes.
     """
     execution_ids: ExecutionIdScope = "venue"
-    """Within what an execution id is unique."""
+    """The scope in which an execution id is unique."""
     amend: bool = False
-    """Whether an open order can be changed in place; declared for what is to come, nobody amends yet."""
+    """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
-    """Whether all open orders can be dropped at once; declared for what is to come, nobody asks for it yet."""
+    """Whether all open orders can be cancelled with one request; not used yet."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The venue has it."""
+    """The venue has the order."""
 
     venue_order_id: str
     already_processed: bool = False
-    """Whether it had it before this attempt, and said so instead of taking it on."""
+    """Whether the venue answered that it had the order before this attempt."""
 
 
 class VenueRejected(msgspec.Struct, frozen=True):
-    """A rejection that the venue's documents call final."""
+    """A rejection that the venue's documentation calls final."""
 
     reason: str
 
 
-# The error of an `Unsent` that asks for a slower pace.
+# The error of an `Unsent` caused by the venue's rate limit.
 RATE_LIMITED = "RATE_LIMITED"
 
 
 class Unsent(msgspec.Struct, frozen=True):
-    """Proven: the venue has not got it (connection refused, throttled before processing)."""
+    """Proven unsent: the connection was refused, or the venue throttled the request before processing it."""
 
     error: str
     retry_after: timedelta | None = None
 
 
 class Ambiguous(msgspec.Struct, frozen=True):
-    """Bytes left and no readable answer came back."""
+    """Bytes were written, and no readable response arrived."""
 
     error: str
 
 
 class VenueUnavailable(SwitchyardError):
-    """The venue cannot be asked right now; that says nothing about what it has."""
+    """The venue did not answer a query; that says nothing about its orders."""
 
 
 SendOutcome = Accepted | VenueRejected | Unsent | Ambiguous
 
 
 class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution as the venue shows it: under the same id as in its report, so that neither counts twice."""
+    """One execution as the venue lists it, under the same id as in its report, so that it counts once."""
 
     exec_id: str
     qty: Decimal
@@ -96,18 +96,18 @@ class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order as the venue has it."""
+    """An order as the venue lists it."""
 
     venue_client_order_id: VenueClientOrderId
     venue_order_id: str
     status: ReportStatus
     filled_qty: Decimal
     fills: tuple[VenueFill, ...] = ()
-    """Every execution so far; a venue that shows fewer than `filled_qty` leaves a gap that nobody guesses at."""
+    """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
 
 
 class ReportPage(msgspec.Struct, frozen=True):
-    """Reports in the venue's own numbering; the last number is the cursor for the next page."""
+    """Execution reports in the venue's numbering; `last_number` is the cursor of the next page."""
 
     reports: Sequence[ExecutionReport]
     last_number: int
@@ -117,55 +117,55 @@ OnDeparture = Callable[[], None]
 
 
 def ignore_departure() -> None:
-    """For callers who need not know when a request has left."""
+    """The default `on_departure`: do nothing."""
 
 
 class Venue(Protocol):
     """One execution venue.
 
-    Methods never raise for what a venue may do; they return it. The exception is a question that got no answer: 'none'
-    would then claim that the order is absent, so it raises VenueUnavailable. An outcome speaks of one attempt alone:
-    `Unsent` and `VenueRejected` on a resend say nothing about an earlier attempt that ended in doubt.
+    `submit` and `cancel` do not raise; they return an outcome. A query that gets no answer raises VenueUnavailable,
+    because None means that the order is absent. An outcome describes one attempt: `Unsent` and `VenueRejected` on a
+    resend say nothing about an earlier ambiguous attempt.
     """
 
     @property
     def name(self) -> VenueName:
-        """What the router and the settings call it."""
+        """The name in routes and settings."""
         ...
 
     @property
     def capabilities(self) -> Capabilities:
-        """What may be relied on."""
+        """What the venue guarantees."""
         ...
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`.
 
-        `on_departure` is called once the request is on its way, so that the next order may follow; an adapter that cannot
-        tell leaves it, and the next one waits for the outcome.
+        Calls `on_departure` once the request is on the wire, so that the next order may follow. An adapter that
+        cannot detect this does not call it; the next order then waits for the outcome.
         """
         ...
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_order_id`."""
+        """Request the cancel of an order by its `venue_client_order_id`."""
         ...
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
+        """Return the order, or None if the venue does not have it; raises VenueUnavailable."""
         ...
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Every order that the venue may still fill; raises VenueUnavailable where the venue cannot tell."""
+        """Return every order that the venue may still fill; raises VenueUnavailable."""
         ...
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next execution reports; waits a short while when there are none, or no way to learn of them."""
+        """Return the next execution reports; waits briefly if there are none or the venue cannot be reached."""
         ...
 
     def quote(self, symbol: str) -> Quote | None:
-        """The market right now, where the adapter knows it without asking."""
+        """Return the current quote if the adapter has it without a request."""
         ...
 
     async def ask_quote(self, symbol: str) -> Quote | None:
-        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        """Return the current quote, or None if the venue has none; raises VenueUnavailable."""
         ...

@@ -6,7 +6,7 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.core import CounterMetricFamily, Metric
 
-from switchyard.ports.cache import CacheError
+from switchyard.ports.cache_watch import CacheError
 
 
 class LatencyMax:

@@ -1,4 +1,4 @@
-"""The idempotency cache of a single process."""
+"""The idempotency cache of a single process, in a dictionary."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -8,18 +8,19 @@ from itertools import islice
 
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.domain.ids import AccountId
-from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus, CacheWatch
+from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
+from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 
-# About 1 KB each with a response of ordinary size.
+# About 100 MB: an entry with a typical response takes 1 KB.
 ENTRIES_MAX = 100_000
 CLEANUP_EVERY = timedelta(minutes=5)
-# Some tenths of a millisecond; requests go on between two steps.
+# A step takes some tenths of a millisecond; between two steps the event loop serves requests.
 STEP = 1_000
 
 
 class MemoryCache:
-    """ports.cache.Cache in a dictionary; when full, the least recently used entry leaves."""
+    """ports.cache.Cache in a dictionary; when it is full, the least recently used entry is removed."""
 
     def __init__(
         self,
@@ -29,7 +30,7 @@ class MemoryCache:
         cleanup_every: timedelta = CLEANUP_EVERY,
         watch: CacheWatch | None = None,
     ) -> None:
-        assert entries_max > 0, "a cache needs room"
+        assert entries_max > 0, "entries_max must be positive"
         self._clock = clock
         self._entries_max = entries_max
         self._cleanup_every = cleanup_every
@@ -37,36 +38,36 @@ class MemoryCache:
         self._tally = CacheTally(watch)
 
     async def get(self, account: AccountId, operation: str, key: str) -> CacheEntry | None:
-        """The entry, or none where there is none or it has expired; waits for nothing."""
-        place = (account, operation, key)
-        entry = self._entries.get(place)
+        """Return the entry, or None if there is none or it has expired; does not wait."""
+        entry_key = (account, operation, key)
+        entry = self._entries.get(entry_key)
         if entry is not None and entry.expires_at <= self._clock.now():
-            self._drop(entry)
+            self._remove(entry)
             entry = None
         if entry is not None:
-            self._entries.move_to_end(place)
+            self._entries.move_to_end(entry_key)
         self._tally.looked_up(hit=entry is not None)
         return entry
 
     def put(self, entry: CacheEntry) -> None:
-        """Keep the entry, unless a newer one is there or the response is too large."""
-        place = _place(entry)
-        held = self._entries.get(place)
-        if not entry.is_cacheable or (held is not None and held.precedence > entry.precedence):
+        """Store the entry unless a newer one is there or the response is too large."""
+        entry_key = _key(entry)
+        present = self._entries.get(entry_key)
+        if not entry.is_cacheable or (present is not None and present.precedence > entry.precedence):
             return
-        self._entries[place] = entry
-        self._entries.move_to_end(place)
+        self._entries[entry_key] = entry
+        self._entries.move_to_end(entry_key)
         if len(self._entries) > self._entries_max:
             self._entries.popitem(last=False)
         self._tally.holds(len(self._entries))
 
     async def forget(self, account: AccountId, operation: str, key: str) -> None:
-        """Drop an entry."""
+        """Remove the entry."""
         self._entries.pop((account, operation, key), None)
         self._tally.holds(len(self._entries))
 
     async def stats(self) -> CacheStats:
-        """Exact as of the moment of the call."""
+        """Return size and hit rate at the time of the call."""
         now = self._clock.now()
         hits, lookups, errors = self._tally.hits, self._tally.lookups, self._tally.errors
         statuses: Counter[CacheStatus] = Counter()
@@ -90,39 +91,39 @@ class MemoryCache:
         )
 
     async def clean_once(self) -> int:
-        """Remove what has expired; how many that were."""
+        """Remove the expired entries and return how many there were."""
         now = self._clock.now()
         removed = 0
         async for entry in self._in_steps():
             if entry.expires_at <= now:
-                removed += self._drop(entry)
+                removed += self._remove(entry)
         self._tally.holds(len(self._entries))
         return removed
 
     async def run(self) -> None:
-        """Clean up now and then, until cancelled."""
+        """Remove expired entries every `cleanup_every`, until cancelled."""
         while True:
             await asyncio.sleep(self._cleanup_every.total_seconds())
             await self.clean_once()
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""
 
     async def _in_steps(self) -> AsyncIterator[CacheEntry]:
-        """Every entry of this moment, with room for requests in between."""
+        """Yield every entry present at the call, and let the event loop run between steps."""
         entries = iter(list(self._entries.values()))
         while step := list(islice(entries, STEP)):
             for entry in step:
                 yield entry
             await asyncio.sleep(0)
 
-    def _drop(self, entry: CacheEntry) -> bool:
-        """Remove this very entry: another may have taken its place meanwhile."""
-        is_held = self._entries.get(_place(entry)) is entry
-        if is_held:
-            del self._entries[_place(entry)]
-        return is_held
+    def _remove(self, entry: CacheEntry) -> bool:
+        """Remove this entry unless another one has replaced it, and return whether it was removed."""
+        is_present = self._entries.get(_key(entry)) is entry
+        if is_present:
+            del self._entries[_key(entry)]
+        return is_present
 
 
-def _place(entry: CacheEntry) -> tuple[AccountId, str, str]:
+def _key(entry: CacheEntry) -> tuple[AccountId, str, str]:
     return entry.account_id, entry.operation, entry.idempotency_key

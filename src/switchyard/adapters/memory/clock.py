@@ -1,44 +1,44 @@
-"""Time and randomness that a test owns."""
+"""A clock that tests move, and randomness from a seed."""
 
 import random
 from datetime import UTC, datetime, timedelta
 
-# Any fixed moment will do; a recent one reads well in failures.
+# Any fixed time will do; a recent one is easy to read in failure messages.
 START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """ports.clock.Clock that changes only through `advance`."""
 
     def __init__(self, start: datetime = START) -> None:
         self._now = start
         self._elapsed = timedelta()
 
     def now(self) -> datetime:
-        """The time in UTC."""
+        """Return the current time in UTC."""
         return self._now
 
     def monotonic(self) -> float:
-        """Seconds since this clock was made."""
+        """Return the seconds by which the clock was advanced."""
         return self._elapsed.total_seconds()
 
     def advance(self, by: timedelta) -> None:
-        """Let time pass."""
-        assert by >= timedelta(), "time does not go back"
+        """Move wall time and monotonic time forward."""
+        assert by >= timedelta(), "a clock moves forward only"
         self._now += by
         self._elapsed += by
 
 
 class SeededRandomness:
-    """The same draws for the same seed."""
+    """ports.randomness.Randomness with the same numbers for the same seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._random = random.Random(seed)
 
     def bits(self, count: int) -> int:
-        """An integer of that many bits."""
+        """Return an integer of `count` bits."""
         return self._random.getrandbits(count)
 
     def jitter(self) -> float:
-        """A number between -1 and 1."""
+        """Return a number between -1 and 1."""
         return self._random.uniform(-1, 1)

@@ -1,26 +1,36 @@
-"""A journal in memory, for tests: everything the port promises but durability."""
+"""An in-memory journal for tests: all that the journal port promises except durability."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
+from typing import get_args
+
+import msgspec
 
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.replay import AuditLine
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
+
+# An odd number of backslashes before it: an even number is escaped text, which every engine can store.
+_NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class MemoryJournal:
-    """ports.journal.Journal in dictionaries; the rows are open to a test's eyes."""
+    """ports.journal.Journal and ports.epochs.Epochs in dictionaries, which tests may read and change."""
 
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
         self.events: dict[int, list[JournalEvent]] = {}
-        """By shard; an event's place in its list is its seq less one."""
+        """By shard; the event with seq n has index n - 1."""
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[tuple[OrderId, OutboxKind, int], OutboxRow] = {}
         self.keys: dict[tuple[AccountId, str, str], KeyEntry] = {}
@@ -31,56 +41,72 @@ class MemoryJournal:
         self._groups: dict[str, list[Outcome]] = {}
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
-        """The orders that exist, each with all of its outbox rows, the order's own first."""
-        return {order_id: self._state(self.orders[order_id]) for order_id in order_ids if order_id in self.orders}
+        """Return the orders that exist, each with all of its outbox rows."""
+        return {order_id: self.state(order_id) for order_id in order_ids if order_id in self.orders}
 
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
-        """The same, found by the ids that a venue knows."""
+        """Return the orders with these venue client order ids, each with all of its outbox rows."""
         known = [client_id for client_id in ids if client_id in self._by_client_id]
-        return {client_id: self._state(self.orders[self._by_client_id[client_id]]) for client_id in known}
+        return {client_id: self.state(self._by_client_id[client_id]) for client_id in known}
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
-        """Of the named positions those that ever had a fill."""
+        """Return the positions that exist."""
         return {key: self.positions[key] for key in keys if key in self.positions}
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Take a group and answer for each change; the same group again is answered the same."""
-        if group_id not in self._groups:
-            self._groups[group_id] = [self._append(shard, change, now) for change in changes]
-        return list(self._groups[group_id])
+        """Write a group and return an outcome for each change; a repeated group returns the first outcomes."""
+        if group_id in self._groups:
+            return list(self._groups[group_id])
+        # All changes are checked before one is written, as on the real engines.
+        conflicts = [self._conflict(change) for change in changes]
+        accepted = [change for change, conflict in zip(changes, conflicts, strict=True) if conflict is None]
+        if not accepted:
+            return [conflict for conflict in conflicts if conflict is not None]
+        _check_rows_differ(accepted)
+        _check_storable(accepted)
+        outcomes = [
+            Committed(self._write(shard, change, now)) if conflict is None else conflict
+            for change, conflict in zip(changes, conflicts, strict=True)
+        ]
+        self._groups[group_id] = outcomes
+        return list(outcomes)
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        """The next events in order, at most a page."""
+        """Return the next events in order, at most PAGE_MAX."""
         return self.events.get(shard, [])[after_seq : after_seq + min(limit, PAGE_MAX)]
 
     async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
-        """The same as whole lines in one piece; none where there are none."""
-        page = await self.read(shard, after_seq, limit)
+        """Return the next events as lines; None if there are none."""
+        page = self.events.get(shard, [])[after_seq : after_seq + min(limit, PAGE_MAX)]
         if not page:
             return None
         text = "".join([f"{event.line}\n" for event in page]).encode()
-        return Lines(text, len(page), Head(self.epoch, page[-1].seq, page[-1].hash))
+        last = msgspec.json.decode(page[-1].line, type=AuditLine)
+        return Lines(text, len(page), Head(last.epoch, last.seq, last.hash))
 
     async def head(self, shard: int) -> Head:
-        """The newest place."""
+        """Return the last event's place."""
         events = self.events.get(shard)
         return Head(self.epoch, events[-1].seq, events[-1].hash) if events else Head(self.epoch, 0, GENESIS)
 
     async def cursor(self, name: str) -> Cursor | None:
-        """How far the named reader has come."""
+        """Return the stored position of a reader."""
         return self.cursors.get(name)
 
-    def _state(self, order: Order) -> OrderState:
-        rows = [row for row in self.outbox.values() if row.order_id == order.order_id]
-        return OrderState(order=order, outbox=tuple(sorted(rows, key=lambda row: (row.kind != "new", row.number))))
+    async def open_epoch(self) -> int:
+        """Start the next epoch and return its number."""
+        self.epoch += 1
+        return self.epoch
 
-    def _append(self, shard: int, change: Change, now: datetime) -> Outcome:
-        rejected = self._rejection(change)
-        if rejected is not None:
-            return rejected
-        first_seq = self._number(shard, change, now)
+    def state(self, order_id: OrderId) -> OrderState:
+        """Return an order that exists with all of its outbox rows, the order's own row first."""
+        rows = [row for kind in get_args(OutboxKind) for row in self._rows_of(order_id, kind)]
+        return OrderState(order=self.orders[order_id], outbox=tuple(rows))
+
+    def store_rows(self, change: Change) -> None:
+        """Write a change's rows without checks and without its events; `append` and a rebuild use it."""
         for order in change.orders:
             self.orders[order.order_id] = order
             self._by_client_id[order.venue_client_order_id] = order.order_id
@@ -94,9 +120,15 @@ class MemoryJournal:
             self.executions[execution.venue, execution.exec_id] = execution
         for cursor in change.cursors:
             self.cursors[cursor.name] = cursor
-        return Committed(first_seq)
 
-    def _rejection(self, change: Change) -> Conflict | None:
+    def _rows_of(self, order_id: OrderId, kind: OutboxKind) -> Iterator[OutboxRow]:
+        for number in count(1):
+            row = self.outbox.get((order_id, kind, number))
+            if row is None:
+                return
+            yield row
+
+    def _conflict(self, change: Change) -> Conflict | None:
         for entry in change.keys:
             earlier = self.keys.get((entry.account_id, entry.operation, entry.idempotency_key))
             if entry.version != (1 if earlier is None else earlier.version + 1):
@@ -116,8 +148,9 @@ class MemoryJournal:
         )
         return Conflict() if is_stale else None
 
-    def _number(self, shard: int, change: Change, now: datetime) -> int:
-        """Give the change's events their places; returns the first number, 0 without events."""
+    def _write(self, shard: int, change: Change, now: datetime) -> int:
+        """Write a change and return the seq of its first event, 0 without events."""
+        self.store_rows(change)
         if not change.events:
             return 0
         events = self.events.setdefault(shard, [])
@@ -128,6 +161,42 @@ class MemoryJournal:
             digest = link(events[-1].hash if events else GENESIS, text)
             events.append(JournalEvent(seq, at, event.type, event.account_id, event.order_id, text, digest))
         return first_seq
+
+
+def _check_rows_differ(changes: Sequence[Change]) -> None:
+    """Reject a group in which two changes write the same row, as PostgreSQL does."""
+    written: set[Hashable] = set()
+    for change in changes:
+        rows = set(_rows_written(change))
+        if not written.isdisjoint(rows):
+            raise GroupRejected(f"two changes of the group write the same row: {written & rows}")
+        written |= rows
+
+
+def _rows_written(change: Change) -> Iterator[Hashable]:
+    for order in change.orders:
+        yield order.order_id
+        yield "client id", order.venue_client_order_id
+    for row in change.outbox:
+        yield row.order_id, row.kind, row.number
+    for entry in change.keys:
+        yield "key", entry.account_id, entry.operation, entry.idempotency_key
+    for position in change.positions:
+        yield "position", *position.key
+    for execution in change.executions:
+        yield "execution", execution.venue, execution.exec_id
+    for cursor in change.cursors:
+        yield "cursor", cursor.name
+
+
+def _check_storable(changes: Sequence[Change]) -> None:
+    """Reject text that a real engine cannot store: half of a surrogate pair, or NUL."""
+    try:
+        encoded = msgspec.json.encode(changes)
+    except UnicodeEncodeError as error:
+        raise GroupRejected(f"a value of the group cannot be stored: {error}") from error
+    if _NUL_IN_JSON.search(encoded):
+        raise GroupRejected("a value of the group cannot be stored: it contains NUL")
 
 
 def _version(row: Order | OutboxRow | Position | None) -> int:

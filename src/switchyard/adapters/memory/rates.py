@@ -1,22 +1,22 @@
-"""Rate limits of a single process."""
+"""The rate limit of a single process."""
 
 from collections import OrderedDict, deque
 from datetime import timedelta
 
 from switchyard.ports.clock import Clock
 
-# About 2 KB for a client that uses a limit of 60 to the full.
+# About 20 MB: a client that uses a limit of 60 fully takes 2 KB.
 CLIENTS_MAX = 10_000
 
 
 class MemoryRate:
-    """ports.rates.SharedRate over the newest requests of each client.
+    """ports.rates.SharedRate over the last requests of each client.
 
-    When there are too many clients, the one that was quiet the longest is forgotten, and may begin anew.
+    Above `clients_max` clients, the one whose last accepted request is the oldest is removed; its count starts at zero.
     """
 
     def __init__(self, limit: int, window: timedelta, *, clock: Clock, clients_max: int = CLIENTS_MAX) -> None:
-        assert limit > 0 and window > timedelta() and clients_max > 0, "a limit must let something through"
+        assert limit > 0 and window > timedelta() and clients_max > 0, "limit, window and clients_max must be positive"
         self._limit = limit
         self._window_seconds = window.total_seconds()
         self._clock = clock
@@ -24,7 +24,7 @@ class MemoryRate:
         self._taken: OrderedDict[str, deque[float]] = OrderedDict()
 
     async def take(self, client: str) -> timedelta | None:
-        """Go ahead (none), or how long to wait."""
+        """Count a request and return None, or return how long to wait."""
         now = self._clock.monotonic()
         taken = self._taken.get(client)
         if taken is None:

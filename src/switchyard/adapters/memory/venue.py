@@ -1,4 +1,4 @@
-"""A venue without a market, for tests and benchmarks of everything around it."""
+"""A venue without a market, for tests and benchmarks of the rest of the flow."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -25,16 +25,16 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 
-# Some 100 MB when full; a reader further behind than this has lost reports.
+# About 100 MB when full; a reader that is further behind loses reports.
 KEPT_MAX = 100_000
 NULL = VenueName("null")
 
 
 class NullVenue:
-    """Accepts everything and fills it at once (at its limit, or at one fixed price), or lets it rest until a cancel.
+    """ports.venue.Venue that accepts every order and fills it at once, or with `fills=False` keeps it open.
 
-    It keeps the newest `kept_max` orders and reports in memory and forgets the others, so within that window a
-    repeated client order id is recognised and the reports have no gap.
+    The fill price is the order's limit, or `price` for a market order. The venue keeps the last `kept_max` orders and
+    reports; among those it recognises repeated client order ids, and the reports have no gap.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class NullVenue:
         kept_max: int = KEPT_MAX,
     ) -> None:
         self._name = name
-        # Execution ids must not repeat over restarts, and this venue remembers nothing over one.
+        # Nothing is stored across restarts, so the start time makes execution ids unique.
         self._prefix = f"{name}-{ulid(int(clock.now().timestamp() * 1000), 0)[:10]}"
         self._clock = clock
         self._price = price
@@ -60,16 +60,16 @@ class NullVenue:
 
     @property
     def name(self) -> VenueName:
-        """What the router and the settings call it."""
+        """The name in routes and settings."""
         return self._name
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of a venue that remembers: the window outlasts every test."""
+        """Permanent deduplication and full lookup, which hold for the last `kept_max` orders."""
         return Capabilities(dedupe="forever", lookup="all")
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
-        """Take the order, once."""
+        """Accept the order; a repeated client order id returns the same venue order id."""
         known = self._orders.get(order.venue_client_order_id)
         if known is not None:
             return Accepted(known.venue_order_id)
@@ -77,7 +77,7 @@ class NullVenue:
         venue_order_id = f"{self._prefix}-{self._order_count}"
         if len(self._orders) >= self._kept_max:
             del self._orders[next(iter(self._orders))]
-        taken = VenueOrder(
+        accepted = VenueOrder(
             venue_client_order_id=order.venue_client_order_id,
             venue_order_id=venue_order_id,
             status="WORKING",
@@ -85,14 +85,14 @@ class NullVenue:
         )
         if self._fills:
             price = self._price if order.price is None else order.price
-            report = self._report(taken, "FILLED", order.qty, price)
+            report = self._report(accepted, "FILLED", order.qty, price)
             fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
-            taken = msgspec.structs.replace(taken, status="FILLED", filled_qty=order.qty, fills=(fill,))
-        self._orders[order.venue_client_order_id] = taken
+            accepted = msgspec.structs.replace(accepted, status="FILLED", filled_qty=order.qty, fills=(fill,))
+        self._orders[order.venue_client_order_id] = accepted
         return Accepted(venue_order_id)
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Drop an order that rests; a repeated cancel is harmless."""
+        """Cancel an open order; a repeated cancel is accepted again."""
         known = self._orders.get(order.venue_client_order_id)
         if known is None:
             return VenueRejected("UNKNOWN_ORDER")
@@ -104,26 +104,26 @@ class NullVenue:
         return Accepted(known.venue_order_id)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """The order, if it is still remembered."""
+        """Return the order if it is among the last `kept_max`."""
         return self._orders.get(client_id)
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Those that rest."""
+        """Return the orders that are neither filled nor cancelled."""
         return [order for order in self._orders.values() if order.status == "WORKING"]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next reports; a reader that fell out of the window continues at its beginning."""
+        """Return the next reports; a reader that is too far behind continues at the oldest report kept."""
         await self._recent.wait(after)
         page = self._recent.page(after, limit) or self._recent.page(self._report_count - self._kept_max, limit)
         assert page is not None
         return page
 
     def quote(self, symbol: str) -> Quote | None:
-        """The fixed price, without a spread."""
+        """Return the fixed price as bid and ask."""
         return Quote(bid=self._price, ask=self._price)
 
     async def ask_quote(self, symbol: str) -> Quote | None:
-        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        """Return the same as `quote`."""
         return self.quote(symbol)
 
     def _report(

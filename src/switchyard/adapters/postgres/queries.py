@@ -13,7 +13,8 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.queries import Due, OrderFilter, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.queries import OrderFilter
 
 # A cancel is held back until the venue has its order. That is a lookup: an EXISTS may be planned as a hash of every
 # order ever sent.

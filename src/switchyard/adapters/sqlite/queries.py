@@ -19,7 +19,8 @@ from switchyard.domain.outbox import LANES, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.lanes import LaneShare
-from switchyard.ports.queries import Due, OrderFilter, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.queries import OrderFilter
 
 _DUE = """
 SELECT order_id, kind, number FROM outbox_orders AS due

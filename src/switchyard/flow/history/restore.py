@@ -6,10 +6,10 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor
 from switchyard.flow.decide import Commit
 from switchyard.ports.clock import Clock
+from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
-from switchyard.ports.queries import Due, Queries
+from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness, fresh_ulid
-from switchyard.ports.rebuild import Epochs
 
 PAGE = 500
 # Rows whose next attempt lies ahead are unfinished as well.
@@ -19,7 +19,7 @@ RESTORED = "restored"
 
 
 async def declare_restored(
-    epochs: Epochs, queries: Queries, commit: Commit, clock: Clock, randomness: Randomness
+    epochs: Epochs, queries: OutboxQueries, commit: Commit, clock: Clock, randomness: Randomness
 ) -> tuple[int, int]:
     """Open a new epoch and bring every unfinished row into doubt; returns the epoch and how many rows there were.
 

@@ -11,7 +11,7 @@ from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.ports.clock import Clock
-from switchyard.ports.queries import Queries
+from switchyard.ports.outbox import OutboxQueries
 
 # Short against the shortest deadline (2.5 s), and a lookup by index each time.
 LOOK_SECONDS = 0.25
@@ -36,7 +36,7 @@ class Forecast:
     before a restart that is worked off quickly delays nobody. While the head stands still, the wait is no shorter.
     """
 
-    def __init__(self, queries: Queries, venues: Sequence[VenueName], clock: Clock) -> None:
+    def __init__(self, queries: OutboxQueries, venues: Sequence[VenueName], clock: Clock) -> None:
         self._queries = queries
         self._venues = venues
         self._clock = clock

@@ -20,7 +20,7 @@ from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
-from switchyard.ports.queries import Due, Queries
+from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import (
     RATE_LIMITED,
@@ -57,7 +57,7 @@ class Dispatcher:
         *,
         worker: WorkerId,
         journal: Journal,
-        queries: Queries,
+        queries: OutboxQueries,
         liveness: Liveness,
         lanes: HeldLanes,
         commit: Commit,

@@ -14,7 +14,7 @@ from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
-from switchyard.ports.queries import Due, Queries
+from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
@@ -34,7 +34,7 @@ class Resolver:
         self,
         *,
         journal: Journal,
-        queries: Queries,
+        queries: OutboxQueries,
         liveness: Liveness,
         commit: Commit,
         venues: Mapping[VenueName, Venue],

@@ -1,4 +1,4 @@
-"""The key store's lookups and its caretaker, on both engines."""
+"""The contract of `KeyStore`, on every engine."""
 
 from datetime import timedelta
 
@@ -10,7 +10,6 @@ from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.decisions import request_cancel
 from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
-from switchyard.ports.keys import KeyId
 from tests.support.build import ACCOUNT, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
@@ -22,7 +21,7 @@ def entry_of(change: Change) -> KeyEntry:
     return change.keys[0]
 
 
-def ended(accepted: Change) -> Change:
+def canceled(accepted: Change) -> Change:
     change = request_cancel(state_after(accepted), START)
     assert change is not None
     return change
@@ -37,7 +36,7 @@ async def test_an_entry_is_found_by_account_operation_and_key(database: Database
     assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "two") is None
 
 
-async def test_a_result_is_kept_with_its_request_and_only_in_turn(database: Database) -> None:
+async def test_a_result_is_stored_with_its_key_and_once(database: Database) -> None:
     accepted = an_accept(key="one")
     await commit(database.journal, accepted)
     result = msgspec.structs.replace(
@@ -54,9 +53,9 @@ async def test_a_result_is_kept_with_its_request_and_only_in_turn(database: Data
     assert again == [Conflict(result)]
 
 
-async def test_only_expired_keys_of_orders_that_have_ended_are_removed(database: Database) -> None:
+async def test_reap_removes_expired_keys_of_final_orders(database: Database) -> None:
     live, done, fresh = an_accept(key="live"), an_accept(key="done"), an_accept(key="fresh", now=LONG_AFTER)
-    for change in (live, done, fresh, ended(done), ended(fresh)):
+    for change in (live, done, fresh, canceled(done), canceled(fresh)):
         await commit(database.journal, change)
     reaped = await database.keys.reap(LONG_AFTER, None, 100)
     assert (reaped.count, reaped.after) == (1, None)
@@ -65,12 +64,12 @@ async def test_only_expired_keys_of_orders_that_have_ended_are_removed(database:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-async def test_a_walk_in_pages_sees_every_key_once(database: Database, limit: int) -> None:
+async def test_reaping_in_pages_checks_every_key_once(database: Database, limit: int) -> None:
     for number in range(5):
         accepted = an_accept(key=f"key-{number}", account=AccountId(f"acc{number % 2}"))
         await commit(database.journal, accepted)
         if number != 3:
-            await commit(database.journal, ended(accepted))
+            await commit(database.journal, canceled(accepted))
     removed, after = 0, None
     for _ in range(10):
         reaped = await database.keys.reap(LONG_AFTER, after, limit)
@@ -81,39 +80,40 @@ async def test_a_walk_in_pages_sees_every_key_once(database: Database, limit: in
     assert await database.keys.entry(AccountId("acc1"), PLACE_ORDER, "key-3") is not None
 
 
-async def test_a_reaped_key_may_begin_anew_in_a_later_generation(database: Database) -> None:
+async def test_a_reaped_key_is_reused_in_a_later_generation(database: Database) -> None:
     first = an_accept(key="again")
     await commit(database.journal, first)
-    await commit(database.journal, ended(first))
-    after: KeyId | None = None
-    assert (await database.keys.reap(LONG_AFTER, after, 10)).count == 1
+    await commit(database.journal, canceled(first))
+    assert (await database.keys.reap(LONG_AFTER, None, 10)).count == 1
     repeated = an_accept(key="again", now=LONG_AFTER)
-    assert await database.journal.append(0, "again", [repeated], LONG_AFTER) == [Conflict()], "the venue knows this id"
+    assert await database.journal.append(0, "again", [repeated], LONG_AFTER) == [Conflict()], (
+        "the order keeps its venue client order id"
+    )
     later = an_accept(key="again", generation=1, now=LONG_AFTER)
     entry = msgspec.structs.replace(entry_of(later), version=1)
     await commit(database.journal, msgspec.structs.replace(later, keys=(entry,)))
     assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "again") == entry
 
 
-async def test_the_database_has_a_clock(database: Database) -> None:
+async def test_the_database_time_does_not_decrease(database: Database) -> None:
     first, second = await database.keys.now(), await database.keys.now()
     assert first.tzinfo is not None
     assert timedelta(0) <= second - first < timedelta(hours=1)
 
 
-async def test_entries_are_found_by_a_range_of_keys_and_their_age(database: Database) -> None:
+async def test_entries_are_found_by_key_range_and_creation_time(database: Database) -> None:
     soon = START + timedelta(seconds=10)
     for key in ("aa", "ab0", "abf", "abg", "b"):
         await commit(database.journal, an_accept(key=key, now=soon))
     await commit(database.journal, an_accept(key="ab1", now=START))
     await commit(database.journal, an_accept(key="ab2", now=soon, account=AccountId("other")))
 
-    async def found(seconds: float, limit: int) -> list[str]:
+    async def keys_since(seconds: float, limit: int) -> list[str]:
         since = START + timedelta(seconds=seconds)
         entries = await database.keys.entries(ACCOUNT, PLACE_ORDER, "ab0", "abf", since, limit)
         return sorted(entry.idempotency_key for entry in entries)
 
-    assert await found(1, 10) == ["ab0", "abf"]
-    assert await found(-1, 10) == ["ab0", "ab1", "abf"]
-    assert len(await found(1, 1)) == 1
-    assert await found(11, 10) == []
+    assert await keys_since(1, 10) == ["ab0", "abf"]
+    assert await keys_since(-1, 10) == ["ab0", "ab1", "abf"]
+    assert len(await keys_since(1, 1)) == 1
+    assert await keys_since(11, 10) == []

@@ -1,0 +1,27 @@
+"""All database ports over one in-memory journal, for tests and examples that run the flow without a database."""
+
+from collections.abc import Callable
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.keys import MemoryKeyStore
+from switchyard.adapters.memory.lanes import MemoryLanes
+from switchyard.adapters.memory.liveness import MemoryLiveness
+from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.ports.clock import Clock
+
+
+class MemoryDatabase:
+    """bootstrap.databases.Database in memory: one process, any number of workers, gone when the process ends."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.journal = MemoryJournal()
+        self.queries = MemoryQueries(self.journal)
+        self.liveness = MemoryLiveness()
+        self.lanes = MemoryLanes(self.liveness, clock)
+        self.keys = MemoryKeyStore(self.journal, clock)
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Do nothing: no other process writes to this journal."""
+
+    async def close(self) -> None:
+        """Do nothing: there is nothing to release."""

@@ -1,0 +1,51 @@
+"""The idempotency key store over the in-memory journal's rows."""
+
+from datetime import datetime
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId
+from switchyard.domain.lifecycle import is_final
+from switchyard.ports.clock import Clock
+from switchyard.ports.keys import KeyId, Reaped
+
+
+class MemoryKeyStore:
+    """ports.keys.KeyStore in memory; `clock` is the database's clock."""
+
+    def __init__(self, journal: MemoryJournal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
+        """Return the entry of a key, even if it has expired."""
+        return self._journal.keys.get((account, operation, key))
+
+    async def entries(
+        self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
+    ) -> list[KeyEntry]:
+        """Return entries created after `since` whose keys lie between `first` and `last`, both included."""
+        matching = [
+            entry
+            for entry in self._journal.keys.values()
+            if (entry.account_id, entry.operation) == (account, operation)
+            and first <= entry.idempotency_key <= last
+            and entry.created_at > since
+        ]
+        return matching[:limit]
+
+    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
+        """Check the next `limit` entries and remove those that have expired and whose order is final."""
+        page = sorted(key for key in self._journal.keys if after is None or key > after)[:limit]
+        removable = [key for key in page if self._is_removable(self._journal.keys[key], now)]
+        for key in removable:
+            del self._journal.keys[key]
+        return Reaped(len(removable), page[-1] if len(page) == limit else None)
+
+    async def now(self) -> datetime:
+        """Return the clock's time."""
+        return self._clock.now()
+
+    def _is_removable(self, entry: KeyEntry, now: datetime) -> bool:
+        order = self._journal.orders.get(entry.order_id)
+        return entry.expires_at < now and (order is None or is_final(order.status))

@@ -1,0 +1,142 @@
+"""Queries over the in-memory journal's rows: plain scans, for tests with few rows."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
+from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.queries import OrderFilter
+
+# Of an order that its venue has and that has not ended.
+_OPEN: frozenset[Status] = frozenset({"WORKING", "PARTIALLY_FILLED", "CANCEL_REQUESTED"})
+_UNFINISHED = ("queued", "failed", "sending", "uncertain")
+
+
+class MemoryQueries:
+    """ports.queries.Queries, ports.outbox.OutboxQueries and ports.outbox_listing.OutboxListing in memory."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+
+    async def order(self, order_id: OrderId) -> Order | None:
+        """Return one order."""
+        return self._journal.orders.get(order_id)
+
+    async def orders(self, wanted: OrderFilter) -> list[Order]:
+        """Return a page of an account's orders, newest first."""
+        matching = [order for order in self._journal.orders.values() if _matches(order, wanted)]
+        matching.sort(key=lambda order: order.order_id, reverse=True)
+        return matching[: min(wanted.limit, PAGE_MAX)]
+
+    async def last_events(
+        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """Return the last events of an order or of an account, in journal order."""
+        events = self._events_of(account_id, order_id)
+        return events[max(len(events) - min(limit, PAGE_MAX), 0) :]
+
+    async def events_after(
+        self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+    ) -> list[JournalEvent]:
+        """Return the next events of an order or of an account after `seq`."""
+        events = [event for event in self._events_of(account_id, order_id) if event.seq > seq]
+        return events[: min(limit, PAGE_MAX)]
+
+    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+        """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
+        positions = self._journal.positions.values()
+        matching = [position for position in positions if position.account_id == account_id and position.symbol > after]
+        return sorted(matching, key=lambda position: position.symbol)[: min(limit, PAGE_MAX)]
+
+    async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:
+        """Return a page of the orders that are open at a venue, sorted by id."""
+        matching = [
+            order
+            for order in self._journal.orders.values()
+            if order.venue == venue and order.status in _OPEN and order.order_id > (after or "")
+        ]
+        return sorted(matching, key=lambda order: order.order_id)[: min(limit, PAGE_MAX)]
+
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
+        """Return those of the execution ids that were applied to an order."""
+        executions = [self._journal.executions.get((venue, exec_id)) for exec_id in exec_ids]
+        return frozenset(execution.exec_id for execution in executions if execution is not None and execution.order_id)
+
+    async def due(
+        self,
+        now: datetime,
+        limit: int,
+        venues: Sequence[VenueName] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> list[Due]:
+        """Return rows to send now, in the order of acceptance; a cancel only after its order was sent."""
+        due = [
+            row
+            for row in self._rows("queued", "failed")
+            if row.next_attempt_at <= now
+            and (venues is None or row.venue in venues)
+            and (lanes is None or row.lane in lanes)
+            and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
+        ]
+        return [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
+
+    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
+        """Return rows whose attempt has no outcome yet or an ambiguous one, in the order of acceptance."""
+        return [self._with_state(row) for row in self._rows(status)[: min(limit, PAGE_MAX)]]
+
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
+        """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""
+        oldest: dict[VenueName, datetime] = {}
+        for row in self._rows("queued"):
+            if row.kind == "new" and row.venue in venues:
+                oldest.setdefault(row.venue, row.created_at)
+        return oldest
+
+    async def outbox_counts(self) -> Sequence[OutboxCount]:
+        """Return the number of unfinished rows by status."""
+        by_status = {status: self._rows(status) for status in _UNFINISHED}
+        return [OutboxCount(status, len(rows), rows[0].created_at) for status, rows in by_status.items() if rows]
+
+    async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
+        """Return rows of one status, oldest first."""
+        return self._rows(status)[: min(limit, PAGE_MAX)]
+
+    def _events_of(self, account_id: AccountId | None, order_id: OrderId | None) -> list[JournalEvent]:
+        assert (account_id is None) != (order_id is None), "give an account or an order"
+        matching = [
+            event
+            for events in self._journal.events.values()
+            for event in events
+            if (event.account_id == account_id if order_id is None else event.order_id == order_id)
+        ]
+        return sorted(matching, key=lambda event: event.seq)
+
+    def _rows(self, *statuses: str) -> list[OutboxRow]:
+        rows = [row for row in self._journal.outbox.values() if row.status in statuses]
+        return sorted(rows, key=lambda row: (row.created_at, row.order_id, row.kind != "new", row.number))
+
+    def _with_state(self, row: OutboxRow) -> Due:
+        state = self._journal.state(row.order_id)
+        client_id = state.order.venue_client_order_id
+        executions = self._journal.executions.values()
+        return Due(row, state, any(execution.stray_client_order_id == client_id for execution in executions))
+
+
+def _matches(order: Order, wanted: OrderFilter) -> bool:
+    return (
+        order.account_id == wanted.account_id
+        and (not wanted.statuses or order.status in wanted.statuses)
+        and (wanted.symbol is None or order.symbol == wanted.symbol)
+        and (wanted.side is None or order.side == wanted.side)
+        and (wanted.strategy is None or order.strategy == wanted.strategy)
+        and (wanted.client_order_id is None or order.client_order_id == wanted.client_order_id)
+        and (wanted.before is None or order.order_id < wanted.before)
+    )

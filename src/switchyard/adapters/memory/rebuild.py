@@ -1,0 +1,76 @@
+"""An in-memory journal filled from replayed events, and all of its orders read."""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from datetime import datetime
+from typing import Self
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.changes import Change, Execution
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
+from switchyard.ports.journal import Head
+from switchyard.ports.rebuild import PlacedEvent
+
+
+class MemoryRebuild:
+    """ports.rebuild.RebuildTarget in memory; `set_head` writes everything to the journal."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+        self._events: list[PlacedEvent] = []
+        self._rows = Change()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing to close; without `set_head` the journal is unchanged."""
+
+    async def is_empty(self) -> bool:
+        """Return whether the journal has no events and no rows."""
+        journal = self._journal
+        rows = (journal.orders, journal.outbox, journal.keys, journal.positions, journal.executions, journal.cursors)
+        return not any(rows) and not any(journal.events.values())
+
+    async def load_events(self, events: Sequence[PlacedEvent]) -> None:
+        """Add the next events with their numbers, times and hashes unchanged."""
+        self._events += events
+
+    async def load_state(
+        self,
+        orders: Collection[Order],
+        outbox: Collection[OutboxRow],
+        keys: Collection[KeyEntry],
+        positions: Collection[Position],
+        executions: Collection[Execution],
+    ) -> None:
+        """Add the rows derived from the events."""
+        self._rows = Change(
+            orders=tuple(orders),
+            outbox=tuple(outbox),
+            keys=tuple(keys),
+            positions=tuple(positions),
+            executions=tuple(executions),
+        )
+
+    async def set_head(self, shard: int, head: Head, at: datetime) -> None:
+        """Write the events and rows to the journal and set its epoch."""
+        for placed in self._events:
+            self._journal.events.setdefault(placed.shard, []).append(placed.event)
+        self._journal.store_rows(self._rows)
+        self._journal.epoch = head.epoch
+        assert await self._journal.head(shard) == head, "the head is the last event"
+
+
+class MemoryOrderDump:
+    """ports.order_dump.OrderDump in memory."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+
+    async def all_orders(self) -> AsyncIterator[Order]:
+        """Yield every order of this moment, sorted by id."""
+        for _, order in sorted(self._journal.orders.items()):
+            yield order

@@ -1,0 +1,60 @@
+"""The outbox port: read-only queries of the stages that send, resolve, forecast and measure."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Literal, Protocol
+
+import msgspec
+
+from switchyard.domain.ids import VenueName
+from switchyard.domain.outbox import OrderState, OutboxRow
+
+
+class Due(msgspec.Struct, frozen=True):
+    """An outbox row with its order's state."""
+
+    row: OutboxRow
+    state: OrderState
+    reported_before: bool = False
+    """Whether the venue reported on this venue client order id before the order existed here.
+
+    That happens after an older database was restored: a repeated key creates an order with the same id as the lost
+    order, which the venue has already executed.
+    """
+
+
+class OutboxCount(msgspec.Struct, frozen=True):
+    """Number and oldest creation time of the unfinished outbox rows of one status."""
+
+    status: str
+    rows: int
+    oldest_created_at: datetime | None
+
+
+class OutboxQueries(Protocol):
+    """Bounded queries over unfinished outbox rows."""
+
+    async def due(
+        self,
+        now: datetime,
+        limit: int,
+        venues: Sequence[VenueName] | None = None,
+        lanes: Sequence[int] | None = None,
+    ) -> list[Due]:
+        """Return rows to send now, in the order of acceptance; a cancel only after its order was sent.
+
+        `venues` and `lanes` restrict the result; None means all of them.
+        """
+        ...
+
+    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
+        """Return rows whose attempt has no outcome yet or an ambiguous one, in the order of acceptance."""
+        ...
+
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
+        """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""
+        ...
+
+    async def outbox_counts(self) -> Sequence[OutboxCount]:
+        """Return the number of unfinished rows by status."""
+        ...

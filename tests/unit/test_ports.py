@@ -1,0 +1,90 @@
+"""mypy checks that each adapter satisfies its port; the test checks that no port is missing."""
+
+import importlib
+import pkgutil
+import sys
+from types import ModuleType
+from typing import get_args, get_type_hints
+
+import pytest
+
+from switchyard import ports
+from switchyard.adapters.memory.cache import MemoryCache
+from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.memory.keys import MemoryKeyStore
+from switchyard.adapters.memory.lanes import MemoryLanes
+from switchyard.adapters.memory.liveness import MemoryLiveness
+from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.adapters.memory.rates import MemoryRate
+from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
+from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.queries import PostgresOutboxListing
+from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
+from switchyard.adapters.redis.cache import RedisCache
+from switchyard.adapters.redis.rates import RedisRate
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.queries import SqliteOutboxListing
+from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.adapters.venues._template import TemplateVenue
+from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.ports.cache import Cache
+from switchyard.ports.cache_watch import CacheWatch
+from switchyard.ports.clock import Clock
+from switchyard.ports.epochs import Epochs
+from switchyard.ports.journal import Journal
+from switchyard.ports.keys import KeyStore
+from switchyard.ports.lanes import Lanes
+from switchyard.ports.liveness import Liveness
+from switchyard.ports.order_dump import OrderDump
+from switchyard.ports.outbox import OutboxQueries
+from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.queries import Queries
+from switchyard.ports.quotes import Quotes
+from switchyard.ports.randomness import Randomness
+from switchyard.ports.rates import SharedRate
+from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.venue import Venue
+from switchyard.telemetry.metrics import CacheMetrics
+
+# A database brings the SQL engines' journal, queries, key store, liveness and lanes with it.
+databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
+journals: list[type[Journal]] = [MemoryJournal]
+epochs: list[type[Epochs]] = [MemoryJournal]
+queries: list[type[Queries]] = [MemoryQueries]
+outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
+outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]
+key_stores: list[type[KeyStore]] = [MemoryKeyStore]
+livenesses: list[type[Liveness]] = [MemoryLiveness]
+lanes: list[type[Lanes]] = [MemoryLanes]
+rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
+order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
+caches: list[type[Cache]] = [MemoryCache, RedisCache]
+cache_watches: list[type[CacheWatch]] = [CacheMetrics]
+rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
+clocks: list[type[Clock]] = [ManualClock, SystemClock]
+randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
+venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
+quotes: list[type[Quotes]] = [KnownQuotes]
+
+
+def port_modules() -> list[ModuleType]:
+    return [importlib.import_module(f"{ports.__name__}.{found.name}") for found in pkgutil.iter_modules(ports.__path__)]
+
+
+def protocols_of(module: ModuleType) -> list[type]:
+    own = [value for value in vars(module).values() if getattr(value, "__module__", None) == module.__name__]
+    return [value for value in own if getattr(value, "_is_protocol", False)]
+
+
+@pytest.mark.parametrize("module", port_modules(), ids=lambda module: module.__name__)
+def test_a_port_module_has_one_port_with_an_adapter(module: ModuleType) -> None:
+    adapted = {get_args(get_args(hint)[0])[0] for hint in get_type_hints(sys.modules[__name__]).values()}
+    [port] = protocols_of(module)
+    assert port in adapted
