@@ -156,7 +156,7 @@ async def test_a_key_that_begins_anew_after_its_time_is_logged_and_counted(
         with structlog.testing.capture_logs() as logs:
             await placed_anew(gateway)
         assert (await figures(gateway))["idempotency_expired_keys_reused_total"] == 1
-        [line] = [line for line in logs if line["event"] == "an expired key is used again"]
+        [line] = [line for line in logs if line["event"] == "expired_key_reused"]
         assert (line["log_level"], line["account_id"]) == ("warning", "demo")
 
 
@@ -184,7 +184,7 @@ async def test_other_content_under_the_same_key_is_a_collision_and_a_new_order(
         assert len(set(first)) == 3
         assert again == first, "each content finds its own"
         critical = [line for line in logs if line["log_level"] == "critical"]
-        assert [line["event"] for line in critical] == ["different orders share a derived key"] * 2
+        assert [line["event"] for line in critical] == ["derived_key_collision"] * 2
         # Repeats are duplicates, not further collisions.
         assert (await figures(gateway))["idempotency_collisions_total"] == counted == 2
 

@@ -81,10 +81,10 @@ async def test_too_many_duplicates_raise_the_alarm_once(tmp_path: Path, alerts: 
             for number in range(3):
                 await place(gateway, {"Idempotency-Key": f"key-{number}"})
             await place(gateway, {"Idempotency-Key": "key-0"})
-            assert not [line for line in logs if line["event"] == "too many duplicates"], "1 of 4 is allowed"
+            assert not [line for line in logs if line["event"] == "duplicate_rate_high"], "1 of 4 is allowed"
             for _ in range(5):
                 await place(gateway, {"Idempotency-Key": "key-0"})
-        alarms = [line for line in logs if line["event"] == "too many duplicates"]
+        alarms = [line for line in logs if line["event"] == "duplicate_rate_high"]
         assert len(alarms) == (1 if alerts else 0)
         for alarm in alarms:
             assert (alarm["log_level"], alarm["duplicates"], alarm["placements"]) == ("error", 2, 5)
@@ -96,7 +96,7 @@ async def test_duplicates_are_logged_unless_that_is_switched_off(tmp_path: Path)
         async with running_gateway(folder, IDEMPOTENCY_BEHAVIOR_LOG_DUPLICATES=logs_them) as gateway:
             with structlog.testing.capture_logs() as logs:
                 orders = [(await place(gateway, {"Idempotency-Key": "k"})).json["orderId"] for _ in range(2)]
-            lines = [line for line in logs if line["event"] == "a duplicate made no order"]
+            lines = [line for line in logs if line["event"] == "duplicate_prevented"]
             assert [(line["order_id"], line["account_id"]) for line in lines] == [(orders[0], "demo")] * expected
 
 
@@ -123,7 +123,7 @@ async def test_expired_keys_of_ended_orders_are_taken_away_and_begin_anew(
         with structlog.testing.capture_logs() as logs:
             again = (await place(gateway, {"Idempotency-Key": "ended"})).json["orderId"]
         assert again != filled
-        assert [line["idempotency_key"] for line in logs if line["event"] == "an expired key is used again"] == [
+        assert [line["idempotency_key"] for line in logs if line["event"] == "expired_key_reused"] == [
             "ended"
         ]
         assert (await figures(gateway))["idempotency_expired_keys_reused_total"] == 1

@@ -100,5 +100,5 @@ async def test_the_rejection_says_how_long_orders_wait() -> None:
     queue = Queue()
     await queue.look(waited_seconds=0)
     await queue.stand_still(3)
-    assert str(queue.forecast.rejection(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
+    assert str(queue.forecast.rejection(SIM)) == "orders to sim wait 3.0 s, longer than this order's send deadline"
     assert QueueDelayed.reason == "QUEUE_DELAY"
