@@ -160,7 +160,7 @@ async def test_every_answer_is_counted_and_logged_without_what_is_private(tmp_pa
             await do_order(gateway, "k", account="demo", trace_id="t-3", tags=["other"])
             await do_order(gateway, "bad", trace_id="t-4\nforged line", qty=-1)
             await do_order(gateway, "wide", trace_id="t-5", risk_constraints={"max_spread": 0})
-        said = [line for line in lines if line["event"] == "do.order"]
+        said = [line for line in lines if line["event"] == "do_order"]
         members = ("trace_id", "idempotency_key", "status", "reason_code")
         assert [tuple(line[name] for name in members) for line in said] == [
             ("t-1", "k", "filled", None),

@@ -235,7 +235,7 @@ def test_every_route_served_is_in_the_contract_and_the_other_way_round(embedded_
 
 @pytest.fixture
 async def embedded_routes(embedded: RunningGateway) -> set[tuple[str, str]]:
-    from switchyard.entrypoints.http.gateway import build_gateway
+    from switchyard.entrypoints.http.app import build_gateway
 
     routes = build_gateway(embedded.engine.settings, embedded.engine).routes
     named = {"order_id": "orderId", "account_id": "accountId"}
