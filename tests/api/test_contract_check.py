@@ -1,4 +1,4 @@
-"""The check that every answer of the tests gets: it passes what keeps the contract, and names what breaks it."""
+"""The contract check of the test suite: it accepts documented answers and names each violation."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ STREAM = {"content-type": "text/event-stream"}
 HEALTH = ("GET", "/health", 200, {"Content-Type": "application/json"}, b'{"status":"ok"}')
 
 
-def test_the_operations_are_the_gateways() -> None:
+def test_the_contract_has_the_operations_of_the_gateway() -> None:
     assert Contract().operations() == {
         ("GET", "/health"),
         ("POST", "/orders"),
@@ -27,7 +27,7 @@ def test_the_operations_are_the_gateways() -> None:
     }
 
 
-def test_an_answer_that_keeps_the_contract_passes() -> None:
+def test_an_answer_that_conforms_to_the_contract_passes() -> None:
     contract = Contract()
     contract.check(*HEALTH)
     headers = {"content-type": "application/json; charset=utf-8", "retry-after": "1"}
@@ -75,6 +75,6 @@ def test_an_answer_that_keeps_the_contract_passes() -> None:
         ),
     ],
 )
-def test_an_answer_that_breaks_the_contract_is_named(answer: tuple[Any, ...], complaint: str) -> None:
+def test_an_answer_that_violates_the_contract_fails_with_the_violation(answer: tuple[Any, ...], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
         Contract().check(*answer)

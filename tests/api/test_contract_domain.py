@@ -1,4 +1,4 @@
-"""The contracts say what the domain does: its structs, bounds and reasons, what it takes and what it tells."""
+"""The contracts agree with the domain: structs, enums, limits, error codes, accepted requests and events."""
 
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -57,17 +57,17 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
         (f"{RESULT}#/properties/status", do_order.ResultStatus),
     ],
 )
-def test_an_enum_lists_what_the_domain_lists(reference: str, literal: Any) -> None:
+def test_an_enum_has_the_values_of_the_domain(reference: str, literal: Any) -> None:
     assert tuple(registry().resolver().lookup(reference).contents["enum"]) == get_args(literal)
 
 
-def test_the_known_event_types_are_the_domains() -> None:
+def test_the_event_types_are_those_of_the_domain() -> None:
     definitions = documents()[EVENT]["$defs"]
     known = [*definitions["orderType"]["enum"], *definitions["knownType"]["anyOf"][1]["enum"]]
     assert sorted(known) == sorted(get_args(events.EventType))
 
 
-def test_the_bounds_are_the_domains() -> None:
+def test_the_limits_are_those_of_the_domain() -> None:
     properties = documents()[REQUEST]["properties"]
     assert properties["symbol"]["maxLength"] == orders.SYMBOL_LENGTH_MAX
     assert properties["tags"]["maxItems"] == orders.TAGS_MAX
@@ -77,14 +77,14 @@ def test_the_bounds_are_the_domains() -> None:
     assert openapi()["components"]["parameters"]["IdempotencyKey"]["schema"]["maxLength"] == KEY_LENGTH_MAX
 
 
-def test_every_reason_a_caller_can_meet_is_documented() -> None:
+def test_every_error_code_is_documented() -> None:
     documented: set[str] = set()
     for _, node in walk(openapi()):
         for reason in (node.get("reason"), node.get("error")) if isinstance(node, dict) else ():
             if isinstance(reason, dict):
                 documented |= {reason["const"]} if "const" in reason else set(reason.get("enum", ()))
     kinds = [errors.OutcomeUnknown, *_subclasses(errors.RequestError), *_subclasses(errors.Unavailable)]
-    # Tokens fail in many ways, so `Unauthorized` brings its reason along and the contract leaves it open.
+    # `Unauthorized` gets its code from the token check, and the contract does not list those codes.
     assert {vars(kind)["reason"] for kind in kinds if "reason" in vars(kind)} <= documented
 
 
@@ -102,7 +102,7 @@ def test_every_reason_a_caller_can_meet_is_documented() -> None:
         LIMIT | {"timeInForce": "DAY"},
     ],
 )
-def test_what_the_schema_allows_the_domain_takes_or_calls_unsupported(body: dict[str, Any]) -> None:
+def test_a_body_that_the_schema_allows_is_accepted_or_unsupported(body: dict[str, Any]) -> None:
     assert problems(REQUEST, body) == []
     try:
         checked(body)
@@ -137,14 +137,14 @@ def test_what_the_schema_allows_the_domain_takes_or_calls_unsupported(body: dict
         MARKET | {"price": 64000},
     ],
 )
-def test_what_the_schema_forbids_the_domain_rejects(body: dict[str, Any]) -> None:
+def test_a_body_that_the_schema_forbids_is_rejected_by_the_domain(body: dict[str, Any]) -> None:
     assert problems(REQUEST, body) != []
     with pytest.raises((msgspec.ValidationError, errors.InvalidField)) as caught:
         checked(body)
     assert not isinstance(caught.value, errors.Unsupported)
 
 
-def test_everything_that_can_happen_to_an_order_makes_valid_events() -> None:
+def test_every_event_type_of_an_order_matches_its_schema() -> None:
     seen = set()
     for change in story():
         for order in change.orders:
@@ -157,7 +157,7 @@ def test_everything_that_can_happen_to_an_order_makes_valid_events() -> None:
 
 
 @pytest.mark.parametrize("change", range(11))
-def test_an_event_with_a_member_missing_or_undocumented_is_not_valid(change: int) -> None:
+def test_an_event_with_a_missing_or_undocumented_member_is_invalid(change: int) -> None:
     event = decoded(line_of(story()[change].events[0]))
     for name in event:
         assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []

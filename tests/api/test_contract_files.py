@@ -1,4 +1,4 @@
-"""The contracts are sound by themselves."""
+"""The contract files: valid schemas, valid examples, resolvable references."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_a_schema_file_is_valid_and_goes_by_its_own_name(name: str) -> None:
+def test_a_schema_file_is_valid_and_its_id_is_its_name(name: str) -> None:
     schema = documents()[name]
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
@@ -41,7 +41,7 @@ def test_the_examples_of_a_schema_file_are_valid(name: str) -> None:
         assert problems(name, example) == []
 
 
-def test_the_example_events_are_a_real_chain() -> None:
+def test_the_example_events_form_a_hash_chain() -> None:
     previous = GENESIS
     for example in documents()[EVENT]["examples"]:
         text, _, _ = json.dumps(example, separators=(",", ":")).rpartition(',"hash"')
@@ -50,7 +50,7 @@ def test_the_example_events_are_a_real_chain() -> None:
 
 
 @pytest.mark.parametrize("name", [*SCHEMAS, OPENAPI])
-def test_every_reference_leads_somewhere(name: str) -> None:
+def test_every_reference_resolves(name: str) -> None:
     for _, node in walk(documents()[name]):
         if isinstance(node, dict) and isinstance(node.get("$ref"), str):
             registry().resolver(name).lookup(node["$ref"])
@@ -108,7 +108,7 @@ def test_every_body_parameter_and_header_has_a_valid_example() -> None:
             assert problems(f"{OPENAPI}#{pointer}/schema", example) == [], pointer
 
 
-def test_the_example_answers_pass_the_check_that_real_answers_get() -> None:
+def test_the_example_answers_pass_the_contract_check() -> None:
     contract = Contract()
     for path, _, method, operation in operations():
         for status, response in operation["responses"].items():
@@ -116,6 +116,6 @@ def test_the_example_answers_pass_the_check_that_real_answers_get() -> None:
                 for example in content["examples"].values():
                     value = example["value"]
                     body = value if isinstance(value, str) else json.dumps(value)
-                    # A message without its blank line is unfinished, and the check would pass over it.
+                    # The check skips an unfinished message, so each example must end with a blank line.
                     assert media_type != "text/event-stream" or body.endswith("\n\n")
                     contract.check(method, path, int(status), {"content-type": media_type}, body.encode())

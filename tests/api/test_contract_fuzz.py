@@ -1,4 +1,4 @@
-"""Requests made up from the contract, right and wrong ones, towards a running gateway: no answer surprises."""
+"""Valid and invalid requests generated from the contract: every answer conforms to the contract."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,12 +33,12 @@ CHECKS = [
     negative_data_rejection,
 ]
 SETTINGS = {"DO_RATE_PER_MIN": "1000000", "SWITCHYARD_LOG_LEVEL": "warning", "DO_DEFAULT_ACCOUNT": "demo"}
-# The same requests each time; how long one takes says how busy the machine is.
+# The same requests on each run; no deadline, because the machine may be busy.
 same_each_time = settings(derandomize=True, database=None, deadline=None)
 
 
 def everything(modes: list[GenerationMode]) -> Any:
-    """Every operation but the streams, which never end; tokens are made up elsewhere."""
+    """Return every operation but the streams, which never end; bad tokens are tested elsewhere."""
     schema = schemathesis.openapi.from_path(FOLDER / OPENAPI).exclude(path_regex="stream$")
     schema.config.generation.update(max_examples=30, modes=modes, with_security_parameters=False)
     return schema
@@ -85,15 +85,13 @@ async def newest_order(process: Process) -> str:
 
 @anything.parametrize()  # type: ignore[untyped-decorator]
 @same_each_time
-def test_no_request_gets_an_answer_that_the_contract_does_not_have(
-    case: schemathesis.Case[Any], embedded_process: Process
-) -> None:
+def test_every_request_gets_an_answer_of_the_contract(case: schemathesis.Case[Any], embedded_process: Process) -> None:
     case.call_and_validate(base_url=embedded_process.url, headers=embedded_process.headers(), checks=CHECKS)
 
 
 @sensible.parametrize()  # type: ignore[untyped-decorator]
 @same_each_time
-def test_requests_that_can_be_taken_get_answers_of_the_contract(
+def test_acceptable_requests_get_an_answer_of_the_contract(
     case: schemathesis.Case[Any], process_with_an_order: tuple[Process, str]
 ) -> None:
     process, order_id = process_with_an_order
@@ -101,15 +99,15 @@ def test_requests_that_can_be_taken_get_answers_of_the_contract(
     body: dict[str, Any] = case.body if isinstance(case.body, dict) else {}
     match case.operation.label:
         case "POST /do/order":
-            body |= {"instrument": "USDJPY", "qty": whole(body, "qty", 0.1)}
+            body |= {"instrument": "USDJPY", "qty": multiple(body, "qty", 0.1)}
             if body.get("price") is not None:
-                body["price"] = whole(body, "price", 1)
+                body["price"] = multiple(body, "price", 1)
             headers["Idempotency-Key"] = body["idempotency_key"] = f"key-{next(numbers)}"
         case "POST /orders":
-            body |= {"qty": whole(body, "qty", 1), "symbol": "BTC"}
+            body |= {"qty": multiple(body, "qty", 1), "symbol": "BTC"}
             headers["Idempotency-Key"] = f"key-{next(numbers)}"
             if body.get("price") is not None:
-                body["price"] = whole(body, "price", 1)
+                body["price"] = multiple(body, "price", 1)
         case _:
             case.path_parameters.update(
                 {name: {"orderId": order_id, "accountId": "demo"}[name] for name in case.path_parameters}
@@ -117,6 +115,6 @@ def test_requests_that_can_be_taken_get_answers_of_the_contract(
     case.call_and_validate(base_url=process.url, headers=headers, checks=CHECKS)
 
 
-def whole(body: dict[str, Any], name: str, step: float) -> float:
-    """The number nearby that an instrument could have."""
+def multiple(body: dict[str, Any], name: str, step: float) -> float:
+    """Return a number near the generated one that is a multiple of the instrument's step."""
     return round(step * (1 + int(body[name]) % 1000), 1)

@@ -1,4 +1,4 @@
-"""Requests without a key that are recognised by their content: what a repeat gets, and what makes a new order."""
+"""Derived keys: which requests count as repeats, which place a new order, and what a repeat is answered."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from tests.support.venue_process import VenueProcess
 
 DERIVE = {"Idempotency-Derive": "true"}
 NO_WORKER = {"SWITCHYARD_WORKER": "false"}
-# One second is the least in which a repeat can be told from a new order on a machine that is busy.
+# With less than one second a repeat could fall out of the window on a busy machine.
 SHORT_WINDOW = {"IDEMPOTENCY_KEY_GENERATION_TIMESTAMP_RESOLUTION": "1000"}
 
 
@@ -30,16 +30,16 @@ async def figures(gateway: RunningGateway) -> dict[str, float]:
     return figures_of((await gateway.get("/metrics", account=None)).body.decode())
 
 
-async def placed_anew(gateway: RunningGateway, **changes: Any) -> Answer:
-    """Repeat until the window of the first request is over."""
-    found: list[Answer] = []
+async def place_after_window(gateway: RunningGateway, **changes: Any) -> Answer:
+    """Repeat until the window of the first request is over and a new order is placed."""
+    answers: list[Answer] = []
 
     async def is_new() -> bool:
-        found.append(await place(gateway, **changes))
-        return found[-1].status == 202
+        answers.append(await place(gateway, **changes))
+        return answers[-1].status == 202
 
     await until(is_new)
-    return found[-1]
+    return answers[-1]
 
 
 async def test_a_repeat_is_processing_until_its_order_is_at_the_venue(
@@ -67,7 +67,7 @@ async def test_a_repeat_is_processing_until_its_order_is_at_the_venue(
         assert repeat.json["orderId"] == first.json["orderId"]
 
 
-async def test_a_repeat_is_found_although_orders_wait_too_long_for_their_venue(tmp_path: Path) -> None:
+async def test_a_repeat_is_answered_while_new_orders_are_rejected_for_queue_delay(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, **NO_WORKER) as gateway:
         first = await place(gateway)
 
@@ -87,14 +87,16 @@ async def test_only_a_final_order_is_answered_from_the_cache(gateway: RunningGat
     await gateway.until_status(resting, "WORKING")
     await gateway.until_status(filled, "FILLED")
     answers = [[await place(gateway), await place(gateway, type="LIMIT", price=1)] for _ in range(2)]
-    assert [[one.json["fromCache"] for one in pair] for pair in answers] == [[False, False], [True, False]]
+    assert [[answer.json["fromCache"] for answer in pair] for pair in answers] == [[False, False], [True, False]]
     assert {pair[0].json["orderId"] for pair in answers} == {filled}
-    # The order that rested may still end otherwise, and a repeat is told so.
-    await gateway.request("POST", f"/orders/{resting}/cancel")
-    await gateway.until_status(resting, "CANCELED")
     counted = await figures(gateway)
     assert (counted["idempotency_cache_hits_total"], counted["idempotency_cache_size"]) == (1, 1)
     assert counted["idempotency_cache_misses_total"] == 5
+    # A resting order is cached once it is final, not before.
+    await gateway.request("POST", f"/orders/{resting}/cancel")
+    await gateway.until_status(resting, "CANCELED")
+    repeats = [(await place(gateway, type="LIMIT", price=1)).json for _ in range(2)]
+    assert [(repeat["orderId"], repeat["fromCache"]) for repeat in repeats] == [(resting, False), (resting, True)]
 
 
 @pytest.fixture
@@ -106,7 +108,7 @@ async def venue(tmp_path: Path) -> AsyncIterator[VenueProcess]:
 
 
 @pytest.mark.parametrize("may_retry", [True, False])
-async def test_an_order_that_provably_never_left_may_be_tried_again(
+async def test_an_order_that_was_provably_never_sent_can_be_placed_again(
     tmp_path: Path, venue: VenueProcess, may_retry: bool
 ) -> None:
     settings = {"VENUE_URL_SIM": venue.url, "IDEMPOTENCY_BEHAVIOR_ALLOW_RETRY_AFTER_FAILURE": str(may_retry).lower()}
@@ -127,7 +129,7 @@ async def test_an_order_that_provably_never_left_may_be_tried_again(
             assert again.json["message"] == "Order placement failed: BROKER_DOWN"
 
 
-async def test_a_rejection_is_what_a_repeat_gets(tmp_path: Path) -> None:
+async def test_a_repeat_of_a_rejected_order_is_answered_as_failed(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         first = (await place(gateway)).json["orderId"]
         await gateway.until_status(first, "REJECTED")
@@ -135,32 +137,30 @@ async def test_a_rejection_is_what_a_repeat_gets(tmp_path: Path) -> None:
         assert (again["orderId"], again["status"], again["success"]) == (first, "failed", False)
 
 
-async def test_an_equal_order_after_the_window_is_a_new_one(tmp_path: Path, engine_settings: dict[str, str]) -> None:
+async def test_an_equal_order_after_the_window_is_a_new_order(tmp_path: Path, engine_settings: dict[str, str]) -> None:
     async with running_gateway(tmp_path, **engine_settings, **SHORT_WINDOW) as gateway:
         first = (await place(gateway)).json
-        later = (await placed_anew(gateway)).json
+        later = (await place_after_window(gateway)).json
         assert later["orderId"] != first["orderId"]
         assert later["requestId"] != first["requestId"]
         again = await place(gateway)
-        # On a machine that stands still for a second it may be a third one; it is never the first.
+        # On a machine that pauses for a second this may be a third order; it is never the first.
         assert again.json["orderId"] != first["orderId"]
         assert (await figures(gateway)).get("idempotency_expired_keys_reused_total") == 0
 
 
-async def test_a_key_that_begins_anew_after_its_time_is_logged_and_counted(
-    tmp_path: Path, engine_settings: dict[str, str]
-) -> None:
+async def test_reuse_of_an_expired_key_is_logged_and_counted(tmp_path: Path, engine_settings: dict[str, str]) -> None:
     settings = {**engine_settings, **SHORT_WINDOW, "IDEMPOTENCY_CACHE_TTL": "1"}
     async with running_gateway(tmp_path, **settings) as gateway:
         await place(gateway)
         with structlog.testing.capture_logs() as logs:
-            await placed_anew(gateway)
+            await place_after_window(gateway)
         assert (await figures(gateway))["idempotency_expired_keys_reused_total"] == 1
-        [line] = [line for line in logs if line["event"] == "an expired key is used again"]
+        [line] = [line for line in logs if line["event"] == "expired_key_reused"]
         assert (line["log_level"], line["account_id"]) == ("warning", "demo")
 
 
-async def test_without_retry_after_expiry_a_key_stands_for_its_first_order(tmp_path: Path) -> None:
+async def test_without_retry_after_expiry_a_key_keeps_its_first_order(tmp_path: Path) -> None:
     settings = {
         **SHORT_WINDOW,
         "IDEMPOTENCY_CACHE_TTL": "1",
@@ -168,7 +168,7 @@ async def test_without_retry_after_expiry_a_key_stands_for_its_first_order(tmp_p
     }
     async with running_gateway(tmp_path, **settings) as gateway:
         first = (await place(gateway)).json["orderId"]
-        await asyncio.sleep(1.1)  # the window and the time to live are over; there is no event to wait for
+        await asyncio.sleep(1.1)  # until the window and the time to live are over: there is no event to wait for
         assert (await place(gateway)).json["orderId"] == first
 
 
@@ -182,30 +182,30 @@ async def test_other_content_under_the_same_key_is_a_collision_and_a_new_order(
             counted = (await figures(gateway))["idempotency_collisions_total"]
             again = [(await place(gateway, **content)).json["orderId"] for content in contents]
         assert len(set(first)) == 3
-        assert again == first, "each content finds its own"
+        assert again == first, "each content finds its own order"
         critical = [line for line in logs if line["log_level"] == "critical"]
-        assert [line["event"] for line in critical] == ["different orders share a derived key"] * 2
+        assert [line["event"] for line in critical] == ["derived_key_collision"] * 2
         # Repeats are duplicates, not further collisions.
         assert (await figures(gateway))["idempotency_collisions_total"] == counted == 2
 
 
-async def test_a_collision_does_not_hide_a_repeat_when_the_first_contents_time_is_over(tmp_path: Path) -> None:
+async def test_a_repeat_is_found_after_the_window_of_a_colliding_order(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, IDEMPOTENCY_KEY_GENERATION_TIMESTAMP_RESOLUTION="2000") as gateway:
         await place(gateway)
         await asyncio.sleep(1.5)  # shortly before the window of the first content ends
-        begun = time.monotonic()
+        started = time.monotonic()
         second = (await place(gateway, tags=["b"])).json["orderId"]
         await asyncio.sleep(0.6)  # right after it
         repeat = (await place(gateway, tags=["b"])).json["orderId"]
-        assert repeat == second or time.monotonic() - begun >= 2
+        assert repeat == second or time.monotonic() - started >= 2
 
 
 @pytest.mark.parametrize("derive", ["true", "demo", "other,demo"])
-async def test_an_account_may_be_protected_without_asking(tmp_path: Path, derive: str) -> None:
+async def test_the_settings_can_derive_keys_for_an_account(tmp_path: Path, derive: str) -> None:
     async with running_gateway(tmp_path, IDEMPOTENCY_DERIVE=derive) as gateway:
         first = await place(gateway, {})
         assert (await place(gateway, {})).json["orderId"] == first.json["orderId"]
-        # Whoever brings a key has said what is one order and what are two.
+        # A key in the request takes precedence over the derived one.
         keyed = [await place(gateway, {**DERIVE, "Idempotency-Key": key}) for key in ("one", "two", "two")]
         assert [answer.status for answer in keyed] == [202] * 3
         assert len({answer.json["orderId"] for answer in (first, *keyed)}) == 3
@@ -214,25 +214,25 @@ async def test_an_account_may_be_protected_without_asking(tmp_path: Path, derive
         assert len(strangers) == (1 if derive == "true" else 2)
 
 
-async def test_switched_off_nothing_is_derived_and_whoever_asks_is_told(tmp_path: Path) -> None:
+async def test_with_derived_keys_disabled_a_request_for_one_is_rejected(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, IDEMPOTENCY_ENABLED="false", IDEMPOTENCY_DERIVE="true") as gateway:
         unasked = {(await place(gateway, {})).json["orderId"] for _ in range(2)}
         assert len(unasked) == 2
         rejected = await place(gateway)
         assert (rejected.status, rejected.json["field"]) == (400, "Idempotency-Derive")
         keyed = {(await place(gateway, {**DERIVE, "Idempotency-Key": "k"})).json["orderId"] for _ in range(3)}
-        assert len(keyed) == 1, "a key is a key, whatever is switched off"
+        assert len(keyed) == 1, "keys that the client sends work without derived keys"
         counted = await figures(gateway)
         assert counted["idempotency_cache_hits_total"] == counted["idempotency_cache_misses_total"] == 0
 
 
 @pytest.mark.parametrize("value", ["yes", "", "true, true"])
-async def test_the_header_says_true_or_false(embedded: RunningGateway, value: str) -> None:
+async def test_idempotency_derive_must_be_true_or_false(embedded: RunningGateway, value: str) -> None:
     rejected = await place(embedded, {"Idempotency-Derive": value})
     assert (rejected.status, rejected.json["field"]) == (400, "Idempotency-Derive")
 
 
-async def test_false_asks_for_nothing(embedded: RunningGateway) -> None:
+async def test_idempotency_derive_false_derives_no_key(embedded: RunningGateway) -> None:
     answers = [await place(embedded, {"Idempotency-Derive": "False"}) for _ in range(2)]
     assert [answer.status for answer in answers] == [202, 202]
     assert len({answer.json["orderId"] for answer in answers}) == 2

@@ -1,4 +1,4 @@
-"""`POST /do/order`: placed once, answered with what the broker made of it, and the same to every repeat."""
+"""`POST /do/order` places an order once and answers with the broker's result, the same for every repeat."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[RunningGateway]:
-    """One for all tests: each has an account of its own."""
+    """One gateway for all tests; each test has its own account."""
     settings = {"DO_RATE_PER_MIN": "10000"}
     if request.param == "postgres":
         settings["SWITCHYARD_DATABASE_URL"] = request.getfixturevalue("postgres_server").create_database()
@@ -50,7 +50,7 @@ async def test_a_market_order_is_answered_with_its_fills_in_lots(gateway: Runnin
     assert {name: order[name] for name in shown} == shown
 
 
-async def test_an_order_that_may_rest_is_answered_once_the_broker_has_it(gateway: RunningGateway) -> None:
+async def test_a_gtc_order_is_answered_once_the_broker_has_it(gateway: RunningGateway) -> None:
     answer = await do_order(gateway, "k", account="rests", **RESTING)
     assert (answer.status, answer.json["status"], answer.json["fills"]) == (201, "accepted", [])
     assert answer.json["broker_order_id"]
@@ -59,7 +59,7 @@ async def test_an_order_that_may_rest_is_answered_once_the_broker_has_it(gateway
     assert (await key_entry(gateway, "k", "rests")).status == "accepted"
 
 
-async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(gateway: RunningGateway) -> None:
+async def test_a_repeat_shows_that_a_resting_order_was_cancelled(gateway: RunningGateway) -> None:
     await do_order(gateway, "k", account="cancels", **RESTING)
     [order] = await orders_of(gateway, "cancels")
     await gateway.request("POST", f"/orders/{order['orderId']}/cancel", account="cancels")
@@ -72,7 +72,7 @@ async def test_what_rested_and_was_cancelled_is_told_to_the_next_repeat(gateway:
     assert (await key_entry(gateway, "k", "cancels")).status == "succeeded"
 
 
-async def test_a_repeat_gets_the_same_bytes_whatever_its_trace(gateway: RunningGateway) -> None:
+async def test_a_repeat_gets_the_same_bytes_with_any_trace_id(gateway: RunningGateway) -> None:
     first = await do_order(gateway, "k", account="traces", trace_id="t-1")
     for trace_id in ("t-1", "t-2", None, "absent"):
         repeat = await do_order(gateway, "k", account="traces", trace_id=trace_id)
@@ -80,7 +80,7 @@ async def test_a_repeat_gets_the_same_bytes_whatever_its_trace(gateway: RunningG
     assert len(await orders_of(gateway, "traces")) == 1
 
 
-async def test_equal_bodies_may_be_written_differently(gateway: RunningGateway) -> None:
+async def test_a_repeat_may_format_the_same_body_differently(gateway: RunningGateway) -> None:
     await do_order(gateway, "k", account="writes")
     text = json.dumps(body("k", qty="QTY")).replace('"QTY"', "1.00e-1").encode()
     headers = {"Idempotency-Key": "k"}
@@ -96,7 +96,7 @@ async def test_another_body_under_the_same_key_is_a_conflict(gateway: RunningGat
     assert rejected == {"error": "IDEMPOTENCY_CONFLICT", "message": "body differs", "idempotency_key": "k"}
 
 
-async def test_fifty_equal_requests_at_once_are_one_order(gateway: RunningGateway) -> None:
+async def test_fifty_equal_requests_at_once_place_one_order(gateway: RunningGateway) -> None:
     asked = (do_order(gateway, "k", account="fifty", trace_id=f"t-{number}") for number in range(50))
     answers = await asyncio.gather(*asked)
     assert Counter(answer.status for answer in answers) == {201: 1, 200: 49}
@@ -104,7 +104,7 @@ async def test_fifty_equal_requests_at_once_are_one_order(gateway: RunningGatewa
     assert (await do_order(gateway, "k", account="fifty")).json["status"] == "filled"
 
 
-async def test_the_same_key_of_another_account_or_route_is_another_order(gateway: RunningGateway) -> None:
+async def test_the_same_key_of_another_account_or_route_places_another_order(gateway: RunningGateway) -> None:
     answers = [await do_order(gateway, "shared", account=account) for account in (None, "a", "b")]
     assert [answer.status for answer in answers] == [201, 201, 201]
     assert len({answer.json["broker_order_id"] for answer in answers}) == 3
@@ -112,16 +112,16 @@ async def test_the_same_key_of_another_account_or_route_is_another_order(gateway
     assert [len(await orders_of(gateway, account)) for account in ("a", "b")] == [2, 1]
 
 
-async def test_the_ledger_row_has_the_final_answer(gateway: RunningGateway) -> None:
-    answer = await do_order(gateway, "k", account="ledger")
-    entry = await key_entry(gateway, "k", "ledger")
+async def test_the_key_store_has_the_final_answer(gateway: RunningGateway) -> None:
+    answer = await do_order(gateway, "k", account="stores")
+    entry = await key_entry(gateway, "k", "stores")
     assert (entry.status, entry.http_status, entry.response_payload_json) == ("succeeded", 200, answer.body.decode())
     assert entry.request_digest == digest(json.loads(json.dumps(body("k")), parse_float=Decimal))
     assert entry.result_digest is not None and entry.result_digest.startswith("sha256:")
     assert entry.expires_at - entry.created_at == timedelta(hours=48)
 
 
-async def test_an_order_in_parts_shows_every_part_with_or_without_a_cache(tmp_path: Path) -> None:
+async def test_partial_fills_are_all_shown_without_a_cache(tmp_path: Path) -> None:
     (tmp_path / "switchyard.yaml").write_text("idempotency: {enabled: false}")
     settings = {"SWITCHYARD_CONFIG": str(tmp_path / "switchyard.yaml"), "EXCHANGE_SIM_PARTIAL_STEPS_SIM": "4"}
     async with running_gateway(tmp_path, **settings) as gateway:
@@ -132,7 +132,7 @@ async def test_an_order_in_parts_shows_every_part_with_or_without_a_cache(tmp_pa
         assert (repeat.status, repeat.body) == (200, first.body)
 
 
-async def test_without_a_worker_orders_wait_if_they_may_and_else_end_unsent(tmp_path: Path) -> None:
+async def test_without_a_worker_a_gtc_order_waits_and_an_ioc_order_expires(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
         patient, hasty = await asyncio.gather(do_order(gateway, "patient", **RESTING), do_order(gateway, "hasty"))
         assert (patient.status, patient.json["status"], patient.json["broker_order_id"]) == (201, "accepted", None)
@@ -142,12 +142,12 @@ async def test_without_a_worker_orders_wait_if_they_may_and_else_end_unsent(tmp_
         assert {order["timeInForce"]: order["status"] for order in orders} == {"GTC": "ACCEPTED", "IOC": "EXPIRED"}
         entry = await key_entry(gateway, "hasty")
         assert (entry.status, entry.http_status) == ("failed", 503)
-        # The queue's head has waited for longer than such an order may: it is not even taken.
+        # The head of the queue has waited longer than an IOC order may, so the order is rejected at once.
         assert error(await do_order(gateway, "hasty-2")) == (503, "BROKER_DOWN")
         assert error(await do_order(gateway, "hasty", qty=0.2)) == (409, "IDEMPOTENCY_CONFLICT")
 
 
-async def test_a_rejection_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
+async def test_a_repeat_of_a_rejected_order_gets_the_recorded_rejection(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true") as gateway:
         first, repeat = await do_order(gateway, "k", trace_id="t-1"), await do_order(gateway, "k")
         assert error(first) == error(repeat) == (400, "BROKER_REJECTED")
@@ -158,7 +158,7 @@ async def test_a_rejection_is_replayed_as_it_was_recorded(tmp_path: Path) -> Non
         assert (entry.status, entry.http_status, entry.response_payload_json) == ("failed", 400, first.body.decode())
 
 
-async def test_a_key_is_new_again_after_its_time(tmp_path: Path) -> None:
+async def test_a_key_can_be_reused_after_it_has_expired(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_IDEMPOTENCY_TTL_SEC="1") as gateway:
         first = await do_order(gateway, "k")
         again = await do_order(gateway, "k", qty=0.2)

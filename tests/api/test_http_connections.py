@@ -1,4 +1,4 @@
-"""What a connection carries: requests in a row, nonsense, offers of other protocols, streams."""
+"""One HTTP connection: several requests, pipelines, malformed data, upgrade offers and streams."""
 
 import asyncio
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def test_malformed_http_is_rejected_as_json(server: Server, request_bytes: bytes
     assert server.still_serves()
 
 
-def test_nonsense_behind_a_request_does_not_pass_for_its_answer(server: Server) -> None:
+def test_malformed_data_behind_a_request_does_not_replace_its_response(server: Server) -> None:
     with Client(server.port) as client:
         client.socket.sendall(b"POST /wait HTTP/1.1\r\nContent-Length: 0\r\n\r\nnonsense\r\n\r\n")
         assert not client.readable_within(PACE_SECONDS)
@@ -68,7 +68,7 @@ def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
         assert [read_response(client.stream).body for _ in requests] == [b"hello %04d" % n for n in range(500)]
 
 
-def test_a_request_that_offers_another_protocol_keeps_its_body(server: Server) -> None:
+def test_a_request_with_an_upgrade_header_keeps_its_body(server: Server) -> None:
     with Client(server.port) as client:
         for _ in range(2):
             head = (
@@ -82,7 +82,7 @@ def test_an_upgrade_to_a_web_socket_is_served_as_a_plain_request(server: Server)
         assert client.ask(b"GET /hello HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n").status == 200
 
 
-def test_a_stream_learns_that_its_client_left_even_if_more_requests_were_queued(server: Server) -> None:
+def test_a_stream_ends_when_its_client_disconnects_with_requests_queued_behind_it(server: Server) -> None:
     with Client(server.port) as client:
         ended_before = server.application.streams_ended
         client.socket.sendall(b"GET /stream HTTP/1.1\r\n\r\n" + HELLO)

@@ -1,4 +1,4 @@
-"""How large a request may be and how long it may take, seen from a client's socket."""
+"""Limits on the size and the duration of a request, tested from a client's socket."""
 
 import asyncio
 import json
@@ -46,13 +46,13 @@ def padded_head(size: int) -> bytes:
     return head + b"x" * (size - len(head) - 4) + b"\r\n\r\n"
 
 
-def test_a_head_just_within_the_bound_is_served(server: Server) -> None:
+def test_a_head_just_within_the_limit_is_served(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(padded_head(HEAD_BYTES_MAX)).status == 200
 
 
 @pytest.mark.parametrize("size", [HEAD_BYTES_MAX + 64, 200_000])
-def test_a_head_over_the_bound_is_rejected_and_the_connection_closed(server: Server, size: int) -> None:
+def test_a_head_over_the_limit_is_rejected_and_the_connection_closed(server: Server, size: int) -> None:
     with Client(server.port) as client:
         response = client.ask(padded_head(size))
         assert (response.status, response.reason) == (431, "HEADER_TOO_LARGE")
@@ -81,7 +81,7 @@ def test_an_endless_head_is_rejected(server: Server, start: bytes, piece: bytes)
     assert server.still_serves()
 
 
-def test_a_ten_megabyte_header_is_answered_even_to_a_client_that_sends_it_all_first(
+def test_a_client_that_sends_ten_megabytes_of_headers_reads_the_431(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "LINGER_SECONDS", PATIENCE_SECONDS)
@@ -90,7 +90,7 @@ def test_a_ten_megabyte_header_is_answered_even_to_a_client_that_sends_it_all_fi
     assert server.still_serves()
 
 
-def test_a_client_that_goes_on_sending_after_its_rejection_is_cut_off(server: Server) -> None:
+def test_a_client_that_keeps_sending_after_its_rejection_is_disconnected(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(b"nonsense\r\n\r\n").status == 400
         assert client.closed_by_server()
@@ -150,28 +150,28 @@ def test_a_slow_second_request_on_a_connection_is_rejected_too(server: Server) -
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_the_start_of_a_request_behind_another_is_timed_as_well(server: Server) -> None:
+def test_an_incomplete_pipelined_request_times_out_too(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(HELLO + b"GET /he").status == 200
         assert read_response(client.stream).status == 408
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_a_connection_that_never_sends_anything_is_closed_without_an_answer(server: Server) -> None:
+def test_a_connection_that_never_sends_anything_is_closed_without_a_response(server: Server) -> None:
     with Client(server.port) as client:
         assert client.closed_by_server()
     assert server.still_serves()
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_a_body_that_is_slow_after_its_answer_is_cut_off_without_a_second_answer(server: Server) -> None:
+def test_a_body_that_is_slow_after_its_response_is_disconnected_without_a_second_response(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(b"POST /early HTTP/1.1\r\nContent-Length: 100\r\n\r\n").body == b"early"
         assert client.closed_by_server()
     assert server.still_serves()
 
 
-def test_a_body_that_ends_after_its_answer_leaves_the_connection_usable(server: Server) -> None:
+def test_a_body_that_ends_after_its_response_leaves_the_connection_usable(server: Server) -> None:
     with Client(server.port) as client:
         assert client.ask(b"POST /early HTTP/1.1\r\nContent-Length: 5\r\n\r\n12").body == b"early"
         assert client.ask(b"345" + HELLO).status == 200
@@ -196,7 +196,7 @@ def test_a_long_lived_stream_outlives_the_request_limit(server: Server) -> None:
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_half_a_request_does_not_cut_off_the_answer_before_it(server: Server) -> None:
+def test_an_incomplete_pipelined_request_does_not_end_the_request_before_it(server: Server) -> None:
     with Client(server.port) as client:
         client.socket.sendall(b"GET /wait HTTP/1.1\r\n\r\nGET /he")
         assert not client.readable_within(3 * SHORT_LIMIT_SECONDS)

@@ -1,4 +1,4 @@
-"""The server's own life: where it listens, whom it lets in, when it hangs up, how it stops."""
+"""The HTTP server: listening, connection limits, keep-alive and shutdown."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ from tests.support.bare_http import HELLO, PATIENCE_SECONDS, SHORT_LIMIT_SECONDS
 
 
 async def ask(port: int, request: bytes) -> bytes:
-    """Everything that the server says until it closes the connection."""
+    """Return everything that the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -31,7 +31,9 @@ async def refuses_connections(port: int) -> bool:
     return False
 
 
-async def test_too_many_connections_are_turned_away_and_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_over_the_limit_is_rejected_and_the_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(BoundedHttpProtocol, "connections_max", 1)
     server = HttpServer(Application(), host="127.0.0.1", port=0)
     await server.start()
@@ -44,7 +46,9 @@ async def test_too_many_connections_are_turned_away_and_the_others_served(monkey
 
 
 @pytest.mark.parametrize("request_bytes", [HELLO, b"POST /early HTTP/1.1\r\nContent-Length: 5\r\n\r\n12345"])
-async def test_an_idle_connection_is_closed_in_the_end(request_bytes: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed_after_the_keep_alive_time(
+    request_bytes: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(http_server_module, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(BoundedHttpProtocol, "request_seconds_max", SHORT_LIMIT_SECONDS)
     server = HttpServer(Application(), host="127.0.0.1", port=0)
@@ -53,7 +57,7 @@ async def test_an_idle_connection_is_closed_in_the_end(request_bytes: bytes, mon
     await server.stop(PATIENCE_SECONDS)
 
 
-async def test_stopping_finishes_the_requests_at_hand_and_ends_streams() -> None:
+async def test_stopping_lets_requests_finish_and_closes_streams() -> None:
     application = Application()
     server = HttpServer(application, host="127.0.0.1", port=0)
     await server.start()
@@ -74,7 +78,7 @@ async def test_stopping_finishes_the_requests_at_hand_and_ends_streams() -> None
     waiting_writer.close()
 
 
-async def test_stopping_cuts_off_what_outlasts_the_grace() -> None:
+async def test_stopping_aborts_requests_that_exceed_the_grace_period() -> None:
     application = Application()
     server = HttpServer(application, host="127.0.0.1", port=0)
     await server.start()
@@ -85,7 +89,7 @@ async def test_stopping_cuts_off_what_outlasts_the_grace() -> None:
         assert await asked == b""
 
 
-async def test_an_address_in_use_is_rejected_by_the_name_of_its_setting() -> None:
+async def test_an_address_in_use_is_an_error_that_names_the_setting() -> None:
     first = HttpServer(Application(), host="127.0.0.1", port=0)
     await first.start()
     with pytest.raises(CannotStart, match=rf"SWITCHYARD_BACKOFFICE_PORT.*{first.port}.*in use"):
@@ -98,12 +102,12 @@ async def test_an_address_in_use_is_rejected_by_the_name_of_its_setting() -> Non
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-async def test_a_host_that_is_not_ours_is_rejected_by_the_name_of_its_setting(host: str) -> None:
+async def test_a_host_of_another_machine_is_an_error_that_names_the_setting(host: str) -> None:
     with pytest.raises(CannotStart, match="SWITCHYARD_HOST"):
         await HttpServer(Application(), host=host, port=0).start()
 
 
-async def test_the_server_leaves_signals_and_its_own_name_alone() -> None:
+async def test_the_server_installs_no_signal_handlers_and_sends_no_server_name() -> None:
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     server = HttpServer(Application(), host="localhost", port=0)
     await server.start()

@@ -1,4 +1,4 @@
-"""What is counted about keys, under the specification's names, and the alarm about too many duplicates."""
+"""The idempotency metrics, their log lines, and the alarm for a high duplicate rate."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ async def figures(gateway: RunningGateway) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])
-async def test_the_figures_of_the_specification_have_the_right_values(
+async def test_the_metrics_of_the_specification_have_the_right_values(
     tmp_path: Path, redis_server: RedisServer, cache: str
 ) -> None:
     redis_server.flush()
@@ -50,14 +50,14 @@ async def test_the_figures_of_the_specification_have_the_right_values(
         kinds = ("unavailable", "refused", "wrong_entry", "dropped")
         assert {f"idempotency_cache_errors_total{{{kind}}}" for kind in kinds} <= set(found)
         assert found["idempotency_key_generation_duration_ms_count"] == 1 + repeats
-        # A recipe of some microseconds stays below the least bound even on a busy machine, most of the time.
+        # Deriving a key takes microseconds; the limit leaves room for a busy machine.
         assert found["idempotency_key_generation_duration_ms_sum"] / (1 + repeats) < 10
         assert found["idempotency_collisions_total"] == found["idempotency_expired_keys_reused_total"] == 0
-        if cache == "memory":  # Redis is counted once a minute, for all gateways
+        if cache == "memory":  # the size on Redis is measured once a minute
             assert found["idempotency_cache_size"] == 1
 
 
-async def test_what_is_not_to_be_tracked_is_not(tmp_path: Path) -> None:
+async def test_disabled_metrics_stay_at_zero(tmp_path: Path) -> None:
     untracked = {
         "IDEMPOTENCY_MONITORING_TRACK_CACHE_HIT_RATE": "false",
         "IDEMPOTENCY_MONITORING_TRACK_KEY_GENERATION": "false",
@@ -71,7 +71,7 @@ async def test_what_is_not_to_be_tracked_is_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("alerts", [True, False])
-async def test_too_many_duplicates_raise_the_alarm_once(tmp_path: Path, alerts: bool) -> None:
+async def test_a_high_duplicate_rate_is_logged_once(tmp_path: Path, alerts: bool) -> None:
     settings = {
         "IDEMPOTENCY_MONITORING_DUPLICATE_RATE_THRESHOLD": "0.25",
         "IDEMPOTENCY_MONITORING_ALERT_ON_HIGH_DUPLICATE_RATE": str(alerts).lower(),
@@ -81,26 +81,26 @@ async def test_too_many_duplicates_raise_the_alarm_once(tmp_path: Path, alerts: 
             for number in range(3):
                 await place(gateway, {"Idempotency-Key": f"key-{number}"})
             await place(gateway, {"Idempotency-Key": "key-0"})
-            assert not [line for line in logs if line["event"] == "too many duplicates"], "1 of 4 is allowed"
+            assert not [line for line in logs if line["event"] == "duplicate_rate_high"], "1 of 4 is allowed"
             for _ in range(5):
                 await place(gateway, {"Idempotency-Key": "key-0"})
-        alarms = [line for line in logs if line["event"] == "too many duplicates"]
+        alarms = [line for line in logs if line["event"] == "duplicate_rate_high"]
         assert len(alarms) == (1 if alerts else 0)
         for alarm in alarms:
             assert (alarm["log_level"], alarm["duplicates"], alarm["placements"]) == ("error", 2, 5)
 
 
-async def test_duplicates_are_logged_unless_that_is_switched_off(tmp_path: Path) -> None:
+async def test_duplicates_are_logged_unless_the_settings_disable_it(tmp_path: Path) -> None:
     for number, (logs_them, expected) in enumerate((("true", 1), ("false", 0))):
         folder = tmp_path / str(number)
         async with running_gateway(folder, IDEMPOTENCY_BEHAVIOR_LOG_DUPLICATES=logs_them) as gateway:
             with structlog.testing.capture_logs() as logs:
                 orders = [(await place(gateway, {"Idempotency-Key": "k"})).json["orderId"] for _ in range(2)]
-            lines = [line for line in logs if line["event"] == "a duplicate made no order"]
+            lines = [line for line in logs if line["event"] == "duplicate_prevented"]
             assert [(line["order_id"], line["account_id"]) for line in lines] == [(orders[0], "demo")] * expected
 
 
-async def test_expired_keys_of_ended_orders_are_taken_away_and_begin_anew(
+async def test_expired_keys_of_final_orders_are_removed_and_can_be_reused(
     tmp_path: Path, engine_settings: dict[str, str]
 ) -> None:
     settings = {**engine_settings, "IDEMPOTENCY_TTL_SEC": "1"}
@@ -123,11 +123,11 @@ async def test_expired_keys_of_ended_orders_are_taken_away_and_begin_anew(
         with structlog.testing.capture_logs() as logs:
             again = (await place(gateway, {"Idempotency-Key": "ended"})).json["orderId"]
         assert again != filled
-        assert [line["idempotency_key"] for line in logs if line["event"] == "an expired key is used again"] == [
-            "ended"
-        ]
+        assert [line["idempotency_key"] for line in logs if line["event"] == "expired_key_reused"] == ["ended"]
         assert (await figures(gateway))["idempotency_expired_keys_reused_total"] == 1
         accepted = (await gateway.get(f"/orders/{again}/events")).json["events"][0]
-        assert accepted["data"]["idempotency"]["generation"] == 1, "the venue knows the id of the first"
+        assert accepted["data"]["idempotency"]["generation"] == 1, (
+            "the client order id of generation 0 belongs to the first order"
+        )
         assert (await place(gateway, {"Idempotency-Key": "rests"}, price=1)).json["orderId"] == resting
         await gateway.until_status(again, "FILLED")

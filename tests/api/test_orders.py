@@ -1,4 +1,4 @@
-"""Orders over HTTP, from the request to the end."""
+"""Orders over HTTP: placed, filled, cancelled, listed and repeated."""
 
 import asyncio
 from collections import Counter
@@ -20,7 +20,7 @@ async def test_a_market_order_is_accepted_and_filled(gateway: RunningGateway) ->
     assert order["venueOrderId"]
 
 
-async def test_the_events_of_an_order_tell_its_story(gateway: RunningGateway) -> None:
+async def test_an_order_has_one_event_for_each_step_from_accept_to_fill(gateway: RunningGateway) -> None:
     order_id = (await gateway.place(key="story")).json["orderId"]
     await gateway.until_status(order_id, "FILLED")
     events = (await gateway.get(f"/orders/{order_id}/events")).json["events"]
@@ -49,7 +49,7 @@ async def test_a_resting_limit_order_is_cancelled_at_the_venue(gateway: RunningG
     assert (again.status, again.json["reason"]) == (409, "ORDER_FINAL")
 
 
-async def test_a_repeated_cancel_is_harmless(tmp_path: Path) -> None:
+async def test_a_repeated_cancel_is_recorded_once(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, EXCHANGE_SIM_DELAY_MS_SIM="3600000") as gateway:
         order_id = (await gateway.place(type="LIMIT", price=1)).json["orderId"]
         await gateway.until_status(order_id, "WORKING")
@@ -60,7 +60,7 @@ async def test_a_repeated_cancel_is_harmless(tmp_path: Path) -> None:
         assert sum(event["type"] == "CancelRequested" for event in events) == 1
 
 
-async def test_an_order_that_was_never_sent_is_cancelled_on_the_spot(tmp_path: Path) -> None:
+async def test_an_order_that_was_never_sent_is_cancelled_at_once(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
         order_id = (await gateway.place()).json["orderId"]
         assert (await gateway.request("POST", f"/orders/{order_id}/cancel")).status == 202
@@ -91,7 +91,7 @@ async def test_orders_go_to_the_venue_of_their_symbol(tmp_path: Path) -> None:
         assert (one["venue"], other["venue"]) == ("simB", "simA")
 
 
-async def test_a_hundred_posts_with_one_key_are_one_order(gateway: RunningGateway) -> None:
+async def test_a_hundred_posts_with_one_key_place_one_order(gateway: RunningGateway) -> None:
     answers = await asyncio.gather(*(gateway.place(key="once") for _ in range(100)))
     assert {answer.status for answer in answers} == {202}
     assert len({answer.body for answer in answers}) == 1
@@ -106,7 +106,7 @@ async def test_the_same_key_with_another_body_is_a_conflict(gateway: RunningGate
     assert rejected["reason"] == "IDEMPOTENCY_CONFLICT"
 
 
-async def test_equal_bodies_may_be_written_differently(gateway: RunningGateway) -> None:
+async def test_a_repeat_may_format_the_same_body_differently(gateway: RunningGateway) -> None:
     one = await gateway.request(
         "POST", "/orders", headers={"Idempotency-Key": "k"},
         body=b'{"symbol":"USDJPY","side":"BUY","type":"LIMIT","qty":1000,"price":145.10}',
@@ -119,33 +119,33 @@ async def test_equal_bodies_may_be_written_differently(gateway: RunningGateway) 
     assert one.body == other.body
 
 
-async def test_the_same_key_of_another_account_is_another_order(gateway: RunningGateway) -> None:
+async def test_the_same_key_of_another_account_places_another_order(gateway: RunningGateway) -> None:
     one, other = await gateway.place(key="k"), await gateway.place(key="k", account="other")
     assert one.json["orderId"] != other.json["orderId"]
 
 
-async def test_without_a_key_each_post_is_an_order(gateway: RunningGateway) -> None:
+async def test_without_a_key_each_post_places_an_order(gateway: RunningGateway) -> None:
     answers = await asyncio.gather(*(gateway.place() for _ in range(5)))
     assert len({answer.json["orderId"] for answer in answers}) == 5
 
 
-async def test_a_key_is_new_again_after_its_time_and_its_orders_end(tmp_path: Path) -> None:
+async def test_a_key_can_be_reused_once_it_has_expired_and_its_order_is_final(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, IDEMPOTENCY_TTL_SEC="1") as gateway:
         resting = (await gateway.place(key="rests", type="LIMIT", price=1)).json["orderId"]
         ended = (await gateway.place(key="ends")).json["orderId"]
         await gateway.until_status(ended, "FILLED")
         await gateway.until_status(resting, "WORKING")
-        renewed = ended
-        while renewed == ended:
+        second = ended
+        while second == ended:
             await asyncio.sleep(0.05)
-            renewed = (await gateway.place(key="ends")).json["orderId"]
+            second = (await gateway.place(key="ends")).json["orderId"]
         assert (await gateway.place(key="rests", type="LIMIT", price=1)).json["orderId"] == resting
-        events = (await gateway.get(f"/orders/{renewed}/events")).json["events"]
+        events = (await gateway.get(f"/orders/{second}/events")).json["events"]
         assert events[0]["data"]["idempotency"]["generation"] == 1
-        await gateway.until_status(renewed, "FILLED")
+        await gateway.until_status(second, "FILLED")
 
 
-async def test_a_foreign_order_looks_like_a_missing_one_byte_for_byte(gateway: RunningGateway) -> None:
+async def test_another_accounts_order_gets_the_same_bytes_as_a_missing_one(gateway: RunningGateway) -> None:
     order_id = (await gateway.place()).json["orderId"]
     missing = "ord_" + "0" * 26
     for method, path in [
@@ -165,7 +165,7 @@ async def test_a_foreign_order_looks_like_a_missing_one_byte_for_byte(gateway: R
 
 
 async def test_orders_are_listed_newest_first_in_pages_with_filters(gateway: RunningGateway) -> None:
-    made = [
+    placed = [
         (await gateway.place(type="LIMIT", price=1, symbol=symbol, qty=1, strategy=strategy)).json["orderId"]
         for symbol in ("AAA", "BBB")
         for strategy in ("one", "two", "three")
@@ -176,14 +176,14 @@ async def test_orders_are_listed_newest_first_in_pages_with_filters(gateway: Run
         page = (await gateway.get(f"/orders?limit=4{cursor and '&cursor=' + cursor}")).json
         listed += [order["orderId"] for order in page["orders"]]
         cursor = page["nextCursor"]
-    assert sorted(listed) == sorted(made)
+    assert sorted(listed) == sorted(placed)
     assert listed == sorted(listed, reverse=True)
     found = (await gateway.get("/orders?symbol=BBB&strategy=two&side=BUY")).json["orders"]
-    assert [order["orderId"] for order in found] == [made[4]]
+    assert [order["orderId"] for order in found] == [placed[4]]
     assert (await gateway.get("/orders?status=FILLED,REJECTED")).json["orders"] == []
 
 
-async def test_events_can_be_cut_by_time(gateway: RunningGateway) -> None:
+async def test_events_can_be_filtered_by_time(gateway: RunningGateway) -> None:
     order_id = (await gateway.place()).json["orderId"]
     await gateway.until_status(order_id, "FILLED")
     events = (await gateway.get("/accounts/demo/events")).json["events"]
@@ -229,20 +229,20 @@ async def test_a_full_queue_answers_503_and_writes_nothing(tmp_path: Path) -> No
         assert await gateway.journal_seq() == counts[202]
 
 
-def test_every_route_served_is_in_the_contract_and_the_other_way_round(embedded_routes: set[tuple[str, str]]) -> None:
+def test_the_served_routes_are_the_routes_of_the_contract(embedded_routes: set[tuple[str, str]]) -> None:
     assert embedded_routes == Contract().operations()
 
 
 @pytest.fixture
 async def embedded_routes(embedded: RunningGateway) -> set[tuple[str, str]]:
-    from switchyard.entrypoints.http.gateway import build_gateway
+    from switchyard.entrypoints.http.app import build_gateway
 
     routes = build_gateway(embedded.engine.settings, embedded.engine).routes
-    named = {"order_id": "orderId", "account_id": "accountId"}
+    contract_names = {"order_id": "orderId", "account_id": "accountId"}
     served = {("POST", "/orders")}
     for route in routes:
         path = route.path
-        for ours, theirs in named.items():
-            path = path.replace(f"{{{ours}}}", f"{{{theirs}}}")
+        for name, contract_name in contract_names.items():
+            path = path.replace(f"{{{name}}}", f"{{{contract_name}}}")
         served |= {(method, path) for method in route.methods or {"GET"} if method != "HEAD"}
     return served

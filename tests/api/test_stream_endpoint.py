@@ -1,4 +1,4 @@
-"""What a stream tells whom, from where on, and what it rejects."""
+"""The two streams: which events they send, where they resume, and which requests they reject."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.support.stream_server import ANN, BOB, eventually, get, serving
 pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
 
 
-async def test_an_account_is_told_that_the_stream_stands_and_then_what_happens(database: SqliteDatabase) -> None:
+async def test_an_account_stream_sends_ready_and_then_the_accounts_events(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         head = await gateway.exchange.place("ord_1")
         async with get(gateway, "/stream") as client:
@@ -34,7 +34,7 @@ async def test_an_account_is_told_that_the_stream_stands_and_then_what_happens(d
             assert (id, name, order["status"]) == (number + 1, "order_update", "FILLED")
 
 
-async def test_an_order_is_shown_and_then_followed(database: SqliteDatabase) -> None:
+async def test_an_order_stream_sends_a_snapshot_and_then_the_orders_events(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         await gateway.exchange.place("ord_1")
         number = await gateway.exchange.touch("ord_1")
@@ -50,7 +50,7 @@ async def test_an_order_is_shown_and_then_followed(database: SqliteDatabase) -> 
             assert (id, name, data["version"]) == (number, "order_update", 3)
 
 
-async def test_an_order_stream_opened_at_any_moment_shows_each_later_change_once(database: SqliteDatabase) -> None:
+async def test_an_order_stream_opened_at_any_time_sends_each_later_change_once(database: SqliteDatabase) -> None:
     chance = random.Random(7)
     changes = 150
     async with serving(database) as gateway:
@@ -59,16 +59,16 @@ async def test_an_order_stream_opened_at_any_moment_shows_each_later_change_once
         async def follow() -> None:
             async with get(gateway, "/orders/ord_1/stream") as client:
                 assert (await client.message())[1] == "ready"
-                place, name, data = await client.message()
+                position, name, data = await client.message()
                 assert name == "order_snapshot"
                 while data["version"] <= changes:
                     if chance.random() < 0.1:
                         break
                     version = data["version"]
-                    place, name, data = await client.message()
+                    position, name, data = await client.message()
                     assert (name, data["version"]) == ("order_update", version + 1)
-            # What it has seen last is what it continues after, be it the snapshot or an update.
-            async with get(gateway, "/orders/ord_1/stream", ANN, f"Last-Event-ID: {place}") as client:
+            # It resumes after the last message it received, a snapshot or an update.
+            async with get(gateway, "/orders/ord_1/stream", ANN, f"Last-Event-ID: {position}") as client:
                 assert (await client.message())[1] == "ready"
                 while data["version"] <= changes:
                     version = data["version"]
@@ -84,7 +84,7 @@ async def test_an_order_stream_opened_at_any_moment_shows_each_later_change_once
 
 
 class Archived:
-    """Lookups in a database whose events have been moved elsewhere."""
+    """Queries over a database whose events are archived."""
 
     def __init__(self, queries: Queries) -> None:
         self._queries = queries
@@ -96,7 +96,7 @@ class Archived:
         return []
 
 
-async def test_an_order_whose_events_are_archived_is_shown_from_its_row(database: SqliteDatabase) -> None:
+async def test_an_order_with_archived_events_gets_a_snapshot_from_its_row(database: SqliteDatabase) -> None:
     async with serving(database, queries=cast(Queries, Archived(database.queries))) as gateway:
         await gateway.exchange.place("ord_1")
         head = await gateway.exchange.place("ord_2")
@@ -108,7 +108,7 @@ async def test_an_order_whose_events_are_archived_is_shown_from_its_row(database
             assert (await client.message())[:2] == (number, "order_update")
 
 
-async def test_a_stream_continues_after_the_last_event_id_even_when_the_gateway_was_replaced(
+async def test_a_stream_resumes_after_the_last_event_id_on_another_gateway(
     database: SqliteDatabase,
 ) -> None:
     async with serving(database) as gateway:
@@ -128,7 +128,7 @@ async def test_a_stream_continues_after_the_last_event_id_even_when_the_gateway_
             assert (await client.message())[:2] == (second, "order_update")
 
 
-async def test_the_header_wins_over_the_address_that_a_browser_repeats(database: SqliteDatabase) -> None:
+async def test_the_last_event_id_header_takes_precedence_over_the_query(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         numbers = [await gateway.exchange.place(f"ord_{number}") for number in range(3)]
         async with get(gateway, "/stream?lastEventId=0", ANN, f"Last-Event-ID: {numbers[1]}") as client:
@@ -136,7 +136,7 @@ async def test_the_header_wins_over_the_address_that_a_browser_repeats(database:
             assert (await client.message())[:2] == (numbers[2], "order_update")
 
 
-async def test_an_id_from_the_future_means_a_new_start(database: SqliteDatabase) -> None:
+async def test_an_id_beyond_the_journals_head_requires_a_resync(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         head = await gateway.exchange.place("ord_1")
         async with get(gateway, "/stream", ANN, "Last-Event-ID: 999999999999999999") as client:
@@ -168,7 +168,7 @@ async def test_an_id_from_the_future_means_a_new_start(database: SqliteDatabase)
         ("/orders/ord_1/stream?lastEventId=x", [], "lastEventId"),
     ],
 )
-async def test_a_last_event_id_that_is_no_number_is_rejected(
+async def test_a_last_event_id_that_is_not_a_number_is_rejected(
     database: SqliteDatabase, path: str, headers: list[str], field: str
 ) -> None:
     async with serving(database) as gateway:
@@ -180,7 +180,7 @@ async def test_a_last_event_id_that_is_no_number_is_rejected(
         assert gateway.hub.subscribers == 0
 
 
-async def test_a_foreign_order_looks_exactly_like_a_missing_one(database: SqliteDatabase) -> None:
+async def test_another_accounts_order_gets_the_same_response_as_a_missing_one(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         await gateway.exchange.place("ord_1")
         answers = []

@@ -1,4 +1,4 @@
-"""What a request may demand of the market and of its account's results, over real positions."""
+"""`risk_constraints` of `/do/order`, checked against positions in a real database."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -21,7 +21,7 @@ from tests.support.journal_checks import commit
 
 
 class OneQuote:
-    """ports.venue.Quotes with the same market at all times."""
+    """`Quotes` that always returns the same quote."""
 
     def __init__(self, quote: Quote | None) -> None:
         self._quote = quote
@@ -34,7 +34,7 @@ class OneQuote:
 
 
 async def trade(database: Database, results: Sequence[int], symbol: str = "USDJPY") -> None:
-    """Trades from flat to flat, one unit each, with these results."""
+    """Open and close a position of one unit for each of these results."""
     position: Position | None = None
     for number, result in enumerate(results):
         for side, price in (("BUY", 100), ("SELL", 100 + result)):
@@ -47,16 +47,16 @@ async def trade(database: Database, results: Sequence[int], symbol: str = "USDJP
             position = filled.positions[0]
 
 
-async def check(database: Database, quote: Quote | None = None, *, capital: int = 0, **wanted: object) -> None:
-    request = do_order_request(body("k", qty=Decimal("0.1"), risk_constraints=wanted))
+async def check(database: Database, quote: Quote | None = None, *, capital: int = 0, **limits: object) -> None:
+    request = do_order_request(body("k", qty=Decimal("0.1"), risk_constraints=limits))
     await Constraints(database.queries, OneQuote(quote), Decimal(capital)).check(ACCOUNT, request, VENUE)
 
 
-async def test_who_never_traded_meets_every_condition_on_results(database: Database) -> None:
+async def test_an_account_without_trades_passes_every_constraint_on_results(database: Database) -> None:
     await check(database, max_dd=0, max_consecutive_loss=0)
 
 
-async def test_losses_in_a_row_are_counted_in_the_worst_symbol(database: Database) -> None:
+async def test_consecutive_losses_are_those_of_the_worst_symbol(database: Database) -> None:
     await trade(database, [-1, 5, -1, -2, -3])
     await trade(database, [-1, 2], "EURUSD")
     await check(database, max_consecutive_loss=3)
@@ -71,12 +71,12 @@ async def test_losses_in_a_row_are_counted_in_the_worst_symbol(database: Databas
         await check(database, max_consecutive_loss=2)
 
 
-async def test_a_gain_ends_the_losses(database: Database) -> None:
+async def test_a_gain_resets_consecutive_losses(database: Database) -> None:
     await trade(database, [-1, -2, 1])
     await check(database, max_consecutive_loss=0)
 
 
-async def test_a_drawdown_is_a_ratio_of_the_best(database: Database) -> None:
+async def test_a_drawdown_is_a_ratio_of_the_high_water_mark(database: Database) -> None:
     await trade(database, [20, -3, 1])
     await check(database, max_dd=Decimal("0.1"))
     with pytest.raises(ConstraintViolated) as caught:
@@ -84,7 +84,7 @@ async def test_a_drawdown_is_a_ratio_of_the_best(database: Database) -> None:
     assert caught.value.reason_code == "MAX_DD"
 
 
-async def test_a_loss_without_any_gain_before_is_beyond_every_ratio(database: Database) -> None:
+async def test_a_loss_without_capital_or_earlier_gain_exceeds_every_ratio(database: Database) -> None:
     await trade(database, [-1])
     with pytest.raises(ConstraintViolated):
         await check(database, max_dd=1000)
@@ -93,7 +93,7 @@ async def test_a_loss_without_any_gain_before_is_beyond_every_ratio(database: Da
         await check(database, capital=9, max_dd=Decimal("0.1"))
 
 
-async def test_positions_beyond_the_first_page_count(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_positions_after_the_first_page_are_checked(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constraints, "PAGE", 2)
     for symbol in ("A", "B", "C"):
         await trade(database, [1], symbol)
@@ -103,7 +103,7 @@ async def test_positions_beyond_the_first_page_count(database: Database, monkeyp
         await check(database, max_consecutive_loss=0)
 
 
-async def test_a_spread_is_a_ratio_of_the_mid(database: Database) -> None:
+async def test_a_spread_is_a_ratio_of_the_mid_price(database: Database) -> None:
     quote = Quote(bid=Decimal("99.9"), ask=Decimal("100.1"))
     await check(database, quote, max_spread=Decimal("0.002"))
     with pytest.raises(ConstraintViolated) as caught:
@@ -112,7 +112,7 @@ async def test_a_spread_is_a_ratio_of_the_mid(database: Database) -> None:
 
 
 @pytest.mark.parametrize("quote", [None, Quote(bid=Decimal(0), ask=Decimal(0))])
-async def test_a_market_that_nobody_knows_meets_no_spread(database: Database, quote: Quote | None) -> None:
+async def test_a_spread_constraint_fails_without_a_quote(database: Database, quote: Quote | None) -> None:
     with pytest.raises(BrokerFailed):
         await check(database, quote, max_spread=1000)
     await check(database, quote)

@@ -1,4 +1,4 @@
-"""The HTTP server with next to no application behind it, and a client that is little more than a socket."""
+"""The HTTP server with a minimal application, and a client on a plain socket."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ HELLO = b"GET /hello HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 class Application:
-    """Answers just enough to see what reaches an application."""
+    """A minimal application: each path shows one behaviour of the server."""
 
     def __init__(self) -> None:
         self.release = threading.Event()
@@ -33,29 +33,29 @@ class Application:
             case "/stream":
                 await self._stream(receive, send)
             case "/early":
-                await answer(send, 401, b"early")
+                await respond(send, 401, b"early")
             case "/wait":
                 self.waiting.set()
                 await asyncio.to_thread(self.release.wait)
-                await answer(send, 200, b"waited")
+                await respond(send, 200, b"waited")
             case "/hang":
                 self.waiting.set()
                 await asyncio.Event().wait()
             case "/headers":
                 await whole_body(receive)
-                await answer(send, 200, json.dumps([name.decode() for name, _ in scope["headers"]]).encode())
+                await respond(send, 200, json.dumps([name.decode() for name, _ in scope["headers"]]).encode())
             case _:
                 body = await whole_body(receive)
                 if body is not None:
-                    await answer(send, 200, b"hello " + body)
+                    await respond(send, 200, b"hello " + body)
 
     async def _stream(self, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         await receive()
-        gone = asyncio.ensure_future(receive())
-        while not gone.done():
+        disconnect = asyncio.ensure_future(receive())
+        while not disconnect.done():
             await send({"type": "http.response.body", "body": b"tick\n", "more_body": True})
-            await asyncio.wait([gone], timeout=PACE_SECONDS)
+            await asyncio.wait([disconnect], timeout=PACE_SECONDS)
         self.streams_ended += 1
 
 
@@ -70,7 +70,7 @@ async def whole_body(receive: Receive) -> bytes | None:
             return body
 
 
-async def answer(send: Send, status: int, body: bytes) -> None:
+async def respond(send: Send, status: int, body: bytes) -> None:
     headers = [(b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
@@ -124,10 +124,10 @@ class Client:
         return bool(select.select([self.socket], [], [], seconds)[0])
 
     def send_until_answered(self, piece: bytes, *, pace_seconds: float = 0) -> None:
-        """Send the piece again and again, until the server has something to say."""
+        """Send the piece repeatedly until the server responds."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.readable_within(pace_seconds):
-            assert time.monotonic() < deadline, "the server takes it for ever"
+            assert time.monotonic() < deadline, "the server reads without a limit"
             try:
                 self.socket.sendall(piece)
             except OSError:
@@ -158,7 +158,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving_in_a_thread(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Server]:
-    """A server on a loop of its own, so that a test can wait for it on plain sockets."""
+    """Run a server on its own event loop, so that a test can use blocking sockets."""
     application = Application()
     http_server = HttpServer(application, host="127.0.0.1", port=0)
     started = threading.Event()

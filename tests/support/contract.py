@@ -1,9 +1,9 @@
-"""Holds answers against `contracts/`: what the gateway says must be what the contract says.
+"""Checks answers against the files in `contracts/`.
 
     contract = Contract()
     contract.check("GET", "/orders/ord_…?x=y", response.status_code, response.headers, response.content)
 
-Every failure is an AssertionError that names the operation and the place in the body.
+Every violation is an AssertionError that names the operation and the position in the body.
 """
 
 import json
@@ -27,7 +27,7 @@ METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch",
 
 @cache
 def documents() -> dict[str, Any]:
-    """Every file of the folder under its own name, which is also how they refer to each other."""
+    """Return every file of the folder by its name; references between the files use these names."""
     loaded = {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.schema.json"))}
     loaded[OPENAPI] = yaml.safe_load((FOLDER / OPENAPI).read_text())
     return loaded
@@ -35,17 +35,17 @@ def documents() -> dict[str, Any]:
 
 @cache
 def registry() -> "Registry[Any]":
-    """The files, for resolving references, with every object closed.
+    """Return the files for resolving references, with every object closed.
 
-    The published schemas leave answers open, so that a later version may add members; a test must notice
-    a member that nobody documented.
+    The published schemas allow additional members in answers, so that a later version can add some. A test must fail
+    on an undocumented member.
     """
     resources = [(name, DRAFT202012.create_resource(_closed(content))) for name, content in documents().items()]
     return Registry().with_resources(resources)
 
 
 def problems(reference: str, value: object) -> list[str]:
-    """What is wrong with the value by the schema at `file#/json/pointer`, each with its place."""
+    """Validate a value against the schema at `file#/json/pointer`; returns each problem with its position."""
     validator = Draft202012Validator(
         {"$ref": reference}, registry=registry(), format_checker=Draft202012Validator.FORMAT_CHECKER
     )
@@ -53,14 +53,14 @@ def problems(reference: str, value: object) -> list[str]:
 
 
 def decoded(body: bytes | str) -> Any:
-    """JSON with decimals kept exact."""
+    """Parse JSON with exact decimals."""
     return json.loads(body, parse_float=Decimal)
 
 
 def messages(stream: str) -> Iterator[tuple[str, str]]:
-    """Name and data of every complete message of an event stream.
+    """Yield the name and the data of every complete message of an event stream.
 
-    Not the client's parser: a mistake that server and client share must still show here.
+    This is not the client's parser: a defect that server and client share must fail here.
     """
     *frames, _unfinished = re.split(r"\r?\n\r?\n", stream)
     for frame in frames:
@@ -72,37 +72,37 @@ def messages(stream: str) -> Iterator[tuple[str, str]]:
 
 
 class Contract:
-    """The OpenAPI document as something to hold answers against."""
+    """The OpenAPI document, to check answers against."""
 
     def __init__(self) -> None:
         paths = documents()[OPENAPI]["paths"]
-        # Fixed segments win over templated ones, as OpenAPI has it.
+        # Paths with fewer template segments take precedence, as in OpenAPI.
         self._paths: list[str] = sorted(paths, key=lambda path: path.count("{"))
         self._operations = {
             (method.upper(), path) for path, item in paths.items() for method in item if method in METHODS
         }
 
     def operations(self) -> set[tuple[str, str]]:
-        """Every documented (METHOD, templated path)."""
+        """Return every documented (METHOD, path template)."""
         return set(self._operations)
 
     def check(self, method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """Assert that this operation may answer like this: status, headers, content type and body.
+        """Assert that the operation documents this answer: status, headers, content type and body.
 
-        Of an event stream every complete message is checked.
+        In an event stream every complete message is checked.
         """
         template = self._template(method, path)
-        place = f"{method.upper()} {template} {status}"
+        operation = f"{method.upper()} {template} {status}"
         response = self._response(method, template, status)
         documented = _at(response)
         by_name = {name.lower(): value for name, value in headers.items()}
         for name in documented.get("headers", {}):
-            self._check_header(place, name, f"{response}/headers/{_escaped(name)}", by_name.get(name.lower()))
+            self._check_header(operation, name, f"{response}/headers/{_escaped(name)}", by_name.get(name.lower()))
         content_type = by_name.get("content-type", "")
         offered = documented.get("content", {})
         media_type = next((key for key in offered if _is_media_type(content_type, key)), None)
-        assert media_type is not None, f"{place}: content type {content_type!r}, documented {sorted(offered)}"
-        self._check_body(place, f"{response}/content/{_escaped(media_type)}", media_type, body)
+        assert media_type is not None, f"{operation}: content type {content_type!r}, documented {sorted(offered)}"
+        self._check_body(operation, f"{response}/content/{_escaped(media_type)}", media_type, body)
 
     def _template(self, method: str, path: str) -> str:
         bare = path.partition("?")[0]
@@ -117,28 +117,28 @@ class Contract:
         assert str(status) in _at(responses), f"{method.upper()} {template}: status {status} is not documented"
         return _followed(f"{responses}/{status}")
 
-    def _check_header(self, place: str, name: str, pointer: str, text: str | None) -> None:
+    def _check_header(self, operation: str, name: str, pointer: str, text: str | None) -> None:
         target = _followed(pointer)
         header = _at(target)
         if text is None:
-            assert not header.get("required"), f"{place}: no {name} header"
+            assert not header.get("required"), f"{operation}: no {name} header"
             return
         value = int(text) if header["schema"].get("type") == "integer" and text.isdecimal() else text
-        found = problems(f"{OPENAPI}#{target}/schema", value)
-        assert not found, f"{place}: {name} header: {'; '.join(found)}"
+        violations = problems(f"{OPENAPI}#{target}/schema", value)
+        assert not violations, f"{operation}: {name} header: {'; '.join(violations)}"
 
-    def _check_body(self, place: str, pointer: str, media_type: str, body: bytes) -> None:
+    def _check_body(self, operation: str, pointer: str, media_type: str, body: bytes) -> None:
         if media_type == "application/json":
-            found = problems(f"{OPENAPI}#{pointer}/schema", decoded(body))
-            assert not found, f"{place}: {'; '.join(found)}\n{body.decode()}"
+            violations = problems(f"{OPENAPI}#{pointer}/schema", decoded(body))
+            assert not violations, f"{operation}: {'; '.join(violations)}\n{body.decode()}"
             return
         text = body.decode()
         if media_type != "text/event-stream":
             return
         for name, data in messages(text):
-            assert name in _at(pointer)["x-messages"], f"{place}: message {name!r} is not documented"
-            found = problems(f"{OPENAPI}#{pointer}/x-messages/{name}", decoded(data))
-            assert not found, f"{place}: {name}: {'; '.join(found)}\n{data}"
+            assert name in _at(pointer)["x-messages"], f"{operation}: message {name!r} is not documented"
+            violations = problems(f"{OPENAPI}#{pointer}/x-messages/{name}", decoded(data))
+            assert not violations, f"{operation}: {name}: {'; '.join(violations)}\n{data}"
 
 
 def _matches(template: str, path: str) -> bool:
@@ -146,9 +146,9 @@ def _matches(template: str, path: str) -> bool:
 
 
 def _is_media_type(actual: str, documented: str) -> bool:
-    """Whether the type is the same and every documented parameter is there; the answer may have more (charset)."""
-    found, wanted = _media_type(actual), _media_type(documented)
-    return found[0] == wanted[0] and wanted[1].items() <= found[1].items()
+    """Whether the type is the same with every documented parameter; the answer may have more, such as charset."""
+    actual_type, documented_type = _media_type(actual), _media_type(documented)
+    return actual_type[0] == documented_type[0] and documented_type[1].items() <= actual_type[1].items()
 
 
 def _media_type(text: str) -> tuple[str, dict[str, str]]:
@@ -163,18 +163,18 @@ def _at(pointer: str) -> Any:
 
 
 def _followed(pointer: str) -> str:
-    """The pointer, or where its reference leads: responses and headers may stand under components."""
+    """Return the pointer, or the target of its reference: responses and headers may be under components."""
     reference = _at(pointer).get("$ref")
     return pointer if reference is None else str(reference).removeprefix("#")
 
 
 def _escaped(name: str) -> str:
-    """The name as one step of a JSON pointer within a URI."""
+    """Escape a name as one step of a JSON pointer within a URI."""
     return name.replace("~", "~0").replace("/", "~1").replace(" ", "%20").replace("{", "%7B").replace("}", "%7D")
 
 
 def _closed(node: Any) -> Any:
-    """A copy in which a schema that declares an object with members allows no others."""
+    """Copy a schema so that objects with declared members allow no others."""
     if isinstance(node, list):
         return [_closed(item) for item in node]
     if not isinstance(node, dict):

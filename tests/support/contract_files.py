@@ -1,4 +1,4 @@
-"""The files of `contracts/` by name, and ways through the OpenAPI document."""
+"""The names of the files in `contracts/`, and iteration over the OpenAPI document."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ def openapi() -> Any:
 
 
 def walk(node: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
-    """Every node but those within examples, which are data."""
+    """Yield every node with its JSON pointer, without the contents of examples."""
     yield pointer, node
     children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, child in children:

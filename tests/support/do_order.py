@@ -1,4 +1,4 @@
-"""Requests to `/do/order`, towards a gateway in the test's process or in one of its own."""
+"""Requests to `/do/order`, to a gateway in the test's process or in a separate process."""
 
 import json
 from typing import Any
@@ -14,26 +14,26 @@ from tests.support.process import Process
 
 PATH = "/do/order"
 MARKET: dict[str, Any] = {"order_id": "ord-20250824-0001", "instrument": "USDJPY", "side": "BUY", "qty": 0.1}
-# Far below any market: it rests.
+# A price far below the market: the order rests.
 RESTING: dict[str, Any] = {"price": 1, "time_in_force": "GTC"}
-# Far above any market: it is filled at once, and may wait for that as long as it takes.
+# A price far above the market and GTC: the order is filled whenever it is sent.
 PATIENT: dict[str, Any] = {"price": 1000, "time_in_force": "GTC"}
 
 
 def body(key: str, **changes: Any) -> dict[str, Any]:
-    """A market order of 0.1 lots; a change to 'absent' leaves a member out."""
+    """Return a market order of 0.1 lots; a change to 'absent' removes a member."""
     members = MARKET | {"idempotency_key": key} | changes
     return {name: value for name, value in members.items() if value != "absent"}
 
 
 async def do_order(gateway: RunningGateway, key: str, *, account: str | None = None, **changes: Any) -> Answer:
-    """Ask for an order under a key, without a token unless there is an account."""
+    """Post an order with a key, with a token only where an account is given."""
     headers = {"Idempotency-Key": key}
     return await gateway.request("POST", PATH, account=account, headers=headers, body=body(key, **changes))
 
 
 async def post(process: Process, key: str, **changes: Any) -> Answer:
-    """The same, towards a process."""
+    """Post an order with a key to a separate process."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(process.url + PATH, json=body(key, **changes), headers={"Idempotency-Key": key}) as response,
@@ -44,12 +44,12 @@ async def post(process: Process, key: str, **changes: Any) -> Answer:
 
 
 async def key_entry(gateway: RunningGateway, key: str, account: str = "do") -> KeyEntry:
-    """What the key store has of a key."""
+    """Return the key store's entry of a key."""
     entry = await gateway.engine._database.keys.entry(AccountId(account), DO_ORDER, key)
     assert entry is not None
     return entry
 
 
 def error(answer: Answer) -> tuple[int, str]:
-    """Status and code of an error."""
+    """Return an error's HTTP status and code."""
     return answer.status, json.loads(answer.body)["error"]

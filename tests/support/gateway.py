@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from switchyard.bootstrap import Engine, running_engine, upgrade_if_new
-from switchyard.entrypoints.http.gateway import build_gateway
+from switchyard.entrypoints.http.app import build_gateway
 from switchyard.entrypoints.http.transport.auth import issue_token
 from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings

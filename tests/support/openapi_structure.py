@@ -1,4 +1,4 @@
-"""What of OpenAPI 3.1 is used here, closed, so that a misspelt keyword does not pass for an extension."""
+"""A schema of the OpenAPI 3.1 keywords that the contract uses; closed, so that a misspelt keyword fails."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Orders as a test posts them to processes, by key or recognised by their content."""
+"""Post orders to gateway processes, with a key or a derived key."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,15 +14,15 @@ BODY = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
 
 
 def bearer(account: str) -> dict[str, str]:
-    """A token that also holds where the clock is some hours off."""
-    yesterday = ManualClock(SystemClock().now() - timedelta(days=2))
-    return {"Authorization": f"Bearer {issue_token(SECRET, account, clock=yesterday, ttl=timedelta(days=5))}"}
+    """Return a header with a token that is valid on a gateway whose clock is hours off."""
+    two_days_ago = ManualClock(SystemClock().now() - timedelta(days=2))
+    return {"Authorization": f"Bearer {issue_token(SECRET, account, clock=two_days_ago, ttl=timedelta(days=5))}"}
 
 
 async def post(
     session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str], **changes: Any
 ) -> dict[str, Any]:
-    """The answer's body; anything but an acknowledgement or a duplicate's answer fails the test."""
+    """Return the answer's body; the status must be 202 (placed) or 200 (duplicate)."""
     async with session.post(f"{gateway.url}/orders", json={**BODY, **changes}, headers=headers) as response:
         answer: dict[str, Any] = await response.json()
     assert response.status in (200, 202), answer
@@ -30,6 +30,6 @@ async def post(
 
 
 async def count_orders(session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str]) -> int:
-    """How many orders the account has, up to a page of them."""
+    """Return how many orders the account has, up to one page."""
     async with session.get(f"{gateway.url}/orders?limit=500", headers=headers) as response:
         return len((await response.json())["orders"])

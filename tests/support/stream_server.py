@@ -22,7 +22,7 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.reports import ExecutionReport
-from switchyard.entrypoints.http.errors import error_answer
+from switchyard.entrypoints.http.errors import error_response
 from switchyard.entrypoints.http.streams import StreamEndpoint
 from switchyard.entrypoints.http.transport.protocol import ABORT
 from switchyard.flow.readers.stream import StreamHub
@@ -153,7 +153,7 @@ class Gateway:
                 order_id = OrderId(scope["path"].split("/")[2])
                 await self._endpoint.order(account, order_id, scope, receive, send)
         except SwitchyardError as error:
-            answer = error_answer(error)
+            answer = error_response(error)
             await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
             await send({"type": "http.response.body", "body": answer.body})
 

@@ -1,4 +1,4 @@
-"""Request bodies: strict JSON, read within a bound."""
+"""Request bodies: strict JSON, read up to a limit."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from switchyard.domain.canonical import canonical_json
 from switchyard.domain.errors import BodyTooLarge, InvalidJson
 from switchyard.entrypoints.http.transport.bodies import DEPTH_MAX, ClientGone, parse_object, read_body
 
-# Any character but a lone surrogate, which Python can hold and UTF-8 cannot.
+# Any character but a lone surrogate, which a Python string can hold and UTF-8 cannot encode.
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
@@ -26,7 +26,7 @@ objects = st.dictionaries(texts, values, max_size=6)
 
 
 def as_float(value: Any) -> Any:
-    """The value as `json.loads` would have it."""
+    """Convert decimals to floats, as `json.loads` returns them."""
     match value:
         case Decimal():
             return float(value)
@@ -43,13 +43,15 @@ def nested(levels: int) -> bytes:
 
 
 @given(objects, st.booleans(), st.sampled_from([None, 1]))
-def test_valid_json_reads_as_it_does_elsewhere(value: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_valid_json_is_parsed_as_by_the_standard_library(
+    value: dict[str, Any], ascii_only: bool, indent: int | None
+) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
     assert as_float(parse_object(text.encode())) == json.loads(text)
 
 
 @given(st.binary())
-def test_random_bytes_are_never_more_than_invalid(body: bytes) -> None:
+def test_random_bytes_raise_nothing_but_invalid_json(body: bytes) -> None:
     try:
         parse_object(body)
     except InvalidJson as error:
@@ -57,7 +59,7 @@ def test_random_bytes_are_never_more_than_invalid(body: bytes) -> None:
 
 
 @given(objects, st.data())
-def test_damaged_json_is_never_more_than_invalid(value: dict[str, Any], data: st.DataObject) -> None:
+def test_damaged_json_raises_nothing_but_invalid_json(value: dict[str, Any], data: st.DataObject) -> None:
     body = bytearray(json.dumps(value).encode())
     position = data.draw(st.integers(0, len(body) - 1))
     body[position : position + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
@@ -67,7 +69,7 @@ def test_damaged_json_is_never_more_than_invalid(value: dict[str, Any], data: st
         error.message.encode()
 
 
-def test_fractions_are_exact_and_integers_are_integers() -> None:
+def test_fractions_become_exact_decimals_and_integers_stay_integers() -> None:
     parsed = parse_object(b'{"price":0.1,"large":123456789012345678901234567890.123,"power":1e3,"qty":100}')
     assert parsed == {
         "price": Decimal("0.1"),
@@ -96,20 +98,20 @@ def test_a_duplicate_member_is_named(body: bytes, name: str) -> None:
         parse_object(body)
 
 
-def test_the_name_of_a_duplicate_is_cut_short() -> None:
+def test_the_error_shows_only_the_start_of_a_long_member_name() -> None:
     with pytest.raises(InvalidJson) as caught:
         parse_object(b'{"%b":1,"%b":2}' % (b"x" * 10_000, b"x" * 10_000))
     assert len(caught.value.message) < 200
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "1e-999", "1e" + "9" * 30])
-def test_numbers_that_others_read_as_something_else_are_rejected(number: str) -> None:
+def test_numbers_beyond_the_range_of_a_double_are_rejected(number: str) -> None:
     with pytest.raises(InvalidJson):
         parse_object(f'{{"price":{number}}}'.encode())
 
 
 @pytest.mark.parametrize("number", ["9" * 60_000, "-" + "9" * 5_000, "0x10", "01", "+1", ".5", "1.", "1_000", "١"])
-def test_numbers_that_are_none_are_rejected(number: str) -> None:
+def test_malformed_numbers_are_rejected(number: str) -> None:
     with pytest.raises(InvalidJson):
         parse_object(f'{{"qty":{number}}}'.encode())
 
@@ -146,33 +148,33 @@ def test_numbers_that_are_none_are_rejected(number: str) -> None:
         b'{"\\ud800":1,"\\ud800":2}',
     ],
 )
-def test_what_is_not_one_object_in_proper_text_is_rejected(body: bytes) -> None:
+def test_a_body_that_is_not_one_valid_json_object_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidJson) as caught:
         parse_object(body)
     caught.value.message.encode()
 
 
-def test_escapes_that_make_characters_are_read() -> None:
+def test_escapes_of_valid_characters_are_decoded() -> None:
     assert parse_object(b'{"a":"\\ud83d\\ude00\\u0000\\u00e9"}') == {"a": "\N{GRINNING FACE}\0é"}
 
 
-def test_nesting_is_bounded() -> None:
+def test_nesting_is_limited() -> None:
     assert canonical_json(parse_object(nested(DEPTH_MAX))).encode() == nested(DEPTH_MAX)
     for body in (nested(DEPTH_MAX + 1), nested(10_000), b'{"a":' + b"[" * 60_000, b'{"a":' * 12_000):
         with pytest.raises(InvalidJson):
             parse_object(body)
 
 
-def test_breadth_and_brackets_in_text_are_no_nesting() -> None:
+def test_wide_values_and_brackets_in_strings_do_not_count_as_nesting() -> None:
     wide = {"tags": ["[{" * 100], "rows": [{"row": []} for _ in range(1000)]}
     assert parse_object(json.dumps(wide).encode()) == wide
 
 
 def receiver(*messages: Message) -> Callable[[], Awaitable[Message]]:
-    waiting = iter(messages)
+    remaining = iter(messages)
 
     async def receive() -> Message:
-        return next(waiting)
+        return next(remaining)
 
     return receive
 
@@ -196,7 +198,7 @@ async def test_a_body_up_to_the_limit_is_read_whole(messages: list[Message]) -> 
     assert await read_body(receiver(*messages), 5) == b"12345"
 
 
-async def test_no_body_is_an_empty_one() -> None:
+async def test_a_request_without_a_body_has_an_empty_body() -> None:
     assert await read_body(receiver({"type": "http.request"}), 5) == b""
 
 
@@ -214,6 +216,6 @@ async def test_a_body_over_the_limit_is_rejected_before_it_ends(messages: list[M
 
 
 @pytest.mark.parametrize("messages", [[GONE], [piece(b"1", more=True), GONE]])
-async def test_a_client_that_hangs_up_is_gone(messages: list[Message]) -> None:
+async def test_a_client_that_disconnects_raises_client_gone(messages: list[Message]) -> None:
     with pytest.raises(ClientGone):
         await read_body(receiver(*messages), 5)

@@ -1,4 +1,4 @@
-"""The cache is watched under the names that its specification gives."""
+"""The cache metrics have the names of the specification."""
 
 from prometheus_client import generate_latest
 

@@ -1,4 +1,4 @@
-"""The duplicate rate: told when it is too high, once, and only about the last five minutes."""
+"""The duplicate rate: one alarm per window of five minutes when it is above the threshold."""
 
 import random
 from collections import deque
@@ -16,15 +16,15 @@ def clock() -> ManualClock:
 
 
 def place(rate: DuplicateRate, *, new: int = 0, duplicates: int = 0) -> list[HighDuplicateRate]:
-    found = [rate.record(is_duplicate=number >= new) for number in range(new + duplicates)]
-    return [alarm for alarm in found if alarm is not None]
+    alarms = [rate.record(is_duplicate=number >= new) for number in range(new + duplicates)]
+    return [alarm for alarm in alarms if alarm is not None]
 
 
-def test_nothing_placed_is_no_duplicate(clock: ManualClock) -> None:
+def test_without_placements_the_share_is_zero(clock: ManualClock) -> None:
     assert DuplicateRate(0.05, clock).share() == 0
 
 
-def test_a_share_at_the_threshold_is_still_fine_and_one_more_is_not(clock: ManualClock) -> None:
+def test_a_share_above_the_threshold_is_an_alarm_and_one_at_it_is_not(clock: ManualClock) -> None:
     rate = DuplicateRate(0.05, clock)
     assert place(rate, new=95, duplicates=5) == []
     assert rate.share() == 0.05
@@ -33,7 +33,7 @@ def test_a_share_at_the_threshold_is_still_fine_and_one_more_is_not(clock: Manua
     assert alarm.share == 6 / 101
 
 
-def test_the_alarm_is_raised_once_per_window_while_it_lasts(clock: ManualClock) -> None:
+def test_a_lasting_high_rate_is_one_alarm_per_window(clock: ManualClock) -> None:
     rate = DuplicateRate(0.05, clock)
     assert len(place(rate, duplicates=50)) == 1
     clock.advance(timedelta(seconds=WINDOW_SECONDS - SLOT_SECONDS))
@@ -42,7 +42,7 @@ def test_the_alarm_is_raised_once_per_window_while_it_lasts(clock: ManualClock) 
     assert len(place(rate, duplicates=50)) == 1
 
 
-def test_what_is_over_is_no_alarm_later(clock: ManualClock) -> None:
+def test_old_duplicates_do_not_cause_an_alarm_later(clock: ManualClock) -> None:
     rate = DuplicateRate(0.05, clock)
     place(rate, duplicates=50)
     clock.advance(timedelta(seconds=WINDOW_SECONDS))
@@ -50,7 +50,7 @@ def test_what_is_over_is_no_alarm_later(clock: ManualClock) -> None:
     assert place(rate, new=50) == []
 
 
-def test_a_long_silence_empties_the_window(clock: ManualClock) -> None:
+def test_a_long_pause_empties_the_window(clock: ManualClock) -> None:
     rate = DuplicateRate(1.0, clock)
     place(rate, new=3, duplicates=3)
     clock.advance(timedelta(days=400))
@@ -60,7 +60,7 @@ def test_a_long_silence_empties_the_window(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
-def test_the_ends_of_the_scale_mean_never_any_and_never_too_many(clock: ManualClock, threshold: float) -> None:
+def test_threshold_zero_allows_no_duplicate_and_threshold_one_allows_all(clock: ManualClock, threshold: float) -> None:
     assert len(place(DuplicateRate(threshold, clock), new=100, duplicates=1)) == (threshold == 0)
     assert len(place(DuplicateRate(threshold, clock), duplicates=100)) == (threshold == 0)
 

@@ -1,4 +1,4 @@
-"""Orders that would leave too late are rejected while the queue is that slow, and only those."""
+"""The queue forecast: only orders that would miss their send deadline are rejected."""
 
 from datetime import timedelta
 
@@ -16,7 +16,7 @@ SIM, OTHER = VENUE, VenueName("other")
 
 
 class Queue:
-    """A venue's queue as the forecast sees it."""
+    """A venue's queue that the test moves."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -24,7 +24,7 @@ class Queue:
         self.outbox = database.journal.outbox
         self.forecast = Forecast(database.queries, [SIM, OTHER], self.clock)
 
-    async def look(self, *, waited_seconds: float) -> None:
+    async def poll(self, *, waited_seconds: float) -> None:
         [head] = an_accept(now=self.clock.now() - timedelta(seconds=waited_seconds)).outbox
         self.outbox.clear()
         self.outbox[head.order_id, head.kind, head.number] = head
@@ -39,46 +39,46 @@ class Queue:
     ("stalled_seconds", "time_in_force", "is_too_slow"),
     [(2.4, "IOC", False), (2.6, "IOC", True), (4.9, "FOK", False), (5.1, "FOK", True), (60, "GTC", False)],
 )
-async def test_a_queue_that_stands_still_is_held_against_the_deadline(
+async def test_a_queue_that_stands_still_is_too_slow_after_the_send_deadline(
     stalled_seconds: float, time_in_force: TimeInForce, is_too_slow: bool
 ) -> None:
     queue = Queue()
-    await queue.look(waited_seconds=0)
+    await queue.poll(waited_seconds=0)
     await queue.stand_still(stalled_seconds)
     assert queue.forecast.is_too_slow(SIM, time_in_force) == is_too_slow
     assert not queue.forecast.is_too_slow(OTHER, time_in_force)
 
 
-async def test_an_old_backlog_that_is_worked_off_quickly_delays_nobody() -> None:
+async def test_an_old_backlog_that_is_sent_quickly_delays_no_new_order() -> None:
     queue = Queue()
-    await queue.look(waited_seconds=60)
-    assert not queue.forecast.is_too_slow(SIM, "IOC"), "nobody knows yet how quickly it goes"
+    await queue.poll(waited_seconds=60)
+    assert not queue.forecast.is_too_slow(SIM, "IOC"), "the pace is not known after one poll"
     queue.clock.advance(timedelta(seconds=0.25))
-    await queue.look(waited_seconds=50)
+    await queue.poll(waited_seconds=50)
     assert queue.forecast.delay(SIM) == timedelta(seconds=50 / 10.25 * 0.25)
     assert not queue.forecast.is_too_slow(SIM, "IOC")
 
 
 async def test_a_short_queue_that_hardly_moves_is_too_slow() -> None:
     queue = Queue()
-    await queue.look(waited_seconds=1)
+    await queue.poll(waited_seconds=1)
     queue.clock.advance(timedelta(seconds=0.25))
-    await queue.look(waited_seconds=1.2)
+    await queue.poll(waited_seconds=1.2)
     assert queue.forecast.delay(SIM) == timedelta(seconds=6)
     assert queue.forecast.is_too_slow(SIM, "FOK")
 
 
-async def test_a_steady_queue_delays_as_long_as_it_is() -> None:
+async def test_a_queue_of_constant_length_delays_by_its_length() -> None:
     queue = Queue()
-    await queue.look(waited_seconds=1)
+    await queue.poll(waited_seconds=1)
     queue.clock.advance(timedelta(seconds=0.25))
-    await queue.look(waited_seconds=1)
+    await queue.poll(waited_seconds=1)
     assert queue.forecast.delay(SIM) == timedelta(seconds=1)
 
 
-async def test_an_empty_queue_and_an_old_picture_reject_nobody() -> None:
+async def test_an_empty_queue_and_a_stale_forecast_reject_no_order() -> None:
     queue = Queue()
-    await queue.look(waited_seconds=0)
+    await queue.poll(waited_seconds=0)
     await queue.stand_still(10)
     assert queue.forecast.is_too_slow(SIM, "IOC")
     queue.clock.advance(timedelta(seconds=STALE_SECONDS + 1))
@@ -90,9 +90,9 @@ async def test_an_empty_queue_and_an_old_picture_reject_nobody() -> None:
     assert not queue.forecast.is_too_slow(SIM, "IOC")
 
 
-async def test_the_rejection_says_how_long_orders_wait() -> None:
+async def test_the_error_says_how_long_orders_wait() -> None:
     queue = Queue()
-    await queue.look(waited_seconds=0)
+    await queue.poll(waited_seconds=0)
     await queue.stand_still(3)
-    assert str(queue.forecast.rejection(SIM)) == "orders to sim wait 3.0 s: it would leave too late"
+    assert str(queue.forecast.rejection(SIM)) == "orders to sim wait 3.0 s, longer than this order's send deadline"
     assert QueueDelayed.reason == "QUEUE_DELAY"

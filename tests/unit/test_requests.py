@@ -10,7 +10,7 @@ from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_order_id
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
-from switchyard.flow.intake.orders import order_request
+from switchyard.flow.intake.order_intake import order_request
 
 GOOD: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": Decimal("145.001")}
 

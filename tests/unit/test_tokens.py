@@ -1,4 +1,4 @@
-"""Tokens: what is let in, and everything that is not."""
+"""Bearer tokens: which ones are accepted, and the code for each rejection."""
 
 import base64
 import hmac
@@ -27,7 +27,7 @@ MFwwDQYJKoZIhvcNAQEBBQADSwAwSAJBAKj34GkxFhD90vcNLYLInFEX6Ppy1tPf
 
 
 class ManualClock:
-    """Stands still until it is moved; far from today, so that a look at the wall clock would show."""
+    """A clock that the test moves; far from today, so that use of the wall clock fails a test."""
 
     def __init__(self) -> None:
         self.time = START
@@ -44,16 +44,16 @@ def encoded(part: bytes) -> bytes:
 
 
 def signed(claims: object, *, header: object = None, key: bytes = SECRET.encode(), digest: str = "sha256") -> bytes:
-    """A token made by hand, because a library would reject to make most of these."""
+    """Build a token by hand: a library would not issue most of these."""
     parts = [header if header is not None else {"alg": "HS256", "typ": "JWT"}, claims]
     signing_input = b".".join(encoded(json.dumps(part).encode()) for part in parts)
     return b"Bearer " + signing_input + b"." + encoded(hmac.new(key, signing_input, digest).digest())
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Good claims with changes; a change to None takes a claim away."""
-    wanted = {"sub": "acct_1", "exp": NOW + 60} | changes
-    return {name: value for name, value in wanted.items() if value is not None}
+    """Return valid claims with changes; a change to None removes a claim."""
+    changed = {"sub": "acct_1", "exp": NOW + 60} | changes
+    return {name: value for name, value in changed.items() if value is not None}
 
 
 def reason_of(header: bytes | None, **options: Any) -> str:
@@ -78,13 +78,13 @@ def test_the_manual_clock_is_a_clock(clock: ManualClock) -> None:
     assert as_port.now() == START
 
 
-def test_an_issued_token_names_its_account(clock: ManualClock) -> None:
+def test_an_issued_token_authenticates_its_account(clock: ManualClock) -> None:
     token = issue_token(SECRET, "acct_1", clock=clock, ttl=timedelta(minutes=5), audience="desk", issuer="us")
     verifier = TokenVerifier(SECRET.encode(), clock=clock, audience="desk", issuer="us")
     assert verifier.verify(b"Bearer " + token.encode()) == "acct_1"
 
 
-def test_the_account_claim_comes_before_the_subject(verifier: TokenVerifier) -> None:
+def test_the_account_claim_takes_precedence_over_the_subject(verifier: TokenVerifier) -> None:
     assert verifier.verify(signed(claims(accountId="acct_2"))) == "acct_2"
     assert verifier.verify(signed(claims())) == "acct_1"
 
@@ -94,7 +94,7 @@ def test_the_scheme_may_be_written_in_any_case(verifier: TokenVerifier) -> None:
 
 
 @pytest.mark.parametrize("header", [None, b"", b"Basic YTpi", b"Bearing x", b"\tBearer x"])
-def test_without_a_bearer_token_nobody_is_let_in(header: bytes | None) -> None:
+def test_a_request_without_a_bearer_token_is_rejected(header: bytes | None) -> None:
     assert reason_of(header) == "TOKEN_MISSING"
 
 
@@ -116,7 +116,7 @@ def test_without_a_bearer_token_nobody_is_let_in(header: bytes | None) -> None:
         signed(claims(padding="x" * TOKEN_BYTES_MAX)),
     ],
 )
-def test_what_is_not_a_token_is_malformed(header: bytes) -> None:
+def test_text_that_is_not_a_token_is_malformed(header: bytes) -> None:
     assert reason_of(header) == "TOKEN_MALFORMED"
 
 
@@ -136,14 +136,14 @@ def test_what_is_not_a_token_is_malformed(header: bytes) -> None:
     ],
     ids=str,
 )
-def test_no_algorithm_but_one_is_accepted(header: dict[str, Any]) -> None:
+def test_only_hs256_is_accepted(header: dict[str, Any]) -> None:
     token = signed(claims(), header=header)
     assert reason_of(token) == "TOKEN_INVALID"
     assert reason_of(token.rsplit(b".", 1)[0] + b".") == "TOKEN_INVALID"
 
 
 @pytest.mark.parametrize(("algorithm", "digest"), [("HS384", "sha384"), ("HS512", "sha512")])
-def test_a_longer_digest_is_not_the_agreed_one(algorithm: str, digest: str) -> None:
+def test_longer_hmac_digests_are_rejected(algorithm: str, digest: str) -> None:
     assert reason_of(signed(claims(), header={"alg": algorithm}, digest=digest)) == "TOKEN_INVALID"
 
 
@@ -152,7 +152,7 @@ def test_a_token_signed_with_a_public_key_as_the_secret_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("secret", [PUBLIC_KEY, ""])
-def test_neither_a_public_key_nor_nothing_can_be_the_secret(secret: bytes | str) -> None:
+def test_a_public_key_or_an_empty_text_is_rejected_as_the_secret(secret: bytes | str) -> None:
     with pytest.raises(CannotStart, match="JWT_HS256_SECRET"):
         TokenVerifier(secret, clock=ManualClock())
 
@@ -166,16 +166,16 @@ def test_a_changed_payload_or_signature_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("exp", [NOW, NOW - 1, 0, -1, NOW - 0.5, -(10**400)])
-def test_an_expired_token_says_so(exp: float) -> None:
+def test_an_expired_token_is_rejected_as_expired(exp: float) -> None:
     assert reason_of(signed(claims(exp=exp))) == "TOKEN_EXPIRED"
 
 
 @pytest.mark.parametrize("exp", [None, "2099-01-01", str(NOW + 60), True, [], {}, float("inf"), float("nan")], ids=str)
-def test_a_token_without_a_proper_end_is_rejected(exp: object) -> None:
+def test_a_token_without_a_valid_expiry_is_rejected(exp: object) -> None:
     assert reason_of(signed(claims(exp=exp))) == "TOKEN_INVALID"
 
 
-def test_a_json_null_is_no_end(verifier: TokenVerifier) -> None:
+def test_a_json_null_is_not_a_valid_expiry(verifier: TokenVerifier) -> None:
     assert reason_of(signed({"sub": "acct_1", "exp": None})) == "TOKEN_INVALID"
 
 
@@ -186,12 +186,14 @@ def test_a_token_from_the_future_is_rejected(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["nbf", "iat"])
-def test_a_slightly_fast_clock_of_the_issuer_is_forgiven(verifier: TokenVerifier, name: str) -> None:
+def test_an_issuers_clock_may_be_a_few_seconds_ahead(verifier: TokenVerifier, name: str) -> None:
     assert verifier.verify(signed(claims(**{name: NOW + 3}))) == "acct_1"
     assert verifier.verify(signed(claims(**{name: NOW - 3600}))) == "acct_1"
 
 
-def test_time_is_what_the_clock_says_and_not_the_wall(clock: ManualClock, verifier: TokenVerifier) -> None:
+def test_expiry_is_judged_by_the_given_clock_and_not_by_the_wall_clock(
+    clock: ManualClock, verifier: TokenVerifier
+) -> None:
     clock.time = datetime(1999, 12, 31, tzinfo=UTC)
     exp = int(clock.time.timestamp()) + 1
     assert verifier.verify(signed(claims(exp=exp))) == "acct_1"
@@ -221,9 +223,9 @@ def test_audience_and_issuer_do_not_matter_where_none_is_configured(verifier: To
     [{"kid": "../../dev/null"}, {"kid": "http://evil.test/key"}, {"jku": "http://evil.test"}, {"x5u": "file:///etc"}],
     ids=str,
 )
-def test_hints_where_to_find_a_key_are_not_followed(verifier: TokenVerifier, extra: dict[str, str]) -> None:
+def test_key_references_in_the_token_header_are_ignored(verifier: TokenVerifier, extra: dict[str, str]) -> None:
     assert verifier.verify(signed(claims(), header={"alg": "HS256"} | extra)) == "acct_1"
-    forged = signed(claims(), header={"alg": "HS256"} | extra, key=b"the key that the hint leads to, 32 bytes")
+    forged = signed(claims(), header={"alg": "HS256"} | extra, key=b"the key behind the reference, 32 bytes!!")
     assert reason_of(forged) == "TOKEN_INVALID"
 
 
@@ -237,7 +239,7 @@ def test_an_unknown_critical_header_is_rejected(crit: object) -> None:
     ["", "-", "a b", "a\n", "a/b", "a\\b", "a'b", 'a"b', "ä", "a\x00", "a\x7f", "x" * 65, "\ud800", 5, True, [], {}],
     ids=ascii,
 )
-def test_what_cannot_name_an_account_is_rejected(account: object) -> None:
+def test_an_invalid_account_id_is_rejected(account: object) -> None:
     assert reason_of(signed(claims(accountId=account))) == "TOKEN_INVALID"
     assert reason_of(signed(claims(sub=account))) == "TOKEN_INVALID"
 
@@ -246,23 +248,25 @@ def test_a_bad_account_claim_does_not_fall_back_to_the_subject() -> None:
     assert reason_of(signed({"sub": "acct_1", "accountId": None, "exp": NOW + 60})) == "TOKEN_INVALID"
 
 
-def test_a_token_that_names_nobody_is_rejected() -> None:
+def test_a_token_without_an_account_is_rejected() -> None:
     assert reason_of(signed(claims(sub=None))) == "TOKEN_INVALID"
 
 
 @pytest.mark.parametrize("account", ["a", "x" * 64, "acct_1.eu-west:7@desk!", "--", "~[]{}|^`#$%&()*+,;<=>?"])
-def test_every_other_visible_name_is_an_account(clock: ManualClock, verifier: TokenVerifier, account: str) -> None:
+def test_every_other_visible_text_is_a_valid_account_id(
+    clock: ManualClock, verifier: TokenVerifier, account: str
+) -> None:
     token = issue_token(SECRET, account, clock=clock, ttl=timedelta(seconds=1))
     assert verifier.verify(b"Bearer " + token.encode()) == account
 
 
 @pytest.mark.parametrize("account", ["", "-", "a b", "x" * 65])
-def test_no_token_is_issued_for_what_cannot_name_an_account(clock: ManualClock, account: str) -> None:
+def test_no_token_is_issued_for_an_invalid_account_id(clock: ManualClock, account: str) -> None:
     with pytest.raises(InvalidField, match="account"):
         issue_token(SECRET, account, clock=clock, ttl=timedelta(seconds=1))
 
 
-def test_a_known_token_is_not_examined_again_but_still_expires(
+def test_a_verified_token_is_cached_but_still_expires(
     clock: ManualClock, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = signed(claims())
@@ -278,7 +282,7 @@ def test_a_known_token_is_not_examined_again_but_still_expires(
         assert caught.value.reason == "TOKEN_EXPIRED"
 
 
-def test_a_token_that_failed_is_examined_again(clock: ManualClock, verifier: TokenVerifier) -> None:
+def test_a_rejected_token_is_not_cached(clock: ManualClock, verifier: TokenVerifier) -> None:
     header = signed(claims(nbf=NOW + 30))
     with pytest.raises(Unauthorized):
         verifier.verify(header)
@@ -286,7 +290,7 @@ def test_a_token_that_failed_is_examined_again(clock: ManualClock, verifier: Tok
     assert verifier.verify(header) == "acct_1"
 
 
-def test_the_memory_of_tokens_is_bounded(
+def test_the_cache_of_verified_tokens_is_bounded(
     clock: ManualClock, verifier: TokenVerifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auth, "CACHE_SIZE_MAX", 3)
@@ -303,13 +307,13 @@ names = st.sampled_from(["exp", "nbf", "iat", "aud", "iss", "sub", "accountId", 
 
 
 @given(st.binary(max_size=200) | st.binary(max_size=200).map(lambda rest: b"Bearer " + rest))
-def test_no_header_raises_anything_else(header: bytes) -> None:
+def test_any_header_raises_nothing_but_unauthorized(header: bytes) -> None:
     with pytest.raises(Unauthorized):
         TokenVerifier(SECRET, clock=ManualClock(), audience="desk").verify(header)
 
 
 @given(st.dictionaries(names, json_values), st.dictionaries(names, json_values))
-def test_no_signed_claims_raise_anything_else(header: dict[str, Any], body: dict[str, Any]) -> None:
+def test_any_signed_claims_raise_nothing_but_unauthorized(header: dict[str, Any], body: dict[str, Any]) -> None:
     verifier = TokenVerifier(SECRET, clock=ManualClock(), audience="desk", issuer="us")
     with pytest.raises(Unauthorized):
         verifier.verify(signed({"aud": "desk"} | body, header={"alg": "HS256"} | header))

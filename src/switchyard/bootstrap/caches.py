@@ -1,4 +1,4 @@
-"""What makes repeats cheap and rates shared: in memory, or on Redis where one is configured."""
+"""Open the idempotency cache and the rate limit of `/do/order`: in memory, or on Redis where one is configured."""
 
 import hashlib
 import hmac
@@ -20,37 +20,37 @@ RATE_WINDOW = timedelta(minutes=1)
 
 
 class Caches:
-    """The cache and the rate of one process."""
+    """The cache and the rate limit of one process."""
 
     def __init__(self, cache: Cache | None, rate: SharedRate, ttl: timedelta) -> None:
         self.cache = cache
-        """None where it is switched off."""
+        """None where the settings disable it."""
         self.rate = rate
         self.ttl = ttl
 
 
-def open_caches(settings: Settings, life: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
-    """As configured; closed with the stack.
+def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
+    """Open the caches that the settings ask for; the stack closes them.
 
-    What was cached before an older database was restored tells of orders that this database may not have: entries are
-    sealed with the database's life, so that those of another one are misses.
+    Entries on Redis are sealed with the database's incarnation, which changes when a backup is restored: an entry
+    from before may name an order that the restored database does not have, so it must be a miss.
     """
-    block = settings.idempotency
-    metrics.cache.tracks_hits = block.monitoring.track_cache_hit_rate
+    idempotency = settings.idempotency
+    metrics.cache.tracks_hits = idempotency.monitoring.track_cache_hit_rate
     rate: SharedRate = MemoryRate(settings.do_rate_per_minute, RATE_WINDOW, clock=clock)
-    if block.cache.redis_url is None:
-        cache: Cache = MemoryCache(clock=clock, cleanup_every=block.cache.cleanup_interval, watch=metrics.cache)
-        return Caches(cache if _is_used(settings) else None, rate, block.cache.ttl)
-    key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {life}".encode(), hashlib.sha256)
-    host = RedisHost(block.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
+    if idempotency.cache.redis_url is None:
+        cache: Cache = MemoryCache(clock=clock, cleanup_every=idempotency.cache.cleanup_interval, watch=metrics.cache)
+        return Caches(cache if _is_enabled(settings) else None, rate, idempotency.cache.ttl)
+    key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {incarnation}".encode(), hashlib.sha256)
+    host = RedisHost(idempotency.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
     shared = RedisRate(settings.do_rate_per_minute, RATE_WINDOW, host=host, key=key, without_server=rate)
     stack.push_async_callback(shared.close)
-    if not _is_used(settings):
-        return Caches(None, shared, block.cache.redis_ttl)
+    if not _is_enabled(settings):
+        return Caches(None, shared, idempotency.cache.redis_ttl)
     cache = RedisCache(host, key=key, clock=clock, watch=metrics.cache)
     stack.push_async_callback(cache.close)
-    return Caches(cache, shared, block.cache.redis_ttl)
+    return Caches(cache, shared, idempotency.cache.redis_ttl)
 
 
-def _is_used(settings: Settings) -> bool:
+def _is_enabled(settings: Settings) -> bool:
     return settings.idempotency.enabled and settings.idempotency.behavior.return_cached_result

@@ -1,15 +1,17 @@
-"""The ways in for orders, put together over one key store."""
+"""Build the desks of a gateway: `/orders`, derived keys and `/do/order` over one `OrderIntake`."""
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
+from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
+from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.orders import OrderDesk
-from switchyard.flow.intake.placing import OrderWriter
+from switchyard.flow.intake.writer import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.routing.forecast import Forecast
@@ -23,7 +25,7 @@ from switchyard.telemetry.metrics import Metrics
 
 
 class Desks:
-    """Where requests become orders."""
+    """The desks of one process, and the forecast stage that they depend on."""
 
     def __init__(
         self,
@@ -39,60 +41,53 @@ class Desks:
         randomness: Randomness,
         metrics: Metrics,
     ) -> None:
-        self.forecast = Forecast(database.queries, settings.venue_names, clock)
-        placing = OrderWriter(
-            journal=database.journal,
-            keys=database.keys,
-            commit=sequencer.offer,
-            clock=clock,
-            randomness=randomness,
-        )
-        routes = Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast)
-        remembered = KeyCache(caches.cache, caches.ttl)
-        watched = settings.idempotency.monitoring
-        duplicates = DuplicateWatch(
-            metrics,
-            rate=DuplicateRate(watched.duplicate_rate_threshold, clock)
-            if watched.alert_on_high_duplicate_rate
-            else None,
-            logs=settings.idempotency.behavior.log_duplicates,
+        journal, queries, keys, commit = database.journal, database.queries, database.keys, sequencer.offer
+        key_cache = KeyCache(caches.cache, caches.ttl)
+        self.forecast = Forecast(queries, settings.venue_names, clock)
+        intake = OrderIntake(
+            catalogue=catalogue,
+            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast),
+            writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness),
+            keys=keys,
+            key_cache=key_cache,
+            duplicates=_duplicate_watch(settings, clock, metrics),
         )
         self.orders = OrderDesk(
-            journal=database.journal,
-            commit=sequencer.offer,
+            intake=intake,
+            journal=journal,
+            commit=commit,
             clock=clock,
-            placing=placing,
-            catalogue=catalogue,
-            routes=routes,
-            remembered=remembered,
-            duplicates=duplicates,
+            key_cache=key_cache,
             key_ttl=settings.idempotency_ttl,
         )
         self.derived = DerivedDesk(
             settings.idempotency,
-            placing=placing,
-            queries=database.queries,
-            keys=database.keys,
-            catalogue=catalogue,
-            routes=routes,
-            remembered=remembered,
-            duplicates=duplicates,
+            intake=intake,
+            queries=queries,
+            keys=keys,
+            key_cache=key_cache,
             clock=clock,
             metrics=metrics,
         )
         self.do_orders = DoDesk(
-            journal=database.journal,
-            commit=sequencer.offer,
-            queries=database.queries,
-            keys=database.keys,
-            placing=placing,
+            intake=intake,
+            outcome=BrokerOutcome(journal=journal, commit=commit, queries=queries, hub=hub, clock=clock),
+            constraints=Constraints(queries, quotes, settings.do_risk_capital),
             catalogue=catalogue,
-            routes=routes,
-            constraints=Constraints(database.queries, quotes, settings.do_risk_capital),
-            remembered=remembered,
-            duplicates=duplicates,
-            hub=hub,
+            commit=commit,
+            queries=queries,
+            key_cache=key_cache,
             clock=clock,
             metrics=metrics,
             key_ttl=settings.do_key_ttl,
         )
+
+
+def _duplicate_watch(settings: Settings, clock: Clock, metrics: Metrics) -> DuplicateWatch:
+    monitoring = settings.idempotency.monitoring
+    rate = DuplicateRate(monitoring.duplicate_rate_threshold, clock)
+    return DuplicateWatch(
+        metrics,
+        rate=rate if monitoring.alert_on_high_duplicate_rate else None,
+        logs=settings.idempotency.behavior.log_duplicates,
+    )

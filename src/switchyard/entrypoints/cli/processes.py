@@ -96,7 +96,7 @@ async def _work(settings: Settings, engine: "Engine") -> None:
 
 
 async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
-    from switchyard.entrypoints.http.gateway import build_gateway
+    from switchyard.entrypoints.http.app import build_gateway
     from switchyard.entrypoints.http.transport.server import HttpServer
 
     server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)

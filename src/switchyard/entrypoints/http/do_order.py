@@ -1,29 +1,20 @@
-"""`POST /do/order` (seed 000): the Do-Layer's way in, with its own answers and errors."""
+"""`POST /do/order` (seed 000), with the Do-Layer's own answers and seed 003's error bodies.
 
-import math
+Places through `DoDesk`, behind the client's rate limit; writes one log line and one metric per request.
+"""
 
 import msgspec
 import structlog
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from switchyard.domain.errors import (
-    ConstraintViolated,
-    IdempotencyConflict,
-    InvalidKey,
-    OutcomeUnknown,
-    RequestError,
-    SwitchyardError,
-    TooManyRequests,
-    Unauthorized,
-    Unavailable,
-)
-from switchyard.domain.events import encode
+from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders import LABEL_LENGTH_MAX
-from switchyard.entrypoints.http.errors import RETRY_SECONDS, status_of
-from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
 from switchyard.flow.intake.do_orders import DoDesk, DoOrderResult
 from switchyard.ports.clock import Clock
@@ -33,19 +24,8 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
-class DoError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The one form of every error of this route."""
-
-    error: str
-    message: str
-    field: str | None = None
-    reason_code: str | None = None
-    idempotency_key: str | None = None
-    retry_after: int | None = None
-
-
-class DoOrders:
-    """The route."""
+class DoOrderRoutes:
+    """The one route of the Do-Layer."""
 
     def __init__(
         self,
@@ -65,36 +45,35 @@ class DoOrders:
         self._needs_token = needs_token
         self._clock = clock
         self._metrics = metrics
+        self.routes = [Route("/do/order", self._post, methods=["POST"])]
 
-    async def post(self, request: Request) -> Response:
-        """One request."""
-        begun = self._clock.monotonic()
-        told = _Told()
+    async def _post(self, request: Request) -> Response:
+        started = self._clock.monotonic()
+        fields = _LogFields()
         try:
-            answer = await self._place(request, told)
-            response = _shown(answer)
-            status, reason = answer.result_status, answer.reason_code
-        except SwitchyardError as error:
-            response, problem = _rejection(error)
-            status, reason = problem.error, problem.reason_code
+            result = await self._place(request, fields)
+            response = _result_response(result)
+            status, reason_code = result.result_status, result.reason_code
         except ClientGone:
-            return Response(status_code=400)  # nobody reads it
-        except Exception:
-            log.exception("a request failed in an unexpected way")
-            response, problem = _rejection(None)
-            status, reason = problem.error, problem.reason_code
+            return Response(status_code=400)  # the connection is closed: this response is never sent
+        except Exception as error:
+            if not isinstance(error, SwitchyardError):
+                log.exception("request_failed", method="POST", path="/do/order")
+            wire, body = do_error_response(error)
+            response = starlette_response(wire)
+            status, reason_code = body.error, body.reason_code
         self._metrics.do_requests.labels(status).inc()
         log.info(
-            "do.order",
-            trace_id=told.trace_id,
-            idempotency_key=told.key,
+            "do_order",
+            trace_id=fields.trace_id,
+            idempotency_key=fields.key,
             status=status,
-            reason_code=reason,
-            latency_ms=round((self._clock.monotonic() - begun) * 1000, 3),
+            reason_code=reason_code,
+            latency_ms=round((self._clock.monotonic() - started) * 1000, 3),
         )
         return response
 
-    async def _place(self, request: Request, told: "_Told") -> DoOrderResult:
+    async def _place(self, request: Request, fields: "_LogFields") -> DoOrderResult:
         account, client = self._caller(request)
         wait = await self._rate.take(client)
         if wait is not None:
@@ -102,68 +81,37 @@ class DoOrders:
         keys = request.headers.getlist("idempotency-key")
         if len(keys) > 1:
             raise InvalidKey("must be given once")
-        key = told.key = checked_key(keys[0]) if keys else None
+        key = fields.key = checked_key(keys[0]) if keys else None
         body = parse_object(await read_body(request.receive))
-        told.trace_id = _loggable(body.get("trace_id"))
+        fields.trace_id = _loggable(body.get("trace_id"))
         return await self._desk.place(account, body, key)
 
     def _caller(self, request: Request) -> tuple[AccountId, str]:
-        """The account, and who is limited: the account's token, or else the address."""
-        tokens = request.headers.getlist("authorization")
-        if len(tokens) > 1:
-            raise Unauthorized("TOKEN_MALFORMED", "Authorization must be given once")
-        if tokens or self._needs_token:
-            account = self._tokens.verify(tokens[0].encode("latin-1") if tokens else None)
+        """Return the account and the rate limit's client: the account with a token, else the address."""
+        authorization = authorization_header(request.scope)
+        if authorization is not None or self._needs_token:
+            account = self._tokens.verify(authorization)
             return account, f"account:{account}"
         address = request.client.host if request.client is not None else "-"
         return self._default_account, f"address:{address}"
 
 
-class _Told(msgspec.Struct):
-    """What is known of a request for its log line, however far it came."""
+class _LogFields(msgspec.Struct):
+    """The request's fields for the log line, as far as they were read."""
 
     key: str | None = None
     trace_id: str | None = None
 
 
 def _loggable(trace_id: object) -> str | None:
-    """The request is not checked yet, and a log line must not be what a caller makes of it."""
+    """Return the trace id if it is short and printable: it is not validated yet, and a log line must not be forged."""
     if isinstance(trace_id, str) and trace_id.isprintable() and len(trace_id) <= LABEL_LENGTH_MAX:
         return trace_id
     return None
 
 
-def _shown(answer: DoOrderResult) -> Response:
-    headers = {"Idempotent-Replayed": "true"} if answer.replayed else {}
-    if answer.http_status == 503:
+def _result_response(result: DoOrderResult) -> Response:
+    headers = {"Idempotent-Replayed": "true"} if result.replayed else {}
+    if result.http_status == 503:
         headers["Retry-After"] = str(RETRY_SECONDS)
-    return Response(answer.body, answer.http_status, headers, "application/json")
-
-
-def _rejection(error: SwitchyardError | None) -> tuple[Response, DoError]:
-    headers = {}
-    if isinstance(error, RequestError):
-        status = status_of(error)
-        retry_after = math.ceil(error.retry_after.total_seconds()) if isinstance(error, TooManyRequests) else None
-        if retry_after is not None:
-            headers["Retry-After"] = str(retry_after)
-        if isinstance(error, Unauthorized):
-            headers["WWW-Authenticate"] = "Bearer"
-        problem = DoError(
-            error=error.reason,
-            message="body differs" if isinstance(error, IdempotencyConflict) else error.message,
-            field=error.field,
-            reason_code=error.reason_code if isinstance(error, ConstraintViolated) else None,
-            idempotency_key=error.key if isinstance(error, IdempotencyConflict) else None,
-            retry_after=retry_after,
-        )
-    elif isinstance(error, Unavailable):
-        status, problem = 503, DoError(error=error.reason, message=str(error), retry_after=RETRY_SECONDS)
-        headers["Retry-After"] = str(RETRY_SECONDS)
-    elif isinstance(error, OutcomeUnknown):
-        message = "the order may or may not have been taken: repeat the request with the same key"
-        status, problem = 503, DoError(error=error.reason, message=message, retry_after=RETRY_SECONDS)
-        headers["Retry-After"] = str(RETRY_SECONDS)
-    else:
-        status, problem = 500, DoError(error="INTERNAL_ERROR", message="internal error")
-    return Response(encode(problem), status, headers, "application/json"), problem
+    return Response(result.body, result.http_status, headers, "application/json")

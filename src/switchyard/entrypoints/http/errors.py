@@ -1,5 +1,9 @@
-"""Errors as answers: mapped once, here at the edge."""
+"""The one table from errors to HTTP, and the two forms of an error's body.
 
+Seed 001's form (`ErrorBody`) is for every route but `/do/order`, which has seed 003's (`DoErrorBody`).
+"""
+
+import math
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -10,6 +14,7 @@ from starlette.responses import Response
 
 from switchyard.domain.errors import (
     BodyTooLarge,
+    ConstraintViolated,
     IdempotencyConflict,
     InvalidField,
     InvalidJson,
@@ -24,35 +29,40 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.events import encode
-from switchyard.entrypoints.http.streams import InvalidHeader
 
-Headers = list[tuple[bytes, bytes]]
+Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
-# Long enough for a full queue to drain, short enough that nobody gives up on us.
+# Long enough for a full queue to drain, short enough that a waiting client does not give up.
 RETRY_SECONDS = 1
-RETRY_AFTER = (b"retry-after", b"%d" % RETRY_SECONDS)
 
-# The first match counts, so a special case stands before its base.
-_STATUS: tuple[tuple[type[RequestError], int], ...] = (
-    (InvalidJson, 400),
-    (InvalidKey, 400),
-    (InvalidHeader, 400),
-    (Unauthorized, 401),
-    (NotFound, 404),
-    (IdempotencyConflict, 409),
-    (OrderFinal, 409),
-    (BodyTooLarge, 413),
-    (InvalidField, 422),
-    (TooManyRequests, 429),
+
+class InvalidHeader(InvalidField):
+    """A header is malformed: 400, where a wrong field of the body is 422."""
+
+
+# Error class, HTTP status, `status` in seed 001's body. The first match counts, so a subclass stands before its base.
+_TABLE: tuple[tuple[type[Exception], int, str], ...] = (
+    (InvalidJson, 400, "REJECTED"),
+    (InvalidKey, 400, "REJECTED"),
+    (InvalidHeader, 400, "REJECTED"),
+    (Unauthorized, 401, "UNAUTHORIZED"),
+    (NotFound, 404, "NOT_FOUND"),
+    (IdempotencyConflict, 409, "REJECTED"),
+    (OrderFinal, 409, "REJECTED"),
+    (BodyTooLarge, 413, "REJECTED"),
+    (TooManyRequests, 429, "REJECTED"),
+    (RequestError, 422, "REJECTED"),
+    (OutcomeUnknown, 503, "UNKNOWN"),
+    (Unavailable, 503, "REJECTED"),
+    (Exception, 500, "ERROR"),
 )
-
-
+_OUTCOME_UNKNOWN = "the order may or may not have been placed: repeat the request with the same Idempotency-Key"
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
-class ErrorBody(msgspec.Struct, omit_defaults=True):
-    """The one form of every error that the gateway answers with."""
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Seed 001's error body."""
 
     status: str
     reason: str
@@ -60,58 +70,111 @@ class ErrorBody(msgspec.Struct, omit_defaults=True):
     field: str | None = None
 
 
+class DoErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Seed 003's error body."""
+
+    error: str
+    message: str
+    field: str | None = None
+    reason_code: str | None = None
+    idempotency_key: str | None = None
+    retry_after: int | None = None
+
+
 class WireResponse(NamedTuple):
     """A whole response."""
 
     status: int
-    headers: Headers
+    headers: list[Header]
     body: bytes
 
-    def whole(self) -> bytes:
-        """Everything as it goes over the wire."""
+    def encoded(self) -> bytes:
+        """Return the response as bytes for the socket."""
         head = b"".join([b"%b: %b\r\n" % header for header in self.headers])
         return b"HTTP/1.1 %b\r\n%b\r\n%b" % (_STATUS_LINES[self.status], head, self.body)
 
 
-def answer(status: int, body: object, *headers: tuple[bytes, bytes]) -> WireResponse:
-    """A JSON response."""
+class _HttpError(NamedTuple):
+    """An error as the table has it, before it gets one of the two bodies."""
+
+    http_status: int
+    status: str
+    reason: str
+    message: str | None
+    """None for an unexpected error, whose text is for the log only."""
+    field: str | None
+    retry_after: int | None
+    headers: tuple[Header, ...]
+
+
+def json_response(status: int, body: object, *headers: Header) -> WireResponse:
+    """Return a JSON response."""
     content = encode(body)
     return WireResponse(status, [JSON, (b"content-length", b"%d" % len(content)), *headers], content)
 
 
-def status_of(error: RequestError) -> int:
-    """The HTTP status of a rejection, whatever form its body has."""
-    return next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+def error_response(error: Exception) -> WireResponse:
+    """Return the error in seed 001's form."""
+    found = _in_table(error)
+    # No message for a missing order: the answer must be the same as for another account's order.
+    message = None if isinstance(error, NotFound) else found.message
+    body = ErrorBody(found.status, found.reason, message, found.field)
+    return json_response(found.http_status, body, *found.headers)
 
 
-def error_answer(error: SwitchyardError) -> WireResponse:
-    """What the client is told; never more of a missing order than of a foreign one."""
-    if isinstance(error, RequestError):
-        status = status_of(error)
-        if isinstance(error, NotFound):
-            return answer(status, ErrorBody("NOT_FOUND", error.reason))
-        if isinstance(error, Unauthorized):
-            body = ErrorBody("UNAUTHORIZED", error.reason, error.message)
-            return answer(status, body, (b"www-authenticate", b"Bearer"))
-        return answer(status, ErrorBody("REJECTED", error.reason, error.message, error.field))
-    if isinstance(error, OutcomeUnknown):
-        message = "the order may or may not have been taken: repeat the request with the same Idempotency-Key"
-        return answer(503, ErrorBody("UNKNOWN", error.reason, message), RETRY_AFTER)
-    if isinstance(error, Unavailable):
-        return answer(503, ErrorBody("REJECTED", error.reason, str(error)), RETRY_AFTER)
-    return answer(500, ErrorBody("ERROR", "INTERNAL_ERROR"))
+def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
+    """Return the error in seed 003's form, and its body for the log line."""
+    found = _in_table(error)
+    body = DoErrorBody(
+        error=found.reason,
+        message="body differs" if isinstance(error, IdempotencyConflict) else found.message or "internal error",
+        field=found.field,
+        reason_code=error.reason_code if isinstance(error, ConstraintViolated) else None,
+        idempotency_key=error.key if isinstance(error, IdempotencyConflict) else None,
+        retry_after=found.retry_after,
+    )
+    return json_response(found.http_status, body, *found.headers), body
 
 
-def response(given: WireResponse) -> Response:
-    """The answer as Starlette sends it."""
-    made = Response(given.body, given.status)
-    made.raw_headers = given.headers
-    return made
+def error_reason(error: Exception) -> str:
+    """Return the error's code, which is also its label in the metrics."""
+    return _in_table(error).reason
+
+
+def starlette_response(response: WireResponse) -> Response:
+    """Return the response in the form that Starlette sends."""
+    converted = Response(response.body, response.status)
+    converted.raw_headers = response.headers
+    return converted
+
+
+async def on_switchyard_error(_request: Request, error: Exception) -> Response:
+    """Answer an error that a Starlette route raised."""
+    assert isinstance(error, SwitchyardError)
+    return starlette_response(error_response(error))
 
 
 async def on_http_error(_request: Request, error: Exception) -> Response:
-    """What Starlette itself rejects: a path that does not exist, a method that a route does not know."""
+    """Answer an error of Starlette's own: an unknown path, or a method that the route does not have."""
     assert isinstance(error, HTTPException)
     reason = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "REQUEST_REFUSED")
     status = "NOT_FOUND" if error.status_code == 404 else "REJECTED"
-    return response(answer(error.status_code, ErrorBody(status, reason)))
+    return starlette_response(json_response(error.status_code, ErrorBody(status, reason)))
+
+
+def _in_table(error: Exception) -> _HttpError:
+    http_status, status = next((row[1], row[2]) for row in _TABLE if isinstance(error, row[0]))
+    reason, message, field, retry_after = "INTERNAL_ERROR", None, None, None
+    headers: list[Header] = []
+    if isinstance(error, RequestError):
+        reason, message, field = error.reason, error.message, error.field
+    elif isinstance(error, Unavailable | OutcomeUnknown):
+        reason, retry_after = error.reason, RETRY_SECONDS
+        message = _OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else str(error)
+    if isinstance(error, TooManyRequests):
+        retry_after = math.ceil(error.retry_after.total_seconds())
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return _HttpError(http_status, status, reason, message, field, retry_after, tuple(headers))

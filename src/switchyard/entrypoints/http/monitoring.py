@@ -1,4 +1,7 @@
-"""`/health` and `/metrics`: for whoever watches a process, whatever else it serves."""
+"""`/health` and `/metrics`, the same in a gateway and in a worker.
+
+Reads the metrics registry and refreshes the gauges; writes nothing.
+"""
 
 import hmac
 
@@ -12,7 +15,7 @@ from starlette.types import ASGIApp
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
-from switchyard.entrypoints.http.errors import answer, error_answer, on_http_error, response
+from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
 from switchyard.flow.gauges import Gauges
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
@@ -20,17 +23,17 @@ from switchyard.telemetry.metrics import Metrics
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Monitoring:
-    """The two routes, the same in a gateway and in a worker."""
+class MonitoringRoutes:
+    """The two routes."""
 
     def __init__(self, *, metrics: Metrics, observer: Gauges, metrics_token: str | None) -> None:
         self._metrics = metrics
         self._observer = observer
         self._metrics_token = metrics_token
-        self.routes = [Route("/health", self._health), Route("/metrics", self._show_metrics)]
+        self.routes = [Route("/health", self._show_health), Route("/metrics", self._show_metrics)]
 
-    async def _health(self, _request: Request) -> Response:
-        return response(answer(200, {"status": "ok"}))
+    async def _show_health(self, _request: Request) -> Response:
+        return starlette_response(json_response(200, {"status": "ok"}))
 
     async def _show_metrics(self, request: Request) -> Response:
         token = request.headers.get("x-metrics-token", "")
@@ -41,13 +44,11 @@ class Monitoring:
 
 
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
-    """An application of these two routes alone."""
-    monitoring = Monitoring(metrics=engine.metrics, observer=engine.observer, metrics_token=settings.metrics_token)
-    return Starlette(
-        routes=monitoring.routes, exception_handlers={SwitchyardError: _on_error, HTTPException: on_http_error}
+    """Build an application of these two routes, for a worker."""
+    monitoring = MonitoringRoutes(
+        metrics=engine.metrics, observer=engine.observer, metrics_token=settings.metrics_token
     )
-
-
-async def _on_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, SwitchyardError)
-    return response(error_answer(error))
+    return Starlette(
+        routes=monitoring.routes,
+        exception_handlers={SwitchyardError: on_switchyard_error, HTTPException: on_http_error},
+    )

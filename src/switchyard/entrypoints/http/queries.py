@@ -1,4 +1,4 @@
-"""Query parameters: typed, or rejected by name."""
+"""Query parameters: parse them to typed values, or raise InvalidField with the parameter's name."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -6,22 +6,22 @@ from decimal import Decimal, InvalidOperation
 
 from switchyard.domain.errors import InvalidField
 
-# Seconds of that size would be the year 33658; as milliseconds it is 2001.
+# 10^12 seconds are the year 33658; 10^12 milliseconds are the year 2001.
 _MILLISECONDS_FROM = 10**12
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def only(query: Mapping[str, str], known: Collection[str]) -> None:
-    """Reject a parameter that nobody reads or that says nothing: a misspelt filter must not pass for none."""
+    """Reject unknown and empty parameters: a misspelt filter must not be ignored."""
     for name, value in query.items():
         if name not in known:
-            raise InvalidField(name, "unknown parameter")
+            raise InvalidField(name, f"unknown parameter; known are {', '.join(known)}")
         if not value:
             raise InvalidField(name, "must not be empty")
 
 
 def whole_number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
-    """An integer within its bounds."""
+    """Return an integer from `low` to `high`."""
     text = query.get(name)
     if text is None:
         return default
@@ -31,7 +31,7 @@ def whole_number(query: Mapping[str, str], name: str, default: int, low: int, hi
 
 
 def instant(query: Mapping[str, str], name: str) -> datetime | None:
-    """A time: ISO 8601, or an epoch in seconds, or in milliseconds from 10^12 on."""
+    """Return a time, given as ISO 8601, as epoch seconds, or as epoch milliseconds from 10^12 on."""
     text = query.get(name)
     if text is None:
         return None
@@ -40,15 +40,15 @@ def instant(query: Mapping[str, str], name: str) -> datetime | None:
         if number is not None:
             microseconds = int(number * (1_000 if number >= _MILLISECONDS_FROM else 1_000_000))
             return _EPOCH + timedelta(microseconds=microseconds)
-        # A plus sign that nobody escaped arrives as a blank.
+        # An unescaped plus sign of a time zone arrives as a space.
         at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError, InvalidOperation):
-        raise InvalidField(name, "must be an ISO 8601 time or an epoch") from None
+        raise InvalidField(name, "must be an ISO 8601 time, or an epoch in seconds or milliseconds") from None
 
 
 def choices(query: Mapping[str, str], name: str, known: Collection[str]) -> tuple[str, ...]:
-    """A comma-separated list of known words."""
+    """Return the words of a comma-separated list; each must be a known one."""
     text = query.get(name)
     if text is None:
         return ()

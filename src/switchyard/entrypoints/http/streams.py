@@ -1,11 +1,11 @@
 """`GET /stream` and `GET /orders/{orderId}/stream`: server-sent events.
 
-What a reader sees, in this order:
+Reads orders, events and the stream hub; writes nothing. A client receives, in this order:
 
-- an account's stream: `ready`, whose id is the place at which the stream begins; then everything after that place;
-- an order's stream: `ready`, `order_snapshot`, everything after the event that the snapshot is taken from;
-- either with `Last-Event-ID`: `ready`, everything after that id. No snapshot, since each update carries one;
-- where that id cannot be continued: `ready`, `resync_required`, everything after the latter's own id.
+- an account's stream: `ready`, whose id is the position where the stream starts; then every event after it;
+- an order's stream: `ready`, `order_snapshot`, every event after the one that the snapshot is taken from;
+- either with `Last-Event-ID`: `ready`, every event after that id. No snapshot, since each update contains one;
+- if the stream cannot resume at that id: `ready`, `resync_required`, every event after the id of `resync_required`.
 """
 
 import asyncio
@@ -14,12 +14,16 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import structlog
-from starlette.types import Receive, Scope, Send
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from switchyard.domain.errors import InvalidField, NotFound, Unavailable
+from switchyard.domain.errors import NotFound, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order, snapshot
+from switchyard.entrypoints.http.errors import InvalidHeader
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
 from switchyard.flow.readers.stream import Message, StreamHub, Subscription, message_of
 from switchyard.ports.queries import Queries
@@ -32,20 +36,48 @@ HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 KEEPALIVE = b": keepalive\n\n"
-# Numbers of 18 digits fit every engine's integers.
+# 18 digits fit into the 64-bit integers of both databases.
 EVENT_ID_DIGITS_MAX = 18
-# An order's newest event carries its snapshot; the margin is for kinds of events that will not.
+# An order's newest event contains its snapshot; the margin is for event types that do not.
 SNAPSHOT_EVENTS_MAX = 10
-# What a reader that takes nothing is given to let go of its connection when its stream ends.
+# How long the end of a stream waits for a client that does not read before its connection is aborted.
 FINISH_SECONDS = 1.0
 
 
-class InvalidHeader(InvalidField):
-    """A header cannot be read: the request is malformed (400), whatever it asks for."""
+class StreamRoutes:
+    """The two routes, with authentication."""
+
+    def __init__(self, endpoint: "StreamEndpoint", tokens: TokenVerifier) -> None:
+        self._endpoint = endpoint
+        self._tokens = tokens
+        self.routes = [
+            Route("/orders/{order_id}/stream", _AsgiHandler(self._order)),
+            Route("/stream", _AsgiHandler(self._account)),
+        ]
+
+    async def _account(self, scope: Scope, receive: Receive, send: Send) -> None:
+        account = self._tokens.verify(authorization_header(scope))
+        await self._endpoint.account(account, scope, receive, send)
+
+    async def _order(self, scope: Scope, receive: Receive, send: Send) -> None:
+        account = self._tokens.verify(authorization_header(scope))
+        await self._endpoint.order(account, OrderId(scope["path_params"]["order_id"]), scope, receive, send)
+
+
+class _AsgiHandler:
+    """A handler that sends its response itself; Starlette calls an instance as an ASGI application."""
+
+    def __init__(self, handler: ASGIApp) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405)
+        await self._handler(scope, receive, send)
 
 
 class StreamEndpoint:
-    """The two streams as ASGI handlers; what they raise, they raise before the response starts."""
+    """The two streams as ASGI handlers; they raise errors only before the response starts."""
 
     def __init__(
         self, hub: StreamHub, queries: Queries, *, keepalive_seconds: float = 15.0, stall_seconds_max: float = 60.0
@@ -56,33 +88,34 @@ class StreamEndpoint:
         self._stall_seconds_max = stall_seconds_max
 
     async def account(self, account: AccountId, scope: Scope, receive: Receive, send: Send) -> None:
-        """Everything that happens to the account's orders."""
+        """Stream the events of the account's orders."""
         async with self._hub.subscribe("account", account, last_event_id(scope)) as subscription:
-            # With an id, so that whoever is cut off before the first event still continues from here.
+            # With an id, so that a client that loses its connection before the first event can resume here.
             ready = frame("ready", encode({"accountId": account}), subscription.place)
             await self._serve(subscription, ready, scope, receive, send)
 
     async def order(self, account: AccountId, order_id: OrderId, scope: Scope, receive: Receive, send: Send) -> None:
-        """Everything that happens to one order of the account."""
+        """Stream the events of one order of the account."""
         order = await self._queries.order(order_id)
         if order is None or order.account_id != account:
             raise NotFound
         opening = frame("ready", encode({"orderId": order_id}))
-        place = last_event_id(scope)
-        if place is None:
-            shown = await self._snapshot(order)
-            opening += frame("order_snapshot", shown.data, shown.id)
-            place = shown.id
-        async with self._hub.subscribe("order", order_id, place) as subscription:
+        position = last_event_id(scope)
+        if position is None:
+            message = await self._snapshot(order)
+            opening += frame("order_snapshot", message.data, message.id)
+            position = message.id
+        async with self._hub.subscribe("order", order_id, position) as subscription:
             await self._serve(subscription, opening, scope, receive, send)
 
     async def _snapshot(self, order: Order) -> Message:
-        """The order as its newest event shows it: the event's number is exactly where the stream continues."""
+        """Return the snapshot in the order's newest event: the stream continues after that event's number."""
         events = await self._queries.last_events(order_id=order.order_id, limit=SNAPSHOT_EVENTS_MAX)
         for message in map(message_of, reversed(events)):
             if message is not None and message.event == "order_update":
                 return message
-        # Its events are archived. With the head read before the row, a change in between shows twice, never not at all.
+        # The order's events are archived. The head is read before the row, so that a change in between is sent twice
+        # instead of being missed.
         head = await self._hub.head()
         current = await self._queries.order(order.order_id) or order
         return Message(head, "order_update", encode(snapshot(current)))
@@ -94,24 +127,25 @@ class StreamEndpoint:
         if scope["method"] == "HEAD":
             await _finish(scope, receive, send)
             return
-        writing = asyncio.create_task(self._write(subscription, opening, send))
-        leaving = asyncio.create_task(_disconnect(receive))
+        writer = asyncio.create_task(self._write(subscription, opening, send))
+        disconnect = asyncio.create_task(_disconnect(receive))
         try:
-            # All three, because a write to a reader that takes nothing would notice neither of the others.
-            ends: set[asyncio.Future[Any]] = {writing, leaving, subscription.ended}
+            # Wait for all three: a write to a client that does not read blocks, and would notice neither a disconnect
+            # nor the end of the subscription.
+            ends: set[asyncio.Future[Any]] = {writer, disconnect, subscription.ended}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done():
+            if disconnect.done():
                 return
         finally:
-            writing.cancel()
-            leaving.cancel()
-            await asyncio.gather(writing, leaving, return_exceptions=True)
-        if not writing.cancelled():
-            writing.result()
+            writer.cancel()
+            disconnect.cancel()
+            await asyncio.gather(writer, disconnect, return_exceptions=True)
+        if not writer.cancelled():
+            writer.result()
         await _finish(scope, receive, send)
 
     async def _write(self, subscription: Subscription, opening: bytes, send: Send) -> None:
-        """Write until there is no more to write, or nobody who takes it."""
+        """Write until the subscription ends or the client stops reading."""
         try:
             await send({"type": "http.response.body", "body": opening, "more_body": True})
             async with aclosing(subscription.batches(self._keepalive_seconds)) as batches:
@@ -123,30 +157,30 @@ class StreamEndpoint:
                     except TimeoutError:
                         return
         except Unavailable as error:
-            log.warning("a stream lost the journal", error=str(error))
+            log.warning("stream_journal_unavailable", error=str(error))
 
 
 def last_event_id(scope: Scope) -> int | None:
-    """The number after which to continue: the header, or `lastEventId` in the query for a browser's first request.
+    """Return the number to resume after: the header's, or `lastEventId` in the query for a browser's first request.
 
-    The header wins, because a browser repeats the query of its first request for ever.
+    The header takes precedence, because a browser repeats the query of its first request on every reconnect.
     """
     name = "Last-Event-ID"
-    given = [value for header, value in scope["headers"] if header == b"last-event-id"]
-    if not given:
+    values = [value for header, value in scope["headers"] if header == b"last-event-id"]
+    if not values:
         name = "lastEventId"
-        given = parse_qs(scope["query_string"], keep_blank_values=True).get(b"lastEventId", [])
-    if not given:
+        values = parse_qs(scope["query_string"], keep_blank_values=True).get(b"lastEventId", [])
+    if not values:
         return None
-    if len(given) > 1 or not given[0].isdigit() or len(given[0]) > EVENT_ID_DIGITS_MAX:
-        raise InvalidHeader(name, "must be one non-negative integer")
-    return int(given[0])
+    if len(values) > 1 or not values[0].isdigit() or len(values[0]) > EVENT_ID_DIGITS_MAX:
+        raise InvalidHeader(name, f"must be one non-negative integer of at most {EVENT_ID_DIGITS_MAX} digits")
+    return int(values[0])
 
 
 def frame(event: str, data: bytes, id: int | None = None) -> bytes:
-    """A message on the wire; `data` is JSON as msgspec writes it, which has no line breaks."""
-    place = b"" if id is None else b"id: %d\n" % id
-    return b"%bevent: %b\ndata: %b\n\n" % (place, event.encode(), data)
+    """Encode a message; `data` is JSON as msgspec writes it, without line breaks."""
+    id_line = b"" if id is None else b"id: %d\n" % id
+    return b"%bevent: %b\ndata: %b\n\n" % (id_line, event.encode(), data)
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -155,7 +189,7 @@ async def _disconnect(receive: Receive) -> None:
 
 
 async def _finish(scope: Scope, receive: Receive, send: Send) -> None:
-    """End the response, or the connection of a reader that does not even take the end."""
+    """End the response; abort the connection of a client that does not read the end."""
     try:
         async with asyncio.timeout(FINISH_SECONDS):
             await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,8 +1,9 @@
-"""Requests without a key: an equal one shortly after the first is its duplicate, whoever repeats it wherever.
+"""`POST /orders` with a key that is derived from the order's content.
 
-The key store's key is derived from the content alone: the specification's key, followed by a digest of everything else
-that the order says, so that each content has a place of its own from the first request on. How long ago that was is
-judged by the database's clock, so that neither the border of a minute nor a gateway whose clock is off opens a gap.
+The key store's key is the specification's key without its time window, followed by a digest of the whole order. So
+each content has one row from its first request on, and the commit finds a repeat. The age of that row is judged by
+the database's clock: a minute boundary or a gateway with a wrong clock does not let a duplicate through.
+Reads the key store and orders; places through `OrderIntake`.
 """
 
 import contextlib
@@ -18,14 +19,12 @@ from switchyard.domain.canonical import digest
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest, checked, is_proven_unsent
-from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.domain.orders import Order, OrderRequest, is_proven_unsent
 from switchyard.flow.intake.key_cache import KeyCache, request_id
-from switchyard.flow.intake.orders import order_request
-from switchyard.flow.intake.placing import Intent, OrderWriter, Placed
-from switchyard.flow.routing.route import Routes
+from switchyard.flow.intake.order_intake import OrderIntake
+from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.queries import Queries
@@ -35,14 +34,14 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 DERIVED = "orders.derived"
-# Hexadecimal digits that keep the contents apart that share a key: 128 bits, which nobody hits by trying.
+# Hexadecimal digits of the content's digest in the key: 128 bits, too many for a collision by chance or by search.
 CONTENT_LENGTH = 32
 
 DerivedStatus = Literal["placed", "duplicate_detected", "processing", "failed"]
 
 
 class DerivedResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What became of a request without a key of its own."""
+    """The answer to a request with a derived key."""
 
     success: bool
     status: DerivedStatus
@@ -54,124 +53,124 @@ class DerivedResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
 
 
 class DerivedDesk:
-    """Places orders that are recognised by their content."""
+    """Places orders that are recognised by their content; the `KeyRules` of derived keys."""
 
     def __init__(
         self,
         settings: IdempotencySettings,
         *,
-        placing: OrderWriter,
+        intake: OrderIntake,
         queries: Queries,
         keys: KeyStore,
-        catalogue: Catalogue,
-        routes: Routes,
-        remembered: KeyCache,
-        duplicates: DuplicateWatch,
+        key_cache: KeyCache,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
         self._resolution = timedelta(milliseconds=settings.key_generation.timestamp_resolution_ms)
-        self._writer = placing
+        self._intake = intake
         self._queries = queries
         self._keys = keys
-        self._catalogue = catalogue
-        self._routes = routes
-        self._key_cache = remembered
-        self._duplicates = duplicates
+        self._key_cache = key_cache
         self._clock = clock
         self._metrics = metrics
 
     async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedResult:
-        """Make the order durable, or say which earlier request it repeats."""
-        request = checked(order_request(body), self._catalogue)
-        derived = self._derived_key(account, request)
-        content = digest(msgspec.structs.asdict(request))
+        """Make the order durable, or say which earlier request this one repeats."""
+        order = self._intake.checked_order(body)
+        derived_key = self._derived_key(account, order)
+        content_digest = digest(msgspec.structs.asdict(order))
         intent = Intent(
             account_id=account,
             operation=DERIVED,
-            key=derived + content.removeprefix("sha256:")[:CONTENT_LENGTH],
-            digest=content,
+            key=derived_key + content_digest.removeprefix("sha256:")[:CONTENT_LENGTH],
+            digest=content_digest,
             created_at=self._clock.now(),
-            # As long as a repeat is recognised, the key store must have what it repeats.
+            # The row must last as long as a repeat of it counts as a duplicate.
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
-        known = await self._key_cache.find(account, DERIVED, intent.key, intent.digest)
-        if known is not None and intent.created_at - known.created_at < self._resolution:
-            self._duplicates.found(account, intent.key, known.order_id)
-            return _repeat(known.order_id, "duplicate_detected", from_cache=True)
-        placed = await self._writer.place_or_find(
-            intent, request, self._routes.open_way, partial(self._begins_anew, intent)
-        )
-        self._duplicates.judge(placed)
-        if placed.replayed:
-            return await self._duplicate(intent, placed)
-        await self._look_for_collision(intent, derived)
+        placement = await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        if placement.cached is not None:
+            return _duplicate_result(placement.order_id, "duplicate_detected", from_cache=True)
+        if placement.replayed:
+            return await self._duplicate(intent, placement)
+        await self._report_collision(intent, derived_key)
         return DerivedResult(
             success=True,
             status="placed",
             message="Order placed successfully",
-            order_id=placed.order_id,
+            order_id=placement.order_id,
             from_cache=False,
-            request_id=request_id(placed.order_id),
+            request_id=request_id(placement.order_id),
         )
 
-    def _derived_key(self, account: AccountId, request: OrderRequest) -> str:
+    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+        """Within one resolution of the first request."""
+        return intent.created_at - cached.created_at < self._resolution
+
+    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+        """One resolution after the first request; before that, if its order was provably never sent.
+
+        The settings can forbid reuse after expiry and reuse after a failure.
+        """
+        behavior = self._settings.behavior
+        if intent.created_at - entry.created_at >= self._resolution:
+            return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
+        if not behavior.allow_retry_after_failure:
+            return False
+        order = await self._queries.order(entry.order_id)
+        return order is not None and is_proven_unsent(order)
+
+    def _derived_key(self, account: AccountId, order: OrderRequest) -> str:
         generation = self._settings.key_generation
-        begun = self._clock.monotonic()
+        started = self._clock.monotonic()
         key = generate_idempotency_key(
             account,
-            request.symbol,
-            request.side,
-            request.qty,
-            0,  # not the time: see above
-            request.type,
-            request.price,
-            request.stop_price,
+            order.symbol,
+            order.side,
+            order.qty,
+            0,  # no time window: the age of the key's row takes its place
+            order.type,
+            order.price,
+            order.stop_price,
             generation.timestamp_resolution_ms,
             secret=self._settings.secret,
             parts=generation.parts,
         )
         if self._settings.monitoring.track_key_generation:
-            self._metrics.key_generation.observe((self._clock.monotonic() - begun) * 1000)
+            self._metrics.key_generation.observe((self._clock.monotonic() - started) * 1000)
         return key
 
-    async def _begins_anew(self, intent: Intent, taken: KeyEntry) -> bool:
-        behavior = self._settings.behavior
-        if intent.created_at - taken.created_at >= self._resolution:
-            return intent.created_at < taken.expires_at or behavior.allow_retry_after_expiry
-        if not behavior.allow_retry_after_failure:
-            return False
-        order = await self._queries.order(taken.order_id)
-        return order is not None and is_proven_unsent(order)
-
-    async def _look_for_collision(self, intent: Intent, derived: str) -> None:
-        """Raise the alarm when another content has the same derived key; the order is a new one all the same."""
-        with contextlib.suppress(Unavailable):  # it is placed, whether or not anybody can look
-            sharing = await self._keys.entries(
+    async def _report_collision(self, intent: Intent, derived_key: str) -> None:
+        """Log and count another content with the same derived key; the new order is placed all the same."""
+        with contextlib.suppress(Unavailable):  # the order is placed, so a failed check must not fail the request
+            entries = await self._keys.entries(
                 intent.account_id,
                 DERIVED,
-                derived + "0" * CONTENT_LENGTH,
-                derived + "f" * CONTENT_LENGTH,
+                derived_key + "0" * CONTENT_LENGTH,
+                derived_key + "f" * CONTENT_LENGTH,
                 intent.created_at - self._resolution,
-                2,  # itself, and one more
+                2,  # the new order's own entry, and one more
             )
-            if any(entry.idempotency_key != intent.key for entry in sharing):
+            if any(entry.idempotency_key != intent.key for entry in entries):
                 self._metrics.collisions.inc()
-                log.critical(
-                    "different orders share a derived key", account_id=intent.account_id, idempotency_key=derived
-                )
+                log.critical("derived_key_collision", account_id=intent.account_id, idempotency_key=derived_key)
 
-    async def _duplicate(self, intent: Intent, placed: Placed) -> DerivedResult:
+    async def _duplicate(self, intent: Intent, placement: Placement) -> DerivedResult:
         order = None
-        with contextlib.suppress(Unavailable):  # a duplicate it is, whether or not anybody can look
-            order = await self._queries.order(placed.order_id)
+        with contextlib.suppress(Unavailable):  # without the order's row the answer is 'processing'
+            order = await self._queries.order(placement.order_id)
         status = _progress(order)
-        # Only what cannot change any more: an order that rests at its venue may still be rejected there.
-        if order is not None and placed.entry is not None and is_final(order.status) and status == "duplicate_detected":
-            self._key_cache.keep(placed.entry, "completed", now=intent.created_at)
+        # Only final orders are cached: an order that rests at its venue can still be rejected there.
+        if (
+            order is not None
+            and placement.entry is not None
+            and is_final(order.status)
+            and status == "duplicate_detected"
+        ):
+            self._key_cache.keep(placement.entry, "completed", now=intent.created_at)
         reason = order.reason if order is not None else None
-        return _repeat(placed.order_id, status, from_cache=False, reason=reason)
+        return _duplicate_result(placement.order_id, status, from_cache=False, reason=reason)
 
 
 _MESSAGES: Mapping[DerivedStatus, str] = {
@@ -181,20 +180,22 @@ _MESSAGES: Mapping[DerivedStatus, str] = {
 }
 
 
-def _repeat(order: OrderId, status: DerivedStatus, *, from_cache: bool, reason: str | None = None) -> DerivedResult:
+def _duplicate_result(
+    order_id: OrderId, status: DerivedStatus, *, from_cache: bool, reason: str | None = None
+) -> DerivedResult:
     message = _MESSAGES[status]
     return DerivedResult(
         success=status == "duplicate_detected",
         status=status,
         message=f"{message}: {reason}" if status == "failed" and reason else message,
-        order_id=order,
+        order_id=order_id,
         from_cache=from_cache,
-        original_request_id=request_id(order),
+        original_request_id=request_id(order_id),
     )
 
 
 def _progress(order: Order | None) -> DerivedStatus:
-    """How far the first request's order has come; what is in doubt is still being worked on."""
+    """The state of the first request's order; an uncertain order is still in progress."""
     if order is None or order.status in ("ACCEPTED", "SENDING", "UNKNOWN"):
         return "processing"
     return "failed" if order.status == "REJECTED" or is_proven_unsent(order) else "duplicate_detected"

@@ -1,17 +1,18 @@
-"""The Do-Layer's desk: place an order, wait for what the broker makes of it, answer the same to every repeat."""
+"""`POST /do/order`: place an order, wait for the broker's outcome, and give every repeat the same answer.
 
-import contextlib
+Reads orders and events; places through `OrderIntake`, and writes the final answer to the key store and the cache.
+"""
+
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import msgspec
-import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.canonical import digest
-from switchyard.domain.changes import Change, Committed
+from switchyard.domain.changes import Committed
 from switchyard.domain.do_order import (
     DO_ORDER,
     DoOrderRequest,
@@ -29,89 +30,72 @@ from switchyard.domain.errors import (
     KeyMismatch,
     OutcomeUnknown,
     QueueDelayed,
-    QueueFull,
     SwitchyardError,
     Unavailable,
 )
 from switchyard.domain.events import JournalEvent, encode
 from switchyard.domain.idempotency import KeyEntry, checked_key
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, is_proven_unsent
-from switchyard.domain.outbox import OrderState
-from switchyard.flow.decide import Commit, decide
-from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.decide import Commit
+from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.key_cache import KeyCache
-from switchyard.flow.intake.placing import Intent, OrderWriter
-from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.intake.order_intake import OrderIntake, RoutedOrder
+from switchyard.flow.intake.writer import Intent, Placement
 from switchyard.flow.risk.constraints import Constraints
-from switchyard.flow.routing.route import Routes
+from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Journal
-from switchyard.ports.keys import KeyStore
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 
-log = structlog.get_logger()
-
-# The broker's time-outs by time in force, and a little for the way there and back.
-PATIENCE_SECONDS = {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0}
-MARGIN_SECONDS = 0.5
-# News come by themselves; this is for the case that one got lost.
-LOOK_SECONDS = 0.5
-# Each fill is two events; an order in more parts than this shows its newest ones.
+# A fill is two events; of an order with more than this the newest are shown.
 EVENTS_MAX = 1_000
 
 
 class DoOrderResult(msgspec.Struct, frozen=True):
-    """The answer's status and body; `replayed` where an earlier request had placed the order."""
+    """The HTTP status and body of the answer, and what the log line and the metrics need."""
 
     http_status: int
     body: bytes
     result_status: str
     reason_code: str | None = None
     replayed: bool = False
+    """Whether an earlier request placed the order."""
 
 
 class DoDesk:
-    """`POST /do/order` over the same keys, journal and outbox as every other order."""
+    """Places orders of `/do/order` and answers with the broker's outcome; the `KeyRules` of its keys."""
 
     def __init__(
         self,
         *,
-        journal: Journal,
+        intake: OrderIntake,
+        outcome: BrokerOutcome,
+        constraints: Constraints,
+        catalogue: Catalogue,
         commit: Commit,
         queries: Queries,
-        keys: KeyStore,
-        placing: OrderWriter,
-        catalogue: Catalogue,
-        routes: Routes,
-        constraints: Constraints,
-        remembered: KeyCache,
-        duplicates: DuplicateWatch,
-        hub: StreamHub,
+        key_cache: KeyCache,
         clock: Clock,
         metrics: Metrics,
         key_ttl: timedelta,
     ) -> None:
-        self._journal = journal
+        self._intake = intake
+        self._outcome = outcome
+        self._constraints = constraints
+        self._catalogue = catalogue
         self._commit = commit
         self._queries = queries
-        self._keys = keys
-        self._writer = placing
-        self._catalogue = catalogue
-        self._routes = routes
-        self._constraints = constraints
-        self._key_cache = remembered
-        self._duplicates = duplicates
-        self._hub = hub
+        self._key_cache = key_cache
         self._clock = clock
         self._metrics = metrics
         self._key_ttl = key_ttl
 
     async def place(self, account: AccountId, body: Mapping[str, Any], header_key: str | None) -> DoOrderResult:
-        """Place the order once, however often this is called, and answer with what is known of it."""
+        """Place the order once, however often this is called, and answer with its current result."""
+        started = self._clock.monotonic()
         request = do_order_request(body)
         if header_key != request.idempotency_key:
             raise KeyMismatch
@@ -123,120 +107,82 @@ class DoDesk:
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        known = await self._key_cache.find(account, DO_ORDER, intent.key, intent.digest)
-        if known is not None and known.response is not None and known.http_status is not None:
-            self._duplicates.found(account, intent.key, known.order_id)
-            return _key_cache(known.http_status, known.response)
-        taken = await self._keys.entry(account, DO_ORDER, intent.key)
-        if taken is not None and not await self._begins_anew(intent, taken):
-            return await self._repeat(intent, request, taken)
-        return await self._first(intent, request)
-
-    async def _first(self, intent: Intent, request: DoOrderRequest) -> DoOrderResult:
-        order_request = as_order(request, self._catalogue)
+        placement = await self._placement(intent, request)
+        if placement.cached is not None:
+            return _cached_result(placement.cached)
+        assert placement.entry is not None, "a placement that is not from the cache has its key's row"
+        if placement.replayed:
+            order = await self._outcome.expired_if_late(await self._outcome.order(placement.order_id))
+            return await self._answer(placement.entry, request, order, is_first=False)
         try:
-            to = self._routes.open_way(order_request)
-        except QueueDelayed as error:
-            raise BrokerFailed(str(error)) from error
-        await self._constraints.check(intent.account_id, request, to.venue)
-        begun = self._clock.monotonic()
-        placed = await self._writer.place_once(intent, order_request, to, partial(self._begins_anew, intent))
-        assert placed.entry is not None, "it has a key"
-        if placed.replayed:
-            return await self._repeat(intent, request, placed.entry)
-        self._duplicates.judge(placed)
-        try:
-            order = await self._outcome(placed.order_id, request)
-            self._metrics.broker_latency.observe((self._clock.monotonic() - begun) * 1000)
-            return await self._answer(placed.entry, request, order, is_first=True)
+            order = await self._outcome.wait(placement.order_id, request.time_in_force)
+            self._metrics.broker_latency.observe((self._clock.monotonic() - started) * 1000)
+            return await self._answer(placement.entry, request, order, is_first=True)
         except Unavailable as error:
-            # The order is written, but what became of it cannot be read: 'not taken' would be untrue.
+            # The order is committed, so 'unavailable', which means 'not placed', would be wrong.
             raise OutcomeUnknown(str(error)) from error
 
-    async def _repeat(self, intent: Intent, request: DoOrderRequest, taken: KeyEntry) -> DoOrderResult:
-        if taken.request_digest != intent.digest:
-            self._metrics.do_conflicts.inc()
-            raise IdempotencyConflict(intent.key)
-        self._duplicates.found(intent.account_id, intent.key, taken.order_id)
-        order = await self._ended_if_late(await self._order(taken.order_id))
-        return await self._answer(taken, request, order, is_first=False)
-
-    async def _begins_anew(self, intent: Intent, taken: KeyEntry) -> bool:
-        """Whether the key is free again: for the same request when its order never left, for any after its time."""
-        order = await self._order(taken.order_id)
-        if self._has_expired(taken) and is_final(order.status):
-            return True
-        return taken.request_digest == intent.digest and is_proven_unsent(order)
-
-    def _has_expired(self, taken: KeyEntry) -> bool:
-        return self._clock.now() >= taken.expires_at
-
-    async def _outcome(self, order_id: OrderId, request: DoOrderRequest) -> Order:
-        """The order once the broker's word is known, or as it stands when the broker's time is over."""
-        ends_at = self._clock.monotonic() + PATIENCE_SECONDS[request.time_in_force] + MARGIN_SECONDS
+    async def _placement(self, intent: Intent, request: DoOrderRequest) -> Placement:
+        prepare = partial(self._prepare, intent.account_id, request)
         try:
-            async with self._hub.subscribe("order", order_id) as subscription:
-                order = await self._order(order_id)
-                async with contextlib.aclosing(subscription.batches(LOOK_SECONDS)) as news:
-                    while not _is_known(order) and self._clock.monotonic() < ends_at:
-                        if await anext(news, None) is None:
-                            break  # the streams are closing, and this process with them
-                        order = await self._order(order_id)
-        except QueueFull:
-            order = await self._order(order_id)  # too many wait already: this one is told what is known now
-        return await self._ended_if_late(order)
+            # Clients repeat a request to poll its result, and a repeat must not depend on today's catalogue, quotes or
+            # constraints: so the key store is asked first.
+            return await self._intake.place_once(intent, prepare, self, lookup_first=True)
+        except QueueDelayed as error:
+            raise BrokerFailed(str(error)) from error
+        except IdempotencyConflict:
+            self._metrics.do_conflicts.inc()
+            raise
 
-    async def _ended_if_late(self, order: Order) -> Order:
-        """The order, ended where it was not sent in time and nobody says so: no worker lives, or its venue is away."""
+    async def _prepare(self, account: AccountId, request: DoOrderRequest) -> RoutedOrder:
+        routed = await self._intake.routed(as_order(request, self._catalogue))
+        await self._constraints.check(account, request, routed.destination.venue)
+        return routed
 
-        def decision(state: OrderState) -> Change | None:
-            if not self._is_late(state.order):
-                return None  # a sender was faster
-            return decisions.record_expired(state, state.row("new", 1), "BROKER_DOWN", self._clock.now())
+    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+        """Where the entry holds a final answer."""
+        return cached.response is not None and cached.http_status is not None
 
-        if not self._is_late(order):
-            return order
-        change = await decide(self._journal, self._commit, order.order_id, decision)
-        return await self._order(order.order_id) if change is None else change.orders[0]
-
-    def _is_late(self, order: Order) -> bool:
-        return order.status == "ACCEPTED" and decisions.is_past_deadline(order, self._clock.now())
-
-    async def _order(self, order_id: OrderId) -> Order:
-        order = await self._queries.order(order_id)
-        assert order is not None, "a key and its order are written together, and orders are never removed"
-        return order
+    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+        """For the same request if its order was provably never sent; for any request after expiry and a final order."""
+        order = await self._outcome.order(entry.order_id)
+        if self._clock.now() >= entry.expires_at and is_final(order.status):
+            return True
+        return entry.request_digest == intent.digest and is_proven_unsent(order)
 
     async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:
-        result = exec_failure(request, order, is_first=is_first) or await self._result(request, order)
+        result = exec_failure(request, order, is_first=is_first) or await self._exec_result(request, order)
         body = encode(result)
         if is_final(order.status):
-            body = await self._kept(entry, order, result, body)
+            body = await self._recorded(entry, order, result, body)
         if isinstance(result, ExecFailure):
             return DoOrderResult(result.http_status, body, result.error, order.reason, replayed=not is_first)
         return DoOrderResult(201 if is_first else 200, body, result.status, order.reason, replayed=not is_first)
 
-    async def _result(self, request: DoOrderRequest, order: Order) -> ExecResult:
+    async def _exec_result(self, request: DoOrderRequest, order: Order) -> ExecResult:
         events: Sequence[JournalEvent] = ()
         if order.filled_qty:
             events = await self._queries.last_events(order_id=order.order_id, limit=EVENTS_MAX)
         return exec_result(request, order, events, self._catalogue.find(order.symbol))
 
-    async def _kept(self, entry: KeyEntry, order: Order, result: ExecResult | ExecFailure, body: bytes) -> bytes:
-        """The final answer as every repeat gets it; written again where a late fill has made it another one."""
-        says = result_digest(result)
-        if entry.result_digest != says:
+    async def _recorded(self, entry: KeyEntry, order: Order, result: ExecResult | ExecFailure, body: bytes) -> bytes:
+        """Record the final answer and return it as every repeat gets it.
+
+        A late fill changes the answer of an order that had ended without it; the new answer replaces the recorded one.
+        """
+        new_digest = result_digest(result)
+        if entry.result_digest != new_digest:
             http_status = result.http_status if isinstance(result, ExecFailure) else 200
-            change = decisions.record_result(entry, http_status, body.decode(), says)
+            change = decisions.record_result(entry, http_status, body.decode(), new_digest)
             try:
                 outcome = await self._commit(change)
             except SwitchyardError:
-                return body  # the answer stands; the next repeat writes it
+                return body  # the answer is correct without being recorded; the next repeat records it
             if not isinstance(outcome, Committed):
-                return body  # somebody was faster, with the same answer
+                return body  # version conflict: another request has recorded the same answer
             entry = change.keys[0]
-        assert entry.response_payload_json is not None, "an answer has a digest and a body"
-        if order.status == "FILLED":  # any other end may still be followed by a fill, which the cache would not show
+        assert entry.response_payload_json is not None, "an entry with a digest has a body"
+        if order.status == "FILLED":  # in any other final status a late fill could still change the answer
             self._key_cache.keep(
                 entry,
                 "completed",
@@ -247,14 +193,10 @@ class DoDesk:
         return entry.response_payload_json.encode()
 
 
-def _is_known(order: Order) -> bool:
-    """Whether the broker's word is known; an order that may rest is, once the broker has it."""
-    if is_final(order.status) or order.status == "UNKNOWN":
-        return True
-    return order.time_in_force == "GTC" and order.status not in ("ACCEPTED", "SENDING")
-
-
-def _key_cache(http_status: int, body: str) -> DoOrderResult:
-    """A final answer as it was kept."""
-    shown = msgspec.json.decode(body, type=dict[str, Any])
-    return DoOrderResult(http_status, body.encode(), shown["status"], shown["reason_code"], replayed=True)
+def _cached_result(cached: CacheEntry) -> DoOrderResult:
+    """Return a final answer from the cache."""
+    assert cached.http_status is not None and cached.response is not None, "checked by may_answer_from_cache"
+    result = msgspec.json.decode(cached.response, type=dict[str, Any])
+    return DoOrderResult(
+        cached.http_status, cached.response.encode(), result["status"], result["reason_code"], replayed=True
+    )

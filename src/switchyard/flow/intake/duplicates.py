@@ -1,23 +1,26 @@
-"""How many placements are repeats of earlier ones: a few are the network's, many are somebody's mistake."""
+"""Count new orders and prevented duplicates, and log an error when the share of duplicates is too high.
+
+A network causes a few repeats; many point to a defect in a client. Writes metrics and log lines only.
+"""
 
 import msgspec
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow.intake.placing import Placed
+from switchyard.flow.intake.writer import Placement
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 WINDOW_SECONDS = 300
-# The window moves in steps of this length, so what counts is between 290 and 300 seconds long.
+# The window moves in steps of this length, so it covers the last 290 to 300 seconds.
 SLOT_SECONDS = 10
 SLOTS = WINDOW_SECONDS // SLOT_SECONDS
 
 
 class HighDuplicateRate(msgspec.Struct, frozen=True, kw_only=True):
-    """Something for the error log: more duplicates than the threshold allows."""
+    """The figures of an alarm: the share of duplicates is above the threshold."""
 
     duplicates: int
     placements: int
@@ -26,7 +29,7 @@ class HighDuplicateRate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """Duplicates among the placements."""
+        """Duplicates divided by placements."""
         return self.duplicates / self.placements
 
 
@@ -36,87 +39,88 @@ class DuplicateRate:
     def __init__(self, threshold: float, clock: Clock) -> None:
         self._threshold = threshold
         self._clock = clock
-        # Counts per slot; the slot of a number lies at that number modulo SLOTS.
+        # A ring of counts: slot number n is at index n modulo SLOTS.
         self._placements = [0] * SLOTS
         self._duplicates = [0] * SLOTS
-        self._slot = self._now()
-        self._told_slot: int | None = None
+        self._slot = self._current_slot()
+        self._alarm_slot: int | None = None
 
     def record(self, *, is_duplicate: bool) -> HighDuplicateRate | None:
-        """Count a placement; what to raise the alarm about, at most once per window."""
-        self._forget()
-        place = self._slot % SLOTS
-        self._placements[place] += 1
-        self._duplicates[place] += is_duplicate
+        """Count a placement; returns an alarm if the share is too high, at most one per window."""
+        self._clear_old_slots()
+        index = self._slot % SLOTS
+        self._placements[index] += 1
+        self._duplicates[index] += is_duplicate
         if not is_duplicate:
-            return None  # it can only have lowered the share
-        if self._told_slot is not None and self._slot - self._told_slot < SLOTS:
+            return None  # a new order can only lower the share
+        if self._alarm_slot is not None and self._slot - self._alarm_slot < SLOTS:
             return None
-        found = HighDuplicateRate(
+        alarm = HighDuplicateRate(
             duplicates=sum(self._duplicates), placements=sum(self._placements), threshold=self._threshold
         )
-        if found.share <= self._threshold:
+        if alarm.share <= self._threshold:
             return None
-        self._told_slot = self._slot
-        return found
+        self._alarm_slot = self._slot
+        return alarm
 
     def share(self) -> float:
-        """The share as of now; 0 while nothing was placed."""
-        self._forget()
+        """Return the current share; 0 without placements."""
+        self._clear_old_slots()
         placements = sum(self._placements)
         return sum(self._duplicates) / placements if placements else 0.0
 
-    def _forget(self) -> None:
-        """Empty the slots that have left the window since somebody last looked."""
-        now = self._now()
-        for slot in range(max(self._slot + 1, now - SLOTS + 1), now + 1):
+    def _clear_old_slots(self) -> None:
+        """Set the slots to zero that have left the window since the last call."""
+        current = self._current_slot()
+        for slot in range(max(self._slot + 1, current - SLOTS + 1), current + 1):
             self._placements[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
-        self._slot = now
+        self._slot = current
 
-    def _now(self) -> int:
-        # Monotonic: a step of the wall clock must neither hide duplicates nor count old ones again.
+    def _current_slot(self) -> int:
+        # Monotonic, so that a step of the wall clock neither drops duplicates nor counts old ones again.
         return int(self._clock.monotonic() // SLOT_SECONDS)
 
 
 class DuplicateWatch:
-    """Counts placements and the duplicates that were prevented, and raises the alarm when there are too many."""
+    """Counts placements in the metrics and logs duplicates."""
 
     def __init__(self, metrics: Metrics, *, rate: DuplicateRate | None, logs: bool) -> None:
-        """Without a rate there is no alarm."""
+        """Without `rate` there is no alarm; `logs` enables a log line per duplicate."""
         self._metrics = metrics
         self._rate = rate
         self._logs = logs
 
-    def placed(self) -> None:
-        """A new order."""
+    def count_new_order(self) -> None:
+        """Count a new order."""
         self._metrics.accepted.inc()
         self._metrics.placed.inc()
         if self._rate is not None:
             self._rate.record(is_duplicate=False)
 
-    def judge(self, placed: Placed) -> None:
-        """What a request with a key came to: a repeat, or a new order, perhaps under a key that was used before."""
-        entry = placed.entry
-        assert entry is not None, "it has a key"
-        if placed.replayed:
-            self.found(entry.account_id, entry.idempotency_key, entry.order_id)
+    def count(self, placement: Placement) -> None:
+        """Count a request with a key: a duplicate or a new order, perhaps under a reused key."""
+        entry = placement.entry
+        assert entry is not None, "a request with a key has its key's row"
+        if placement.replayed:
+            self.count_duplicate(entry.account_id, entry.idempotency_key, entry.order_id)
             return
-        self.placed()
-        if placed.reuses_expired_key:
-            # No duplicate, and worth a look.
-            log.warning(
-                "an expired key is used again", account_id=entry.account_id, idempotency_key=entry.idempotency_key
-            )
+        self.count_new_order()
+        if placement.reuses_expired_key:
+            # Not a duplicate, but a client that reuses keys may have a defect.
+            log.warning("expired_key_reused", account_id=entry.account_id, idempotency_key=entry.idempotency_key)
             self._metrics.expired_reuse.inc()
 
-    def found(self, account: AccountId, key: str, order: OrderId) -> None:
-        """A repeat of an earlier request, which made no order."""
+    def count_duplicate(self, account: AccountId, key: str, order_id: OrderId) -> None:
+        """Count a repeat of an earlier request, for which no second order was placed."""
         self._metrics.replayed.inc()
         self._metrics.prevented.inc()
         if self._logs:
-            log.info("a duplicate made no order", account_id=account, idempotency_key=key, order_id=order)
-        high = self._rate.record(is_duplicate=True) if self._rate is not None else None
-        if high is not None:
+            log.info("duplicate_prevented", account_id=account, idempotency_key=key, order_id=order_id)
+        alarm = self._rate.record(is_duplicate=True) if self._rate is not None else None
+        if alarm is not None:
             log.error(
-                "too many duplicates", duplicates=high.duplicates, placements=high.placements, threshold=high.threshold
+                "duplicate_rate_high",
+                duplicates=alarm.duplicates,
+                placements=alarm.placements,
+                threshold=alarm.threshold,
             )

@@ -1,25 +1,29 @@
-"""Repeats answered from the cache: what it says is what the key store said, or nothing."""
+"""The idempotency cache as the desks use it: it answers repeats without a look in the key store.
+
+Reads and writes the `Cache` port. Entries are copies of rows of the key store, which alone decides.
+"""
 
 from datetime import datetime, timedelta
 
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ids import OrderId
+from switchyard.flow.intake.writer import Intent
 from switchyard.ports.cache import Cache, CacheEntry, CacheStatus
 
 
 class KeyCache:
-    """The cache as the desks use it; without one, nothing is ever remembered."""
+    """Lookups by intent and writes by key entry; without a cache every lookup is a miss."""
 
     def __init__(self, cache: Cache | None, ttl: timedelta) -> None:
         self._cache = cache
         self._ttl = ttl
 
-    async def find(self, account: AccountId, operation: str, key: str, digest: str) -> CacheEntry | None:
-        """The entry of the very same request; another body under the same key is the key store's matter."""
+    async def find(self, intent: Intent) -> CacheEntry | None:
+        """Return the entry of the same request; the same key with another digest is a miss."""
         if self._cache is None:
             return None
-        entry = await self._cache.get(account, operation, key)
-        return entry if entry is not None and entry.request_digest == digest else None
+        entry = await self._cache.get(intent.account_id, intent.operation, intent.key)
+        return entry if entry is not None and entry.request_digest == intent.digest else None
 
     def keep(
         self,
@@ -30,7 +34,7 @@ class KeyCache:
         http_status: int | None = None,
         response: str | None = None,
     ) -> None:
-        """Remember what the key store has, behind the answer."""
+        """Copy the key store's entry into the cache, in the background."""
         if self._cache is None:
             return
         self._cache.put(
@@ -51,6 +55,6 @@ class KeyCache:
         )
 
 
-def request_id(order: OrderId) -> str:
-    """What the request that made an order is called: there is one for each."""
-    return "req_" + order.removeprefix("ord_")
+def request_id(order_id: OrderId) -> str:
+    """Return the id of the request that placed an order; each order has one such request."""
+    return "req_" + order_id.removeprefix("ord_")

@@ -1,4 +1,7 @@
-"""Take expired keys away, a page at a time: never one whose order may still be asked about."""
+"""Remove expired idempotency keys, one page at a time; a key stays until its order is final.
+
+Reads and deletes rows of the key store; writes a metric and a log line.
+"""
 
 import asyncio
 
@@ -11,9 +14,9 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 PAGE = 500
-# A page takes a millisecond or two; in between, the orders that come in have the database to themselves.
+# A page takes a millisecond or two; the pause leaves the database to the incoming orders.
 PAUSE_SECONDS = 0.2
-# Keys live for an hour at least: looking again after a minute is soon enough.
+# Pause between two walks. Keys live for at least an hour, so a minute more does not matter.
 REST_SECONDS = 60.0
 
 
@@ -22,22 +25,22 @@ class Reaper:
 
     def __init__(self, keys: KeyStore, clock: Clock, metrics: Metrics) -> None:
         self._keys = keys
-        # A gateway whose own clock is an hour ahead must not take away keys that are still needed.
+        # The database's clock: a gateway whose own clock is an hour ahead must not remove valid keys.
         self._clock = clock
         self._metrics = metrics
         self._after: KeyId | None = None
 
     async def run(self) -> None:
-        """Walk for as long as the process lives."""
+        """Remove keys until cancelled."""
         while True:
             await self.run_once()
             await asyncio.sleep(PAUSE_SECONDS if self._after is not None else REST_SECONDS)
 
     async def run_once(self) -> int:
-        """Look at one page; returns how many keys were removed."""
+        """Process one page; returns how many keys were removed."""
         reaped = await self._keys.reap(self._clock.now(), self._after, PAGE)
         self._after = reaped.after
         if reaped.count:
             self._metrics.reaped.inc(reaped.count)
-            log.info("expired keys removed", count=reaped.count)
+            log.info("expired_keys_removed", count=reaped.count)
         return reaped.count

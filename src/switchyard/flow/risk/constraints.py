@@ -1,4 +1,7 @@
-"""Conditions that a request sets for itself: the market's spread, and the account's results so far."""
+"""Check a request's own `risk_constraints`: the market's spread and the account's realised results.
+
+Reads quotes and the account's positions; writes nothing.
+"""
 
 from decimal import Decimal
 
@@ -15,7 +18,7 @@ PAGE = 500
 
 
 class Constraints:
-    """Checks `risk_constraints` before an order is taken."""
+    """Checks `risk_constraints` before an order is placed."""
 
     def __init__(self, queries: Queries, quotes: Quotes, capital: Decimal) -> None:
         self._queries = queries
@@ -23,45 +26,51 @@ class Constraints:
         self._capital = capital
 
     async def check(self, account: AccountId, request: DoOrderRequest, venue: VenueName) -> None:
-        """Raise ConstraintViolated for the first condition that does not hold."""
-        wanted = request.risk_constraints
-        if wanted.max_spread is not None:
-            quote = await self._quotes.ask(venue, request.instrument)
-            if quote is None or quote.bid <= 0:
-                raise BrokerFailed(f"{venue} gives no quote for {request.instrument}: spread unknown")
-            if spread_ratio(quote) > wanted.max_spread:
-                raise ConstraintViolated("max_spread", "the market's spread is wider")
-        if wanted.max_dd is None and wanted.max_consecutive_loss is None:
+        """Raise ConstraintViolated for the first constraint that does not hold."""
+        limits = request.risk_constraints
+        if limits.max_spread is not None:
+            await self._check_spread(venue, request.instrument, limits.max_spread)
+        if limits.max_dd is None and limits.max_consecutive_loss is None:
             return
         positions = await self._positions(account)
-        if wanted.max_consecutive_loss is not None:
+        if limits.max_consecutive_loss is not None:
             losses = max((position.consecutive_losses for position in positions), default=0)
-            if losses > wanted.max_consecutive_loss:
-                raise ConstraintViolated("max_consecutive_loss", f"{losses} trades in a row ended with a loss")
-        if wanted.max_dd is not None and any(
-            drawdown_ratio(position, self._capital) > wanted.max_dd for position in positions
+            if losses > limits.max_consecutive_loss:
+                raise ConstraintViolated(
+                    "max_consecutive_loss",
+                    f"the account has {losses} consecutive losses, allowed are {limits.max_consecutive_loss}",
+                )
+        if limits.max_dd is not None and any(
+            drawdown_ratio(position, self._capital) > limits.max_dd for position in positions
         ):
-            raise ConstraintViolated("max_dd", "realised results are further below their best")
+            raise ConstraintViolated("max_dd", f"the account's drawdown is above {limits.max_dd}")
+
+    async def _check_spread(self, venue: VenueName, symbol: str, max_spread: Decimal) -> None:
+        quote = await self._quotes.ask(venue, symbol)
+        if quote is None or quote.bid <= 0:
+            raise BrokerFailed(f"{venue} has no quote for {symbol}, so risk_constraints.max_spread cannot be checked")
+        if spread_ratio(quote) > max_spread:
+            raise ConstraintViolated("max_spread", f"the spread is wider than {max_spread} of the mid price")
 
     async def _positions(self, account: AccountId) -> list[Position]:
-        """All of them, a page at a time: one for each symbol that the account ever held."""
-        found: list[Position] = []
+        """Return the account's positions, one for each symbol that it ever traded, read in pages."""
+        positions: list[Position] = []
         while True:
-            page = await self._queries.positions(account, after=found[-1].symbol if found else "", limit=PAGE)
-            found += page
+            page = await self._queries.positions(account, after=positions[-1].symbol if positions else "", limit=PAGE)
+            positions += page
             if len(page) < PAGE:
-                return found
+                return positions
 
 
 def spread_ratio(quote: Quote) -> Decimal:
-    """The spread as a ratio of the mid."""
+    """Return the spread as a ratio of the mid price."""
     mid = ROUNDED.divide(ROUNDED.add(quote.bid, quote.ask), Decimal(2))
     return ROUNDED.divide(ROUNDED.subtract(quote.ask, quote.bid), mid)
 
 
 def drawdown_ratio(position: Position, capital: Decimal) -> Decimal:
-    """How far results are below their best, as a ratio of the capital at its best; infinite where there is none."""
+    """Return the drawdown as a ratio of the capital at its high-water mark; infinite where that is zero."""
     if not position.drawdown:
         return Decimal(0)
-    best = ROUNDED.add(capital, position.high_water_mark)
-    return ROUNDED.divide(position.drawdown, best) if best else Decimal("Infinity")
+    peak = ROUNDED.add(capital, position.high_water_mark)
+    return ROUNDED.divide(position.drawdown, peak) if peak else Decimal("Infinity")

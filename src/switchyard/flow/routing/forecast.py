@@ -1,4 +1,8 @@
-"""How long an order would wait to be sent: one that would leave too late is better rejected than accepted to expire."""
+"""Estimate per venue how long a new order would wait before it is sent.
+
+An order that would miss its send deadline is rejected with 503 instead of being accepted only to expire. Reads the
+head of each venue's outbox queue; writes nothing.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,27 +17,28 @@ from switchyard.domain.orders import TimeInForce
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import OutboxQueries
 
-# Short against the shortest deadline (2.5 s), and a lookup by index each time.
-LOOK_SECONDS = 0.25
-# A picture older than this says nothing any more: rather accept than reject by guessing.
+# Short compared with the shortest deadline (2.5 s); each poll is one lookup by index.
+POLL_SECONDS = 0.25
+# After this time without a successful poll the estimate is dropped: accept rather than reject on old data.
 STALE_SECONDS = 2.0
 
 
 class _Head(msgspec.Struct):
-    """The order at the head of a venue's queue, as long as it is the same one."""
+    """The order at the head of a venue's queue."""
 
     accepted_at: datetime
     seen_at: float
-    """When it was first seen there."""
+    """When it was first seen at the head, on the monotonic clock."""
     delay: timedelta
-    """What somebody who joined then would have waited, by the pace at which the heads before it left."""
+    """The wait of an order that joined at that time, estimated from the pace at which the earlier heads left."""
 
 
 class Forecast:
-    """Per venue, how long whoever joins its queue now would wait.
+    """The expected wait in each venue's queue.
 
-    While the head changes, the queue's length in time is divided by the pace at which it shortens: a backlog from
-    before a restart that is worked off quickly delays nobody. While the head stands still, the wait is no shorter.
+    While the head changes, the wait is the age of the head divided by the pace at which that age shrinks. A backlog
+    from before a restart that is sent quickly therefore delays no new order. While the head stays the same, the wait
+    is at least the time that it has been the head.
     """
 
     def __init__(self, queries: OutboxQueries, venues: Sequence[VenueName], clock: Clock) -> None:
@@ -41,45 +46,45 @@ class Forecast:
         self._venues = venues
         self._clock = clock
         self._heads: dict[VenueName, _Head] = {}
-        self._seen_at = float("-inf")
+        self._polled_at = float("-inf")
 
     async def run(self) -> None:
-        """Look for as long as the process lives."""
+        """Poll until cancelled."""
         while True:
             await self.run_once()
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def run_once(self) -> int:
-        """Look at the heads of the queues; returns at how many somebody waits."""
-        found = await self._queries.oldest_unsent(self._venues)
-        self._seen_at = self._clock.monotonic()
-        self._heads = {venue: self._head(venue, accepted_at) for venue, accepted_at in found.items()}
-        return len(found)
+        """Read the heads of the queues; returns how many venues have one."""
+        oldest = await self._queries.oldest_unsent(self._venues)
+        self._polled_at = self._clock.monotonic()
+        self._heads = {venue: self._head(venue, accepted_at) for venue, accepted_at in oldest.items()}
+        return len(oldest)
 
     def _head(self, venue: VenueName, accepted_at: datetime) -> _Head:
-        before = self._heads.get(venue)
-        if before is None:
-            return _Head(accepted_at, self._seen_at, timedelta(0))
-        if accepted_at <= before.accepted_at:
-            return before
-        shortened = accepted_at - before.accepted_at
-        left = max(self._clock.now() - accepted_at, timedelta(0))
-        return _Head(accepted_at, self._seen_at, left / shortened * timedelta(seconds=self._seen_at - before.seen_at))
+        previous = self._heads.get(venue)
+        if previous is None:
+            return _Head(accepted_at, self._polled_at, timedelta(0))
+        if accepted_at <= previous.accepted_at:
+            return previous
+        shortened = accepted_at - previous.accepted_at
+        remaining = max(self._clock.now() - accepted_at, timedelta(0))
+        elapsed = timedelta(seconds=self._polled_at - previous.seen_at)
+        return _Head(accepted_at, self._polled_at, remaining / shortened * elapsed)
 
     def delay(self, venue: VenueName) -> timedelta:
-        """How long an order to this venue would wait now; zero where that is not known."""
+        """Return how long a new order to this venue would wait; zero where that is not known."""
         head = self._heads.get(venue)
-        if head is None or self._clock.monotonic() - self._seen_at > STALE_SECONDS:
+        if head is None or self._clock.monotonic() - self._polled_at > STALE_SECONDS:
             return timedelta(0)
-        return max(head.delay, timedelta(seconds=self._seen_at - head.seen_at))
+        return max(head.delay, timedelta(seconds=self._polled_at - head.seen_at))
 
     def is_too_slow(self, venue: VenueName, time_in_force: TimeInForce | None) -> bool:
-        """Whether an order that wants to be filled at once would leave after its deadline."""
+        """Whether a new order would be sent after its deadline; only IOC and FOK orders have one."""
         deadline = SEND_DEADLINES.get(time_in_force) if time_in_force is not None else None
         return deadline is not None and self.delay(venue) > deadline
 
     def rejection(self, venue: VenueName) -> QueueDelayed:
-        """What the caller is told."""
-        return QueueDelayed(
-            f"orders to {venue} wait {self.delay(venue).total_seconds():.1f} s: it would leave too late"
-        )
+        """Return the error for an order that would be sent too late."""
+        seconds = self.delay(venue).total_seconds()
+        return QueueDelayed(f"orders to {venue} wait {seconds:.1f} s, longer than this order's send deadline")

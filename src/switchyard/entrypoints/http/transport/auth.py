@@ -1,4 +1,7 @@
-"""Bearer tokens: who is asking. JSON Web Tokens signed with HS256 and nothing else."""
+"""Bearer tokens: verify and issue JSON Web Tokens, signed with HS256 only.
+
+Reads the Authorization header and the clock; keeps verified tokens in memory.
+"""
 
 import math
 import re
@@ -6,42 +9,43 @@ from datetime import timedelta
 from typing import Any, TypeGuard
 
 import jwt
+from starlette.types import Scope
 
 from switchyard.domain.errors import InvalidField, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.ports.clock import Clock
 
-# One algorithm for the one kind of key: a public key can then never pass for a shared secret.
+# One algorithm for one kind of key, so that a public key can never be used as a shared secret.
 ALGORITHM = "HS256"
-# A token comes into force while its issuer's clock is ahead of ours by this much. It never outlives its end.
+# Tolerated lead of the issuer's clock for `nbf` and `iat`. There is no leeway for `exp`.
 LEEWAY_SECONDS = 5.0
-# Some identity providers pack a page of claims into a token; more than this is no token.
+# Some identity providers put a page of claims into a token; none needs more than this.
 TOKEN_BYTES_MAX = 8192
-# A token is verified again once so many others have come; at the size above the worst case is 80 MB.
+# Verified tokens kept in memory, oldest dropped first; with tokens of the size above this is at most 80 MB.
 CACHE_SIZE_MAX = 10_000
 
-# The first match counts, so a special case stands before its base.
+# The first match counts, so a subclass stands before its base.
 _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
-    (jwt.InvalidSignatureError, "TOKEN_INVALID", "the token's signature is wrong"),
-    (jwt.DecodeError, "TOKEN_MALFORMED", "this is not a JSON Web Token"),
+    (jwt.InvalidSignatureError, "TOKEN_INVALID", "the token's signature does not match"),
+    (jwt.DecodeError, "TOKEN_MALFORMED", "the Authorization header contains no JSON Web Token"),
     (jwt.InvalidAlgorithmError, "TOKEN_INVALID", f"tokens must be signed with {ALGORITHM}"),
     (
         jwt.MissingRequiredClaimError,
         "TOKEN_INVALID",
-        "the token must say exp, and aud and iss where they are asked for",
+        "a required claim is missing: exp, or aud or iss where this server requires them",
     ),
-    (jwt.InvalidAudienceError, "TOKEN_INVALID", "the token is meant for another audience"),
-    (jwt.InvalidIssuerError, "TOKEN_INVALID", "the token's issuer is not trusted here"),
+    (jwt.InvalidAudienceError, "TOKEN_INVALID", "the token's aud is not this server's audience"),
+    (jwt.InvalidIssuerError, "TOKEN_INVALID", "the token's iss is not the issuer that this server trusts"),
 )
 
 # Printable ASCII except space, quotes, slash and backslash: safe in paths, logs and file names.
 _ACCOUNT = re.compile(r"[!#-&(-.0-\[\]-~]{1,64}")
-# The account of events that belong to nobody.
+# The account id of events that belong to no account.
 _SYSTEM_ACCOUNT = "-"
 
 
 class TokenVerifier:
-    """Turns an Authorization header into the account that may be acted for."""
+    """Finds the account that an Authorization header authenticates."""
 
     def __init__(
         self, secret: bytes | str, *, clock: Clock, audience: str | None = None, issuer: str | None = None
@@ -49,14 +53,14 @@ class TokenVerifier:
         try:
             self._secret = jwt.get_algorithm_by_name(ALGORITHM).prepare_key(secret)
         except jwt.InvalidKeyError as error:
-            raise SettingError("JWT_HS256_SECRET", "must be a shared secret, not empty and not a public key") from error
+            raise SettingError("JWT_HS256_SECRET", "must be a shared secret: not empty and not a public key") from error
         self._clock = clock
         self._audience = audience
         self._issuer = issuer
         self._verified: dict[bytes, tuple[AccountId, float]] = {}
 
     def verify(self, authorization_header: bytes | None) -> AccountId:
-        """The account, or Unauthorized."""
+        """Return the account; raises Unauthorized."""
         if authorization_header is None:
             raise Unauthorized("TOKEN_MISSING", "Authorization: Bearer <token> is required")
         now = self._clock.now().timestamp()
@@ -78,10 +82,10 @@ class TokenVerifier:
         for name in ("nbf", "iat"):
             if name in claims and _seconds(claims, name) > now + LEEWAY_SECONDS:
                 raise Unauthorized("TOKEN_INVALID", f"the token is not valid yet: {name} is in the future")
-        # What the claim says is taken as it is: a bad accountId must not fall back to the subject.
+        # A malformed accountId is an error; it must not fall back to the subject.
         account = claims["accountId"] if "accountId" in claims else claims.get("sub")
         if not is_account(account):
-            raise Unauthorized("TOKEN_INVALID", "the token's accountId (or sub) is not an account")
+            raise Unauthorized("TOKEN_INVALID", "the token's accountId (or sub) is not a valid account id")
         return AccountId(account), expires_at
 
     def _claims(self, token: bytes) -> dict[str, Any]:
@@ -94,19 +98,19 @@ class TokenVerifier:
                 issuer=self._issuer,
                 options={
                     "require": ["exp"],
-                    # PyJWT reads the wall clock; time is judged above, by the clock that everything else goes by.
+                    # PyJWT reads the wall clock; `_examine` checks the times by this process's clock port.
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
-                    # Without this a token made for somebody would be rejected where nobody asks for an audience.
+                    # PyJWT would reject a token with an audience where no audience is configured.
                     "verify_aud": self._audience is not None,
                 },
             )
         except jwt.PyJWTError as error:
-            # Never the library's own words: they quote the token, which anybody may have written.
+            # Not the library's message: it quotes the token, which is the caller's text.
             reason, message = next(
                 (rejection for kind, *rejection in _REJECTIONS if isinstance(error, kind)),
-                ("TOKEN_INVALID", "the token's header or subject is not acceptable"),
+                ("TOKEN_INVALID", "the token's header or subject is invalid"),
             )
             raise Unauthorized(reason, message) from error
 
@@ -120,9 +124,11 @@ def issue_token(
     audience: str | None = None,
     issuer: str | None = None,
 ) -> str:
-    """A token that `TokenVerifier` takes until the time to live has passed."""
+    """Return a token that `TokenVerifier` accepts until its time to live is over."""
     if not is_account(account):
-        raise InvalidField("account", "1 to 64 visible ASCII characters, no quotes or slashes, and not '-'")
+        raise InvalidField(
+            "account", "must be 1 to 64 visible ASCII characters without quotes and slashes, and not '-'"
+        )
     now = clock.now()
     claims = {
         "sub": account,
@@ -132,13 +138,26 @@ def issue_token(
         "aud": audience,
         "iss": issuer,
     }
-    given = {name: value for name, value in claims.items() if value is not None}
-    return jwt.encode(given, secret, algorithm=ALGORITHM)
+    present = {name: value for name, value in claims.items() if value is not None}
+    return jwt.encode(present, secret, algorithm=ALGORITHM)
 
 
 def is_account(value: object) -> TypeGuard[str]:
-    """Whether a claim can name an account."""
+    """Whether a claim is a valid account id."""
     return isinstance(value, str) and value != _SYSTEM_ACCOUNT and _ACCOUNT.fullmatch(value) is not None
+
+
+def authorization_header(scope: Scope) -> bytes | None:
+    """Return a request's Authorization header; raises Unauthorized where there is more than one."""
+    values = [value for name, value in scope["headers"] if name == b"authorization"]
+    if len(values) > 1:
+        raise repeated_authorization()
+    return values[0] if values else None
+
+
+def repeated_authorization() -> Unauthorized:
+    """Return the error for a request with more than one Authorization header."""
+    return Unauthorized("TOKEN_MALFORMED", "Authorization must be given once")
 
 
 def _bearer_token(header: bytes) -> bytes:
@@ -146,13 +165,13 @@ def _bearer_token(header: bytes) -> bytes:
     if scheme.lower() != b"bearer":
         raise Unauthorized("TOKEN_MISSING", "Authorization: Bearer <token> is required")
     if len(token) > TOKEN_BYTES_MAX:
-        raise Unauthorized("TOKEN_MALFORMED", f"a token has at most {TOKEN_BYTES_MAX} bytes")
+        raise Unauthorized("TOKEN_MALFORMED", f"the token is longer than {TOKEN_BYTES_MAX} bytes")
     return token
 
 
 def _seconds(claims: dict[str, Any], name: str) -> float:
-    """A NumericDate; not infinity, which Python's JSON takes for a number and which would never end."""
+    """Return a NumericDate; rejects infinity, which Python's JSON parser accepts and which would never expire."""
     value = claims[name]
     if type(value) is not int and not (type(value) is float and math.isfinite(value)):
-        raise Unauthorized("TOKEN_INVALID", f"the token's {name} is not a time")
+        raise Unauthorized("TOKEN_INVALID", f"the token's {name} is not a NumericDate")
     return value

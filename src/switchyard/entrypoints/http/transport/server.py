@@ -1,4 +1,7 @@
-"""The HTTP server as a part of a larger asyncio program, which owns the loop and the signals."""
+"""uvicorn's server as a part of a larger asyncio program, which owns the event loop and the signal handlers.
+
+Listens on one address and calls one ASGI application.
+"""
 
 import asyncio
 import errno
@@ -10,12 +13,12 @@ from starlette.types import ASGIApp
 from switchyard.domain.errors import SettingError
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 
-# Longer than clients keep an unused connection: were we the first to close, an order sent in that moment would be lost
-# in a way that its sender cannot tell from an order taken.
+# Longer than clients keep an idle connection. If the server closed first, an order sent at that moment would be lost,
+# and its sender could not tell whether it was accepted.
 KEEP_ALIVE_SECONDS = 75
-# Connections that the kernel completes while the loop is busy with a commit; more wait in the client's own retry.
+# Connections that the kernel completes while the loop is busy with a commit; beyond it the client's kernel retries.
 BACKLOG = 2048
-# A handler that was cancelled has nothing left to wait for; one that hangs all the same must not hold up the exit.
+# A cancelled handler ends at once; this is the limit for one that hangs nevertheless.
 CANCEL_SECONDS_MAX = 1.0
 
 
@@ -33,7 +36,7 @@ class HttpServer:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            # Built for every answer, read by no client of ours.
+            # Formatting a date for every response takes time, and no client needs it.
             date_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             backlog=BACKLOG,
@@ -42,20 +45,20 @@ class HttpServer:
         self._host = host
         self._port_setting = port_setting
         self.port = port
-        """The port asked for; once started, the port in use."""
+        """The configured port; after `start` the port in use."""
 
     async def start(self) -> None:
-        """Accept connections from now on, or say which setting prevents it."""
+        """Start to accept connections; raises SettingError where the address cannot be used."""
         listener = await self._listen()
         self.port = listener.getsockname()[1]
-        # What `uvicorn.Server.serve` does, less its signal handlers and its tick ten times a second.
+        # The same as `uvicorn.Server.serve` without its signal handlers and its main loop of ten ticks a second.
         config = self._server.config
         config.load()
         self._server.lifespan = config.lifespan_class(config)
         await self._server.startup(sockets=[listener])
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept nothing more, end streams, finish the requests at hand, and after the grace cut off what is left."""
+        """Stop accepting, close streams, let requests finish, and abort those that exceed the grace period."""
         if not self._server.started:
             return
         self._server.started = False
@@ -63,32 +66,39 @@ class HttpServer:
             async with asyncio.timeout(grace_seconds):
                 await self._server.shutdown()
         except TimeoutError:
-            await self._cut_off()
+            await self._abort_connections()
 
     async def _listen(self) -> socket.socket:
         try:
             addresses = await asyncio.get_running_loop().getaddrinfo(self._host, self.port, type=socket.SOCK_STREAM)
         except socket.gaierror as error:
-            raise SettingError("SWITCHYARD_HOST", f"{self._host!r} is no address of this machine") from error
-        # A name such as localhost has several addresses; IPv4 is the one that every client tries.
+            raise SettingError("SWITCHYARD_HOST", f"{self._host!r} is not an address of this machine") from error
+        # A name such as localhost has several addresses; take the IPv4 one, which every client tries.
         family, *_, address = min(addresses)
         try:
             return socket.create_server(address, family=family, backlog=BACKLOG)
         except OSError as error:
-            place = f"{self._host}:{self.port}"
+            address_text = f"{self._host}:{self.port}"
             match error.errno:
                 case errno.EADDRINUSE:
-                    raise SettingError(self._port_setting, f"{place} is in use by another process") from error
+                    raise SettingError(
+                        self._port_setting,
+                        f"{address_text} is in use by another process: stop it or choose another port",
+                    ) from error
                 case errno.EACCES:
-                    raise SettingError(self._port_setting, f"{place} needs privileges; take 1024 or more") from error
+                    raise SettingError(
+                        self._port_setting, f"{address_text} needs privileges: use a port from 1024 on"
+                    ) from error
                 case _:
-                    raise SettingError("SWITCHYARD_HOST", f"cannot listen on {place}: {error.strerror}") from error
+                    raise SettingError(
+                        "SWITCHYARD_HOST", f"cannot listen on {address_text}: {error.strerror}"
+                    ) from error
 
-    async def _cut_off(self) -> None:
+    async def _abort_connections(self) -> None:
         state = self._server.server_state
         for connection in list(state.connections):
             connection.transport.abort()
-        # First the loop delivers the disconnects, so that a cancelled handler has nobody left to mislead with a 500.
+        # Let the loop deliver the disconnects first: a cancelled handler then has no connection to send a 500 to.
         await asyncio.sleep(0)
         tasks = list(state.tasks)
         for task in tasks:

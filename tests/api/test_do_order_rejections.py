@@ -1,4 +1,4 @@
-"""`POST /do/order` rejects what it cannot take, naming the field, and counts and logs every request."""
+"""`POST /do/order` rejects bad requests with the field's name, and counts and logs every request."""
 
 import asyncio
 import json
@@ -12,7 +12,9 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.support.do_order import PATH, body, do_order, error
+from tests.support.figures import figures_of
 from tests.support.gateway import Answer, RunningGateway, running_gateway
+from tests.support.http_requests import requests_in_progress
 from tests.support.process import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -20,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
-    """One for all that must leave no trace."""
+    """One gateway for all requests that are rejected and write nothing."""
     async with running_gateway(tmp_path_factory.mktemp("shared"), DO_RATE_PER_MIN="1000") as running:
         yield running
 
@@ -55,14 +57,14 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
         ({"risk_constraints": {"max_spread": -0.1}}, "risk_constraints.max_spread"),
     ],
 )
-async def test_a_wrong_field_is_named(shared: RunningGateway, changes: dict[str, Any], field: str) -> None:
+async def test_a_wrong_field_is_422_and_named(shared: RunningGateway, changes: dict[str, Any], field: str) -> None:
     answer = await do_order(shared, "wrong", **changes)
     assert error(answer) == (422, "VALIDATION_ERROR")
     assert answer.json["field"] == field
     assert answer.json["message"].startswith(f"{field}: ")
 
 
-async def test_the_header_must_carry_the_key_of_the_body(shared: RunningGateway) -> None:
+async def test_a_header_key_that_differs_from_the_body_is_rejected(shared: RunningGateway) -> None:
     for headers in ({}, {"Idempotency-Key": "other"}):
         answer = await shared.request("POST", PATH, account=None, headers=headers, body=body("mine"))
         assert error(answer) == (422, "IDEMPOTENCY_MISMATCH")
@@ -80,7 +82,7 @@ async def test_the_header_must_carry_the_key_of_the_body(shared: RunningGateway)
         (b"{}", (422, "VALIDATION_ERROR")),
     ],
 )
-async def test_a_body_that_is_no_order_is_rejected(
+async def test_a_body_that_is_not_an_order_is_rejected(
     shared: RunningGateway, content: bytes, expected: tuple[int, str]
 ) -> None:
     headers = {"Idempotency-Key": "k"}
@@ -93,7 +95,7 @@ async def test_a_malformed_key_is_rejected(shared: RunningGateway, key: str) -> 
     assert error(answer) == (400, "INVALID_IDEMPOTENCY_KEY")
 
 
-async def test_a_bad_token_is_rejected_where_none_would_do(shared: RunningGateway) -> None:
+async def test_a_bad_token_is_rejected_even_where_no_token_is_needed(shared: RunningGateway) -> None:
     for token in ("Bearer nonsense", "Basic eDp5", f"Bearer {shared.token()}x"):
         headers = {"Idempotency-Key": "k", "Authorization": token}
         answer = await shared.request("POST", PATH, account=None, headers=headers, body=body("k"))
@@ -102,35 +104,41 @@ async def test_a_bad_token_is_rejected_where_none_would_do(shared: RunningGatewa
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-async def test_a_client_that_hangs_up_in_mid_body_harms_nobody(shared: RunningGateway) -> None:
+async def requests_counted(gateway: RunningGateway) -> float:
+    return figures_of((await gateway.get("/metrics", account=None)).body.decode()).get("order_requests_total", 0)
+
+
+async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an_error(shared: RunningGateway) -> None:
     host, _, port = shared.url.removeprefix("http://").partition(":")
+    counted_before = await requests_counted(shared)
     with capture_logs() as lines:
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(b"POST /do/order HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        await writer.drain()
+        await until(lambda: requests_in_progress() == 1)
         writer.close()
-        await writer.wait_closed()
+        await until(lambda: requests_in_progress() == 0)
         assert (await do_order(shared, "k", qty=-1)).status == 422
-    assert not [line for line in lines if line["log_level"] in ("error", "critical")]
+    assert [(line["event"], line["log_level"]) for line in lines] == [("do_order", "info")]
+    assert await requests_counted(shared) == counted_before + 1
 
 
-async def test_nothing_of_what_was_rejected_is_written(shared: RunningGateway) -> None:
+async def test_rejected_requests_write_nothing(shared: RunningGateway) -> None:
     assert await shared.journal_seq() == 0
 
 
-async def test_a_token_may_be_needed(tmp_path: Path) -> None:
+async def test_a_token_is_needed_where_the_settings_require_it(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_REQUIRE_TOKEN="true") as gateway:
         assert error(await do_order(gateway, "k")) == (401, "TOKEN_MISSING")
         assert (await do_order(gateway, "k", account="demo")).status == 201
 
 
-async def test_a_client_over_its_rate_is_told_when_to_come_back(tmp_path: Path) -> None:
+async def test_a_client_over_its_rate_gets_429_with_retry_after(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_RATE_PER_MIN="2") as gateway:
 
         async def asked(account: str | None) -> list[Answer]:
             return [await do_order(gateway, "k", account=account) for _ in range(3)]
 
-        # By account with a token, by address without one: none uses up another's share.
+        # Limited by account with a token and by address without one; each has a limit of its own.
         for account in ("a", "b", None):
             *taken, limited = await asked(account)
             assert [answer.status for answer in taken] == [201, 200]
@@ -141,8 +149,10 @@ async def test_a_client_over_its_rate_is_told_when_to_come_back(tmp_path: Path) 
         assert len((await gateway.get("/orders", "a")).json["orders"]) == 1
 
 
-async def test_a_client_that_comes_back_later_is_served_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.bootstrap.caches.RATE_WINDOW", timedelta(seconds=2))  # a minute is long for a test
+async def test_a_rate_limited_client_is_served_again_after_the_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.bootstrap.caches.RATE_WINDOW", timedelta(seconds=2))  # instead of a minute
     async with running_gateway(tmp_path, DO_RATE_PER_MIN="1") as gateway:
         assert [(await do_order(gateway, "k")).status for _ in range(2)] == [201, 429]
 
@@ -152,7 +162,7 @@ async def test_a_client_that_comes_back_later_is_served_again(tmp_path: Path, mo
         await until(served)
 
 
-async def test_every_answer_is_counted_and_logged_without_what_is_private(tmp_path: Path) -> None:
+async def test_every_answer_is_counted_and_logged_without_private_data(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         with capture_logs() as lines:
             await do_order(gateway, "k", account="demo", trace_id="t-1", tags=["private"])
@@ -160,19 +170,19 @@ async def test_every_answer_is_counted_and_logged_without_what_is_private(tmp_pa
             await do_order(gateway, "k", account="demo", trace_id="t-3", tags=["other"])
             await do_order(gateway, "bad", trace_id="t-4\nforged line", qty=-1)
             await do_order(gateway, "wide", trace_id="t-5", risk_constraints={"max_spread": 0})
-        said = [line for line in lines if line["event"] == "do.order"]
+        logged = [line for line in lines if line["event"] == "do_order"]
         members = ("trace_id", "idempotency_key", "status", "reason_code")
-        assert [tuple(line[name] for name in members) for line in said] == [
+        assert [tuple(line[name] for name in members) for line in logged] == [
             ("t-1", "k", "filled", None),
             ("t-2", "k", "filled", None),
             ("t-3", "k", "IDEMPOTENCY_CONFLICT", None),
             (None, "bad", "VALIDATION_ERROR", None),
             ("t-5", "wide", "VALIDATION_ERROR", "MAX_SPREAD"),
         ]
-        assert all(set(line) == {*members, "latency_ms", "event", "log_level"} for line in said)
-        assert all(line["latency_ms"] > 0 for line in said)
-        whole = repr(lines)
-        assert "private" not in whole and gateway.token()[:20] not in whole
+        assert all(set(line) == {*members, "latency_ms", "event", "log_level"} for line in logged)
+        assert all(line["latency_ms"] > 0 for line in logged)
+        text = repr(lines)
+        assert "private" not in text and gateway.token()[:20] not in text
         metrics = (await gateway.request("GET", "/metrics", account=None)).body.decode()
         for line in (
             'order_requests_total{status="filled"} 2.0',

@@ -1,0 +1,185 @@
+"""The routes of `/orders` and an account's events (seed 001 section 1).
+
+Reads orders and events through `Queries`; places and cancels through the desks.
+"""
+
+from collections.abc import Callable
+from typing import get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope
+
+from switchyard.domain.errors import InvalidKey, NotFound
+from switchyard.domain.idempotency import checked_key
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.orders import Order, Side, snapshot
+from switchyard.entrypoints.http.errors import JSON, InvalidHeader, WireResponse, json_response, starlette_response
+from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
+from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
+from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
+from switchyard.flow.intake.orders import OrderDesk
+from switchyard.ports.queries import OrderFilter, Queries
+
+ORDERS_PAGE_MAX = 500
+EVENTS_PAGE_MAX = 1_000
+_REPLAYED = (b"idempotent-replayed", b"true")
+_STATUSES: tuple[Status, ...] = get_args(Status)
+_SIDES: tuple[Side, ...] = get_args(Side)
+
+
+class OrderRoutes:
+    """`POST /orders` as a bare ASGI handler; the other routes as Starlette's."""
+
+    def __init__(
+        self,
+        *,
+        desk: OrderDesk,
+        derived_desk: DerivedDesk,
+        can_derive: bool,
+        derives_for: Callable[[AccountId], bool],
+        queries: Queries,
+        tokens: TokenVerifier,
+    ) -> None:
+        """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one."""
+        self._desk = desk
+        self._derived_desk = derived_desk
+        self._can_derive = can_derive
+        self._derives_for = derives_for
+        self._queries = queries
+        self._tokens = tokens
+        self.routes = [
+            Route("/orders", self._list),
+            Route("/orders/{order_id}", self._show),
+            Route("/orders/{order_id}/cancel", self._cancel, methods=["POST"]),
+            Route("/orders/{order_id}/events", self._order_events),
+            Route("/accounts/{account_id}/events", self._account_events),
+        ]
+
+    async def post(self, scope: Scope, receive: Receive) -> WireResponse:
+        """Serve `POST /orders`."""
+        authorization = key = None
+        derives: bool | None = None
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                if authorization is not None:
+                    raise repeated_authorization()
+                authorization = value
+            elif name == b"idempotency-key":
+                if key is not None:
+                    raise InvalidKey("must be given once")
+                key = checked_key(value.decode("latin-1"))
+            elif name == b"idempotency-derive":
+                if derives is not None:
+                    raise InvalidHeader("Idempotency-Derive", "must be given once")
+                derives = _boolean("Idempotency-Derive", value)
+        account = self._tokens.verify(authorization)
+        body = parse_object(await read_body(receive))
+        if key is None and (derives or self._derives_for(account)):
+            if not self._can_derive:
+                # A caller that asks for derived keys expects protection, so reject instead of placing an unprotected
+                # order for each repeat.
+                raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
+            return _derived_response(await self._derived_desk.place(account, body))
+        placement = await self._desk.place(account, body, key)
+        content = b'{"orderId":"%b","status":"ACCEPTED"}' % placement.order_id.encode()
+        headers = [JSON, (b"content-length", b"%d" % len(content))]
+        if placement.replayed:
+            headers.append(_REPLAYED)
+        return WireResponse(202, headers, content)
+
+    async def _list(self, request: Request) -> Response:
+        account = self._account(request)
+        query = request.query_params
+        only(query, ("status", "symbol", "side", "strategy", "clientOrderId", "limit", "cursor"))
+        limit = whole_number(query, "limit", 100, 1, ORDERS_PAGE_MAX)
+        statuses = choices(query, "status", _STATUSES)
+        sides = choices(query, "side", _SIDES)
+        orders = await self._queries.orders(
+            OrderFilter(
+                account_id=account,
+                statuses=tuple(status for status in _STATUSES if status in statuses),
+                symbol=query.get("symbol"),
+                side=sides[0] if len(sides) == 1 else None,
+                strategy=query.get("strategy"),
+                client_order_id=query.get("clientOrderId"),
+                before=OrderId(query["cursor"]) if "cursor" in query else None,
+                limit=limit + 1,  # one more shows whether there is another page
+            )
+        )
+        page = orders[:limit]
+        body = {
+            "accountId": account,
+            "orders": [snapshot(order) for order in page],
+            "nextCursor": page[-1].order_id if len(orders) > limit else None,
+        }
+        return starlette_response(json_response(200, body))
+
+    async def _show(self, request: Request) -> Response:
+        return starlette_response(json_response(200, snapshot(await self._own_order(request))))
+
+    async def _cancel(self, request: Request) -> Response:
+        account = self._account(request)
+        order_id = OrderId(request.path_params["order_id"])
+        await self._desk.cancel(account, order_id)
+        return starlette_response(json_response(202, {"orderId": order_id, "status": "CANCEL_REQUESTED"}))
+
+    async def _order_events(self, request: Request) -> Response:
+        order = await self._own_order(request)
+        return await self._events(request, "orderId", order.order_id, order_id=order.order_id)
+
+    async def _account_events(self, request: Request) -> Response:
+        account = self._account(request)
+        if request.path_params["account_id"] != account:
+            raise NotFound
+        return await self._events(request, "accountId", account, account_id=account)
+
+    async def _events(
+        self,
+        request: Request,
+        name: str,
+        value: str,
+        *,
+        order_id: OrderId | None = None,
+        account_id: AccountId | None = None,
+    ) -> Response:
+        query = request.query_params
+        only(query, ("limit", "since", "after"))
+        limit = whole_number(query, "limit", 100, 1, EVENTS_PAGE_MAX)
+        since, after = instant(query, "since"), instant(query, "after")
+        # Times in a journal never decrease, so the newest events are also the ones that `since` and `after` ask for.
+        events = await self._queries.last_events(order_id=order_id, account_id=account_id, limit=limit)
+        lines = [
+            event.line
+            for event in events
+            if (since is None or event.at >= since) and (after is None or event.at > after)
+        ]
+        body = f'{{"{name}":"{value}","events":[{",".join(lines)}]}}'
+        return Response(body, media_type="application/json")
+
+    def _account(self, request: Request) -> AccountId:
+        return self._tokens.verify(authorization_header(request.scope))
+
+    async def _own_order(self, request: Request) -> Order:
+        account = self._account(request)
+        order = await self._queries.order(OrderId(request.path_params["order_id"]))
+        if order is None or order.account_id != account:
+            raise NotFound
+        return order
+
+
+def _boolean(header: str, value: bytes) -> bool:
+    lowered = value.lower()
+    if lowered not in (b"true", b"false"):
+        raise InvalidHeader(header, "must be true or false")
+    return lowered == b"true"
+
+
+def _derived_response(result: DerivedResult) -> WireResponse:
+    """A new order is answered as without a derived key; a duplicate names the request that it repeats."""
+    if result.status == "placed":
+        return json_response(202, {"orderId": result.order_id, "status": "ACCEPTED", "requestId": result.request_id})
+    return json_response(200, result, _REPLAYED)

@@ -1,0 +1,131 @@
+"""The common path from a request to its order, for `/orders`, derived keys and `/do/order`.
+
+Parse, check against the catalogue, look in the cache, route, write or find, count. Reads the cache and the key store;
+writes through `OrderWriter`. The desks decide what differs between the operations: their `KeyRules` and their answers.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from switchyard.domain.errors import IdempotencyConflict, QueueDelayed
+from switchyard.domain.fields import converted, require_numbers
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.routing import Destination
+from switchyard.flow.intake.duplicates import DuplicateWatch
+from switchyard.flow.intake.key_cache import KeyCache
+from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
+from switchyard.flow.routing.route import Routes
+from switchyard.ports.cache import CacheEntry
+from switchyard.ports.keys import KeyStore
+
+_AMOUNTS = ("qty", "price", "stopPrice")
+
+
+class RoutedOrder(msgspec.Struct, frozen=True):
+    """A checked order and the venue that it goes to."""
+
+    order: OrderRequest
+    destination: Destination
+
+
+Prepare = Callable[[], Awaitable[RoutedOrder]]
+"""Checks and routes a new order; called only where the intent may need one."""
+
+
+class KeyRules(Protocol):
+    """How one operation treats its keys."""
+
+    def may_answer_from_cache(self, intent: Intent, cached: CacheEntry) -> bool:
+        """Whether this cache entry answers the request without a look in the key store."""
+        ...
+
+    async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
+        """Whether the key may start a new generation, with a new order, although `entry` holds it."""
+        ...
+
+
+class OrderIntake:
+    """Turns requests into orders; an intent gets one order however often its request is repeated."""
+
+    def __init__(
+        self,
+        *,
+        catalogue: Catalogue,
+        routes: Routes,
+        writer: OrderWriter,
+        keys: KeyStore,
+        key_cache: KeyCache,
+        duplicates: DuplicateWatch,
+    ) -> None:
+        self._catalogue = catalogue
+        self._routes = routes
+        self._writer = writer
+        self._keys = keys
+        self._key_cache = key_cache
+        self._duplicates = duplicates
+
+    def checked_order(self, body: Mapping[str, Any]) -> OrderRequest:
+        """Parse a body of `POST /orders` and check it against the catalogue."""
+        return checked(order_request(body), self._catalogue)
+
+    async def routed(self, order: OrderRequest) -> RoutedOrder:
+        """Route a checked order; raises QueueDelayed where it would be sent after its deadline."""
+        return RoutedOrder(order, self._routes.route_for(order))
+
+    async def place(self, account: AccountId, order: OrderRequest) -> Placement:
+        """Place an order without a key; each call places a new one."""
+        placement = await self._writer.place(account, order, self._routes.route_for(order))
+        self._duplicates.count_new_order()
+        return placement
+
+    async def place_once(
+        self, intent: Intent, prepare: Prepare, rules: KeyRules, *, lookup_first: bool = False
+    ) -> Placement:
+        """Return the intent's order; place it if there is none.
+
+        Without `lookup_first` a request that misses the cache goes straight to the commit, which finds an existing
+        key too. That is the cheapest way for new orders. With it, the key store is asked before `prepare` is called.
+        Raises IdempotencyConflict where the key belongs to another request, and QueueDelayed where a new order is
+        needed and its venue's queue is too slow.
+        """
+        cached = await self._key_cache.find(intent)
+        if cached is not None and rules.may_answer_from_cache(intent, cached):
+            self._duplicates.count_duplicate(intent.account_id, intent.key, cached.order_id)
+            return Placement(cached.order_id, replayed=True, cached=cached)
+        placement = await self._find(intent, rules) if lookup_first else None
+        if placement is None:
+            placement = await self._write_or_find(intent, prepare, rules)
+        assert placement.entry is not None, "a placement that is not from the cache has its key's row"
+        if placement.entry.request_digest != intent.digest:
+            raise IdempotencyConflict(intent.key)
+        self._duplicates.count(placement)
+        return placement
+
+    async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
+        try:
+            routed = await prepare()
+        except QueueDelayed:
+            # A repeat needs no place in the queue, so it is answered even while new orders are rejected.
+            placement = await self._find(intent, rules)
+            if placement is None:
+                raise
+            return placement
+        return await self._writer.place_once(intent, routed.order, routed.destination, rules.may_reuse_key)
+
+    async def _find(self, intent: Intent, rules: KeyRules) -> Placement | None:
+        """Return the order that the intent has; none where it needs a new one."""
+        entry = await self._keys.entry(intent.account_id, intent.operation, intent.key)
+        if entry is None or await rules.may_reuse_key(intent, entry):
+            return None
+        return Placement(entry.order_id, entry, replayed=True)
+
+
+def order_request(body: Mapping[str, Any]) -> OrderRequest:
+    """Convert a body to typed fields; raises InvalidField for the first field of another type."""
+    require_numbers(body, _AMOUNTS)
+    return converted(body, OrderRequest)

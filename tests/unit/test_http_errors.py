@@ -1,0 +1,63 @@
+"""Errors as HTTP responses: one status per error in both body forms."""
+
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from switchyard.domain import errors
+from switchyard.entrypoints.http.errors import InvalidHeader, do_error_response, error_response
+
+CASES: list[tuple[Exception, int, str, str]] = [
+    (errors.InvalidJson("x"), 400, "REJECTED", "INVALID_JSON"),
+    (errors.InvalidKey("x"), 400, "REJECTED", "INVALID_IDEMPOTENCY_KEY"),
+    (InvalidHeader("Last-Event-ID", "x"), 400, "REJECTED", "VALIDATION_ERROR"),
+    (errors.Unauthorized("TOKEN_EXPIRED", "x"), 401, "UNAUTHORIZED", "TOKEN_EXPIRED"),
+    (errors.NotFound(), 404, "NOT_FOUND", "NOT_FOUND"),
+    (errors.IdempotencyConflict("k"), 409, "REJECTED", "IDEMPOTENCY_CONFLICT"),
+    (errors.OrderFinal(), 409, "REJECTED", "ORDER_FINAL"),
+    (errors.BodyTooLarge("x"), 413, "REJECTED", "BODY_TOO_LARGE"),
+    (errors.InvalidField("qty", "x"), 422, "REJECTED", "VALIDATION_ERROR"),
+    (errors.Unsupported("type", "x"), 422, "REJECTED", "UNSUPPORTED"),
+    (errors.KeyMismatch(), 422, "REJECTED", "IDEMPOTENCY_MISMATCH"),
+    (errors.ConstraintViolated("max_dd", "x"), 422, "REJECTED", "VALIDATION_ERROR"),
+    (errors.TooManyRequests(timedelta(seconds=6.2)), 429, "REJECTED", "RATE_LIMITED"),
+    (errors.QueueFull("x"), 503, "REJECTED", "QUEUE_REJECT"),
+    (errors.QueueDelayed("x"), 503, "REJECTED", "QUEUE_DELAY"),
+    (errors.BrokerFailed("x"), 503, "REJECTED", "BROKER_DOWN"),
+    (errors.JournalUnavailable("x"), 503, "REJECTED", "JOURNAL_UNAVAILABLE"),
+    (errors.OutcomeUnknown("x"), 503, "UNKNOWN", "OUTCOME_UNKNOWN"),
+    (errors.SwitchyardError("x"), 500, "ERROR", "INTERNAL_ERROR"),
+    (RuntimeError("secret"), 500, "ERROR", "INTERNAL_ERROR"),
+]
+
+
+@pytest.mark.parametrize(("error", "http_status", "status", "reason"), CASES, ids=lambda value: repr(value)[:30])
+def test_an_error_has_the_same_status_and_code_in_both_forms(
+    error: Exception, http_status: int, status: str, reason: str
+) -> None:
+    response = error_response(error)
+    body = msgspec.json.decode(response.body)
+    assert (response.status, body["status"], body["reason"]) == (http_status, status, reason)
+    do_response, do_body = do_error_response(error)
+    assert (do_response.status, msgspec.json.decode(do_response.body)["error"]) == (http_status, reason)
+    assert do_body.message
+    assert do_response.headers[2:] == response.headers[2:], "the headers after the body's type and length"
+    assert b"secret" not in response.body + do_response.body
+
+
+def test_a_missing_order_has_no_details_that_could_tell_it_from_another_accounts() -> None:
+    assert msgspec.json.decode(error_response(errors.NotFound()).body) == {"status": "NOT_FOUND", "reason": "NOT_FOUND"}
+
+
+def test_headers_tell_a_client_when_to_retry_and_how_to_authenticate() -> None:
+    assert (b"retry-after", b"7") in error_response(errors.TooManyRequests(timedelta(seconds=6.2))).headers
+    assert (b"retry-after", b"1") in error_response(errors.QueueFull("x")).headers
+    assert (b"www-authenticate", b"Bearer") in error_response(errors.Unauthorized("TOKEN_MISSING", "x")).headers
+
+
+def test_seed_003s_form_names_the_key_of_a_conflict_and_the_broken_constraint() -> None:
+    _, conflict = do_error_response(errors.IdempotencyConflict("k"))
+    assert (conflict.message, conflict.idempotency_key) == ("body differs", "k")
+    _, violated = do_error_response(errors.ConstraintViolated("max_dd", "x"))
+    assert (violated.reason_code, violated.field) == ("MAX_DD", "risk_constraints.max_dd")
