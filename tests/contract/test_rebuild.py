@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.idempotency import KeyEntry
@@ -198,7 +200,9 @@ class Life:
 async def audited(journal: Journal, path: Path) -> None:
     life = Life(journal)
     await life.live()
-    writer = AuditWriter(path, key=b"key", journal=journal, commit=life.commit, clock=ManualClock(), metrics=Metrics())
+    writer = AuditWriter(
+        *audit_files(path), key=b"key", journal=journal, commit=life.commit, clock=ManualClock(), metrics=Metrics()
+    )
     while await writer.run_once():
         pass
     await writer.close()
@@ -231,7 +235,7 @@ async def test_a_rebuilt_database_is_the_one_that_was_lost(
     journal, _ = await source.open()
     await audited(journal, path)
     async with target.rebuild() as database:
-        result = await replay(path, database)
+        result = await replay(LocalAuditFile(path), database)
     assert result.orders == ORDERS
     assert result.digest == await source.digest() == await target.digest()
     _, rebuilt_queries = await target.open()
@@ -248,7 +252,7 @@ async def test_life_goes_on_in_a_rebuilt_database(make: MakeEngine, tmp_path: Pa
     await audited(lost, path)
     target = await make(kind)
     async with target.rebuild() as database:
-        await replay(path, database)
+        await replay(LocalAuditFile(path), database)
     journal, _ = await target.open()
     first = await journal.load([OrderId(f"ord_{0:026d}")])
     [state] = first.values()
@@ -267,11 +271,11 @@ async def test_only_an_empty_database_is_rebuilt(make: MakeEngine, tmp_path: Pat
     await audited(MemoryJournal(), path)
     target = await make(kind)
     async with target.rebuild() as database:
-        await replay(path, database)
+        await replay(LocalAuditFile(path), database)
     before = await target.digest()
     async with target.rebuild() as database:
         with pytest.raises(NotEmpty):
-            await replay(path, database)
+            await replay(LocalAuditFile(path), database)
     assert await target.digest() == before
 
 
@@ -287,7 +291,7 @@ async def test_a_file_that_does_not_hold_leaves_the_database_empty(
     target = await make(kind)
     async with target.rebuild() as database:
         with pytest.raises(ChainBroken) as caught:
-            await replay(path, database)
+            await replay(LocalAuditFile(path), database)
     assert caught.value.number == 21
     async with target.rebuild() as database:
         assert await database.is_empty()
@@ -308,10 +312,10 @@ async def test_a_file_without_a_database_is_a_proof(tmp_path: Path) -> None:
     await audited(MemoryJournal(), path)
     with path.open("ab") as file:
         file.write(b'{"epoch":1,"sh')
-    result = await replay(path)
+    result = await replay(LocalAuditFile(path))
     assert (result.orders, result.partial_bytes) == (ORDERS, 14)
     assert result.events == result.seq
-    assert await replay(path) == result
+    assert await replay(LocalAuditFile(path)) == result
 
 
 async def test_a_file_that_ends_within_a_change_is_named(tmp_path: Path) -> None:
@@ -321,10 +325,10 @@ async def test_a_file_that_ends_within_a_change_is_named(tmp_path: Path) -> None
     report = max(number for number, line in enumerate(lines) if b'"type":"ExecutionReport"' in line)
     path.write_bytes(b"".join(lines[: report + 1]))
     with pytest.raises(ReplayMismatch, match="ends between a report and its order's update"):
-        await replay(path)
+        await replay(LocalAuditFile(path))
 
 
 async def test_an_empty_file_makes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.touch()
-    assert (await replay(path)).events == 0
+    assert (await replay(LocalAuditFile(path))).events == 0

@@ -21,7 +21,9 @@ from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.http.transport.protocol import ABORT
-from switchyard.flow.readers.stream import Message, StreamHub, Subscription, message_of
+from switchyard.flow.readers.messages import Message, message_of
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.readers.subscription import Subscription
 from switchyard.ports.queries import Queries
 
 log = structlog.get_logger()
