@@ -58,7 +58,7 @@ async def replay(source: AuditFile, target: RebuildTarget | None = None) -> Repl
         assert last is not None
         raise ReplayMismatch(
             last.seq,
-            "the file ends between an execution report and its order's update: remove the last line and replay again",
+            "the file ends between a report and its order's update: remove the last line and replay again",
         )
     if target is not None and last is not None:
         await target.load_state(
