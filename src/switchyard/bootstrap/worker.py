@@ -16,7 +16,7 @@ from switchyard.ports.venue import Venue
 
 
 def start_worker(core: Core, stack: AsyncExitStack) -> None:
-    """Start sending to all open venues; at the end no attempt begins, and those under way are drained."""
+    """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
     _start_resolver(core, stack)
     dispatcher = _start_dispatcher(core, stack)
     for venue in core.venues.values():

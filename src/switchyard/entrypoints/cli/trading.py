@@ -231,4 +231,4 @@ async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> O
                 last_status = current.status
             if is_final(current.status):
                 return current
-    raise AssertionError("client.stream reconnects and never ends by itself")
+    raise AssertionError("client.stream reconnects until it is closed")

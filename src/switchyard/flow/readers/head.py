@@ -19,7 +19,7 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# The bound on what a cut goes unnoticed: events of the last seconds that no signed head covers yet.
+# The loss of events newer than the last signed head goes undetected; this bounds their age.
 HEAD_SECONDS = 5.0
 
 
