@@ -192,7 +192,7 @@ async def test_an_order_whose_fate_is_unknown_ends_with_3_and_the_key_to_repeat_
         proxy.lose_answer(times=5)
         done = await run(proxy.url, "order", "buy", "USDJPY", "1000", "--json")
         assert done.returncode == 3
-        assert_one_line(done, "repeat it with --key ")
+        assert_one_line(done, "retry with --key ")
     key = done.stderr.split()[-1]
     assert (await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", key))["replayed"]
 

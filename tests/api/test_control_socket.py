@@ -1,4 +1,4 @@
-"""A doubt is decided while the server runs: over a socket in the data folder, with the answers of a closed database."""
+"""`outbox resolve` beside a running SQLite server, over its control socket: same results as with the server stopped."""
 
 import asyncio
 import json
@@ -19,11 +19,11 @@ from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX
 from tests.support.process import DEADLINE_SECONDS, Process, run_command, until
 from tests.support.simulator import Simulator, venue_settings
 
-# Rests at the venue: no fill comes to end the doubt before a person does.
+# Rests at the venue, so that no fill ends the doubt before the operator does.
 ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "price": 1, "timeInForce": "GTC", "qty": 1000}
-WHO = ("--by", "night desk", "--reason", "seen in the venue's console")
-NOBODYS = "ord_" + "0" * 26
-Ended = tuple[int, str, str]
+DECISION = ("--by", "night desk", "--reason", "seen in the venue's console")
+UNKNOWN_ORDER = "ord_" + "0" * 26
+Result = tuple[int, str, str]
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def switchyard(broker: Simulator, tmp_path: Path) -> AsyncIterator[Process
 
 
 async def in_doubt(switchyard: Process, broker: Simulator, fault: str = "drop_answer") -> str:
-    """An order whose send went wrong in a way that nobody but a person can clear up."""
+    """Place an order whose send becomes uncertain, at a venue where only an operator can resolve that."""
     async with aiohttp.ClientSession() as session:
         await broker.set_faults(session, {fault: 1.0})
         async with session.post(f"{switchyard.url}/orders", json=ORDER, headers=switchyard.headers()) as response:
@@ -60,12 +60,12 @@ async def until_status(session: aiohttp.ClientSession, switchyard: Process, orde
     await until(reached)
 
 
-async def resolve(switchyard: Process, row_id: str, verdict: str, *options: str) -> Ended:
+async def resolve(switchyard: Process, row_id: str, verdict: str, *options: str) -> Result:
     settings = {name: value for name, value in switchyard.settings.items() if name != "SWITCHYARD_PORT"}
-    ended = await asyncio.to_thread(
-        run_command, "outbox", "resolve", row_id, "--as", verdict, *(options or WHO), **settings
+    done = await asyncio.to_thread(
+        run_command, "outbox", "resolve", row_id, "--as", verdict, *(options or DECISION), **settings
     )
-    return ended.returncode, ended.stdout, ended.stderr
+    return done.returncode, done.stdout, done.stderr
 
 
 def socket_of(switchyard: Process) -> Path:
@@ -73,7 +73,7 @@ def socket_of(switchyard: Process) -> Path:
 
 
 def ask(path: Path, *pieces: bytes) -> dict[str, Any]:
-    """What the server answers to these bytes."""
+    """The server's reply to these bytes."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(DEADLINE_SECONDS)
         client.connect(str(path))
@@ -84,27 +84,27 @@ def ask(path: Path, *pieces: bytes) -> dict[str, Any]:
         return answer
 
 
-async def test_what_the_venue_has_goes_on_as_sent(switchyard: Process, broker: Simulator) -> None:
+async def test_an_order_decided_as_sent_is_working_and_not_sent_again(switchyard: Process, broker: Simulator) -> None:
     order_id = await in_doubt(switchyard, broker)
     assert await resolve(switchyard, order_id, "sent") == (0, f"{order_id} WORKING\n", "")
-    code, _, said = await resolve(switchyard, order_id, "sent")
-    assert (code, "nothing to decide" in said) == (1, True)
+    code, _, stderr = await resolve(switchyard, order_id, "sent")
+    assert (code, "nothing to decide" in stderr) == (1, True)
     async with aiohttp.ClientSession() as session:
         await until_status(session, switchyard, order_id, "WORKING")
         path = f"{switchyard.url}/orders/{order_id}/events"
         async with session.get(path, headers=switchyard.headers()) as response:
             events = (await response.json())["events"]
     assert events[-1]["type"] == "OperatorDecision"
-    assert events[-1]["data"]["decision"] == {"verdict": "sent", "by": WHO[1], "reason": WHO[3]}
+    assert events[-1]["data"]["decision"] == {"verdict": "sent", "by": DECISION[1], "reason": DECISION[3]}
     assert broker.executions() == {order_id: 1}
 
 
-async def test_what_the_venue_has_not_is_sent_again_by_the_running_worker(
+async def test_an_order_decided_as_not_sent_is_sent_again_by_the_running_worker(
     switchyard: Process, broker: Simulator
 ) -> None:
     order_id = await in_doubt(switchyard, broker, "refused_5xx")
     assert not broker.executions()
-    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *WHO, "--json")
+    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *DECISION, "--json")
     assert code == 0
     order = json.loads(printed)
     assert (order["orderId"], order["status"], order["qty"]) == (order_id, "ACCEPTED", 1000)
@@ -113,10 +113,10 @@ async def test_what_the_venue_has_not_is_sent_again_by_the_running_worker(
     assert broker.executions() == {order_id: 1}
 
 
-async def test_bad_input_gets_the_same_answer_with_a_server_and_without(switchyard: Process, broker: Simulator) -> None:
+async def test_bad_input_gets_the_same_error_with_a_server_and_without(switchyard: Process, broker: Simulator) -> None:
     order_id = await in_doubt(switchyard, broker)
     commands = {
-        (NOBODYS, "sent"): "not found",
+        (UNKNOWN_ORDER, "sent"): "not found",
         ("ord_1:amend:1", "sent"): "ID",
         (f"{order_id}:cancel:1", "sent"): "not found",
         (f"{order_id}:cancel:²", "sent"): "ID",
@@ -126,23 +126,23 @@ async def test_bad_input_gets_the_same_answer_with_a_server_and_without(switchya
         (order_id, "sent", "--by", "me", "--reason", "r" * 100_000): "reason",
         (order_id, "sent", "--by", "me", "--reason", "two\nlines"): "reason",
     }
-    beside = {command: await resolve(switchyard, *command) for command in commands}
+    with_server = {command: await resolve(switchyard, *command) for command in commands}
     assert switchyard.stop() == 0
-    assert beside == {command: await resolve(switchyard, *command) for command in commands}
-    for command, named in commands.items():
-        code, _, said = beside[command]
+    assert with_server == {command: await resolve(switchyard, *command) for command in commands}
+    for command, expected in commands.items():
+        code, _, stderr = with_server[command]
         assert code == 2
-        assert named in said
-        assert "Traceback" not in said
+        assert expected in stderr
+        assert "Traceback" not in stderr
 
 
-async def test_a_request_that_nobody_understands_is_declined(tmp_path: Path) -> None:
+async def test_an_invalid_request_is_declined(tmp_path: Path) -> None:
     process = await Process(tmp_path).start()
     try:
-        for line, named in (
-            (b"hello", "not a request"),
-            (b"\xff", "not a request"),
-            (b"[]", "not a request"),
+        for line, expected in (
+            (b"hello", "not a valid request"),
+            (b"\xff", "not a valid request"),
+            (b"[]", "not a valid request"),
             (b'{"command":"stop"}', "stop"),
             (b'{"command":"resolve_doubt","id":"ord_1","verdict":"sent","by":"me"}', "reason"),
             (b'{"command":"resolve_doubt","id":"ord_1","verdict":"maybe","by":"me","reason":"x"}', "verdict"),
@@ -152,12 +152,12 @@ async def test_a_request_that_nobody_understands_is_declined(tmp_path: Path) -> 
         ):
             answer = ask(socket_of(process), line + b"\n")
             assert (answer["answer"], answer["why"]) == ("declined", "request")
-            assert named in answer["message"]
+            assert expected in answer["message"]
     finally:
         process.close()
 
 
-async def test_a_request_over_the_bound_is_declined_and_the_next_one_is_served(
+async def test_a_request_over_the_maximum_is_declined_and_the_next_one_is_served(
     switchyard: Process, broker: Simulator
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
@@ -167,24 +167,24 @@ async def test_a_request_over_the_bound_is_declined_and_the_next_one_is_served(
     assert (await resolve(switchyard, order_id, "sent"))[0] == 0
 
 
-async def test_of_two_who_decide_at_once_one_is_told_that_nothing_is_left(
+async def test_of_two_concurrent_decisions_the_second_finds_nothing_to_decide(
     switchyard: Process, broker: Simulator
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
-    ended = await asyncio.gather(*(resolve(switchyard, order_id, verdict) for verdict in ("sent", "not-sent")))
-    assert sorted(code for code, _, _ in ended) == [0, 1]
+    results = await asyncio.gather(*(resolve(switchyard, order_id, verdict) for verdict in ("sent", "not-sent")))
+    assert sorted(code for code, _, _ in results) == [0, 1]
 
 
-async def test_of_two_who_decide_at_once_without_a_server_one_waits_for_the_other(
+async def test_of_two_concurrent_decisions_without_a_server_one_waits_for_the_other(
     switchyard: Process, broker: Simulator
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
     assert switchyard.stop() == 0
-    ended = await asyncio.gather(*(resolve(switchyard, order_id, "sent") for _ in range(2)))
-    assert sorted(code for code, _, _ in ended) == [0, 1]
+    results = await asyncio.gather(*(resolve(switchyard, order_id, "sent") for _ in range(2)))
+    assert sorted(code for code, _, _ in results) == [0, 1]
 
 
-async def test_a_socket_that_a_kill_left_behind_is_passed_over_and_then_replaced(
+async def test_a_socket_left_behind_by_a_kill_is_ignored_and_then_replaced(
     switchyard: Process, broker: Simulator
 ) -> None:
     first, second = [await in_doubt(switchyard, broker) for _ in range(2)]
@@ -192,7 +192,7 @@ async def test_a_socket_that_a_kill_left_behind_is_passed_over_and_then_replaced
     switchyard.kill()
     assert stat.S_ISSOCK(path.stat().st_mode)
     assert (await resolve(switchyard, first, "sent"))[0] == 0
-    assert path.exists(), "a command has no business with the socket of a server that it has not found alive"
+    assert path.exists(), "a command must not remove the socket of a server"
     await switchyard.start()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (await resolve(switchyard, second, "sent"))[0] == 0
@@ -200,7 +200,7 @@ async def test_a_socket_that_a_kill_left_behind_is_passed_over_and_then_replaced
     assert not path.exists()
 
 
-async def test_a_data_folder_may_lie_deeper_than_a_socket_address_is_long(broker: Simulator, tmp_path: Path) -> None:
+async def test_the_data_folders_path_may_be_longer_than_a_socket_address(broker: Simulator, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a folder with a long name"] * 8)
     process = await Process(deep, **venue_settings("none", broker)).start()
     try:
@@ -213,29 +213,29 @@ async def test_a_data_folder_may_lie_deeper_than_a_socket_address_is_long(broker
         process.close()
 
 
-async def test_a_file_in_the_sockets_place_is_left_alone_and_the_server_runs_without(tmp_path: Path) -> None:
+async def test_another_file_at_the_sockets_path_is_kept_and_the_server_runs_without_a_socket(tmp_path: Path) -> None:
     path = tmp_path / "var" / "control.sock"
     path.parent.mkdir()
-    path.write_text("somebody's")
+    path.write_text("another file")
     process = await Process(tmp_path).start()
     try:
-        assert "no decisions can be taken" in process.log
-        assert path.read_text() == "somebody's"
-        code, _, said = await resolve(process, NOBODYS, "sent")
+        assert "control_socket_unavailable" in process.log
+        assert path.read_text() == "another file"
+        code, _, stderr = await resolve(process, UNKNOWN_ORDER, "sent")
         assert code == 4
-        assert "another process" in said
+        assert "another process" in stderr
     finally:
         process.close()
 
 
-async def test_a_server_with_commands_that_say_nothing_still_ends_in_order(tmp_path: Path) -> None:
+async def test_a_server_with_silent_connections_still_stops_cleanly(tmp_path: Path) -> None:
     process = await Process(tmp_path).start()
     silent = [socket.socket(socket.AF_UNIX) for _ in range(server.CONNECTIONS_MAX)]
     try:
         for client in silent:
             client.connect(str(socket_of(process)))
         answer = ask(socket_of(process), b"{}\n")
-        assert (answer["why"], answer["message"]) == ("unavailable", "too many commands at once")
+        assert (answer["why"], answer["message"]) == ("unavailable", "8 commands are open, the maximum: try again")
         assert process.stop() == 0
     finally:
         for client in silent:
@@ -243,7 +243,7 @@ async def test_a_server_with_commands_that_say_nothing_still_ends_in_order(tmp_p
         process.close()
 
 
-async def test_a_server_that_dies_before_it_answers_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+async def test_a_server_that_dies_before_its_reply_leaves_the_outcome_unknown(tmp_path: Path) -> None:
     process = Process(tmp_path)
     path = socket_of(process)
     lock = hold_alone(path.with_name("switchyard.db"))
@@ -253,19 +253,19 @@ async def test_a_server_that_dies_before_it_answers_leaves_the_outcome_unknown(t
         writer.close()
 
     async with await asyncio.start_unix_server(die, path):
-        code, _, said = await resolve(process, NOBODYS, "sent")
+        code, _, stderr = await resolve(process, UNKNOWN_ORDER, "sent")
     os.close(lock)
     assert code == 3
-    assert "may or may not be recorded" in said
+    assert "may or may not be recorded" in stderr
 
 
-async def test_a_command_that_says_nothing_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unfinished_request_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS_MAX", 0.01)
 
-    async def nobody_asks(*_: str) -> Any:
-        raise AssertionError("nothing was asked")
+    async def not_called(*_: str) -> Any:
+        raise AssertionError("there was no complete request")
 
-    listening = server.ControlServer(tmp_path / "control.sock", nobody_asks)
+    listening = server.ControlServer(tmp_path / "control.sock", not_called)
     await listening.start()
     reader, writer = await asyncio.open_unix_connection(tmp_path / "control.sock")
     writer.write(b'{"command":')

@@ -1,4 +1,4 @@
-"""A person ends a doubt from the command line, on both engines."""
+"""`outbox list` and `outbox resolve` without a running server, on both engines."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ def environment(tmp_path: Path, engine_settings: dict[str, str]) -> dict[str, st
 
 
 def in_doubt(environment: dict[str, str]) -> str:
-    """An order whose send was never answered, in a database that nobody has open."""
+    """Write an uncertain order into a database that no process has open."""
     accepted = an_accept()
     attempt = decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
     doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], "NETWORK_TIMEOUT", None, START)
@@ -38,14 +38,14 @@ async def write(settings: Settings, changes: list[Change]) -> None:
 
 
 def resolve(environment: dict[str, str], order_id: str, verdict: str) -> "tuple[int, str]":
-    ended = run_command(
+    done = run_command(
         "outbox", "resolve", order_id, "--as", verdict, "--by", "night desk", "--reason", "seen in the venue's console",
         **environment,
     )  # fmt: skip
-    return ended.returncode, ended.stdout + ended.stderr
+    return done.returncode, done.stdout + done.stderr
 
 
-def test_what_is_in_doubt_is_listed(environment: dict[str, str]) -> None:
+def test_uncertain_rows_are_listed(environment: dict[str, str]) -> None:
     order_id = in_doubt(environment)
     [row] = json.loads(run_command("outbox", "list", "--json", **environment).stdout)
     assert row["id"] == order_id
@@ -55,14 +55,14 @@ def test_what_is_in_doubt_is_listed(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("verdict", "status"), [("sent", "WORKING"), ("not-sent", "ACCEPTED")])
-def test_a_decision_ends_the_doubt_once_and_is_in_the_journal(
+def test_a_decision_is_made_once_and_recorded_in_the_journal(
     environment: dict[str, str], verdict: str, status: str
 ) -> None:
     order_id = in_doubt(environment)
     assert resolve(environment, order_id, verdict) == (0, f"{order_id} {status}\n")
-    code, said = resolve(environment, order_id, verdict)
+    code, output = resolve(environment, order_id, verdict)
     assert code == 1
-    assert "nothing to decide" in said
+    assert "nothing to decide" in output
     [decision] = asyncio.run(decisions_of(load_settings(environment), order_id))
     assert decision == {"verdict": verdict, "by": "night desk", "reason": "seen in the venue's console"}
 
@@ -75,8 +75,8 @@ async def decisions_of(settings: Settings, order_id: str) -> list[object]:
     return [line["data"]["decision"] for line in lines if line["type"] == "OperatorDecision"]
 
 
-def test_an_order_that_nobody_knows_cannot_be_decided(environment: dict[str, str]) -> None:
+def test_an_unknown_order_cannot_be_decided(environment: dict[str, str]) -> None:
     in_doubt(environment)
-    code, said = resolve(environment, "ord_" + "0" * 26, "sent")
+    code, output = resolve(environment, "ord_" + "0" * 26, "sent")
     assert code != 0
-    assert "not found" in said
+    assert "not found" in output

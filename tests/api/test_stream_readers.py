@@ -1,4 +1,4 @@
-"""How long a stream lasts: silence, readers that leave or take nothing, and a gateway that stops."""
+"""When a stream ends: readers that disconnect or stop reading, and a gateway that stops; keepalives in between."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ from tests.support.stream_server import DEADLINE_SECONDS, SOCKET_BUFFER_BYTES, G
 pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
 
 
-async def test_no_stream_is_opened_beyond_the_bound(database: SqliteDatabase) -> None:
+async def test_a_stream_over_the_maximum_is_rejected(database: SqliteDatabase) -> None:
     async with serving(database, hub={"subscribers_max": 1}) as gateway, get(gateway, "/stream") as first:
         assert (await first.message())[1] == "ready"
         async with get(gateway, "/stream") as second:
             assert (second.status, json.loads(await second.body())["reason"]) == (503, "QUEUE_REJECT")
 
 
-async def test_silence_is_filled_with_comments(database: SqliteDatabase) -> None:
+async def test_keepalive_comments_are_sent_while_nothing_happens(database: SqliteDatabase) -> None:
     async with serving(database, keepalive_seconds=0.02) as gateway, get(gateway, "/stream") as client:
         assert (await client.message())[1] == "ready"
         assert [await client.block() for _ in range(3)] == [": keepalive"] * 3
@@ -33,7 +33,7 @@ async def test_silence_is_filled_with_comments(database: SqliteDatabase) -> None
         assert block.startswith(f"id: {number}\nevent: order_update\ndata: ")
 
 
-async def test_a_reader_that_hangs_up_is_forgotten_without_anything_to_tell_it(database: SqliteDatabase) -> None:
+async def test_a_reader_that_disconnects_is_removed_without_a_new_message(database: SqliteDatabase) -> None:
     async with serving(database) as gateway:
         async with get(gateway, "/stream") as client:
             assert (await client.message())[1] == "ready"
@@ -41,7 +41,7 @@ async def test_a_reader_that_hangs_up_is_forgotten_without_anything_to_tell_it(d
         await eventually(lambda: gateway.hub.subscribers == 0)
 
 
-async def test_a_request_for_the_headers_alone_is_answered_and_over(database: SqliteDatabase) -> None:
+async def test_a_head_request_gets_headers_and_ends(database: SqliteDatabase) -> None:
     async with serving(database) as gateway, get(gateway, "/stream", method="HEAD") as client:
         assert client.status == 200
         assert client.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -50,7 +50,7 @@ async def test_a_request_for_the_headers_alone_is_answered_and_over(database: Sq
 
 @asynccontextmanager
 async def idle_reader(gateway: Gateway) -> AsyncIterator[socket.socket]:
-    """A connection that asks for the stream and then takes nothing of it."""
+    """A connection that requests the stream and then reads nothing."""
     with socket.socket() as idle:
         idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
         idle.setblocking(False)
@@ -62,21 +62,21 @@ async def idle_reader(gateway: Gateway) -> AsyncIterator[socket.socket]:
         yield idle
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off_while_others_go_on(
+async def test_a_reader_with_a_full_queue_is_disconnected_while_others_continue(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "FINISH_SECONDS", 0.05)
     async with serving(database, hub={"queue_capacity": 20}) as gateway:
         await gateway.exchange.place("ord_1")
-        async with get(gateway, "/stream") as swift, idle_reader(gateway) as idle:
-            assert (await swift.message())[1] == "ready"
+        async with get(gateway, "/stream") as reading, idle_reader(gateway) as idle:
+            assert (await reading.message())[1] == "ready"
             assert gateway.hub.subscribers == 2
             while not gateway.slow_readers:
                 number = await gateway.exchange.touch("ord_1")
-                assert (await swift.message())[:2] == (number, "order_update")
+                assert (await reading.message())[:2] == (number, "order_update")
             await eventually(lambda: gateway.hub.subscribers == 1 and gateway.connections == 1)
             number = await gateway.exchange.touch("ord_1")
-            assert (await swift.message())[:2] == (number, "order_update")
+            assert (await reading.message())[:2] == (number, "order_update")
             assert gateway.slow_readers == 1
             async with asyncio.timeout(DEADLINE_SECONDS):
                 with suppress(ConnectionResetError):
@@ -84,7 +84,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_while_others_go_on(
                         pass
 
 
-async def test_a_reader_that_takes_nothing_for_long_is_cut_off_before_its_queue_is_full(
+async def test_a_reader_that_stalls_is_disconnected_before_its_queue_is_full(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "FINISH_SECONDS", 0.05)
@@ -98,7 +98,7 @@ async def test_a_reader_that_takes_nothing_for_long_is_cut_off_before_its_queue_
             assert gateway.slow_readers == 0
 
 
-async def test_streams_end_properly_when_the_gateway_stops(
+async def test_streams_end_cleanly_when_the_gateway_stops(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "FINISH_SECONDS", 0.05)
@@ -106,7 +106,7 @@ async def test_streams_end_properly_when_the_gateway_stops(
         await gateway.exchange.place("ord_1")
         async with get(gateway, "/stream") as client, idle_reader(gateway):
             assert (await client.message())[1] == "ready"
-            # Far more than the kernel and the server buffer for the one that takes nothing.
+            # Far more than the kernel and the server buffer for the reader that reads nothing.
             for _ in range(500):
                 await gateway.exchange.touch("ord_1")
                 assert (await client.message())[1] == "order_update"
@@ -115,7 +115,7 @@ async def test_streams_end_properly_when_the_gateway_stops(
             assert gateway.hub.subscribers == 0
 
 
-async def test_a_stream_that_begins_while_the_gateway_stops_ends_properly(
+async def test_a_stream_opened_while_the_gateway_stops_ends_cleanly(
     database: SqliteDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(database) as gateway:

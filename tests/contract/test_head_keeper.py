@@ -1,15 +1,17 @@
-"""What a worker remembers of the journal outside the database, held against each engine's journal."""
+"""A worker's head file detects an older or different database, on each engine."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.flow.readers.head import HeadKeeper, read_head
-from tests.support.audit_house import KEY, House
+from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.flow.readers.head import HeadKeeper
+from tests.support.audit_fixture import KEY, AuditFixture
 from tests.support.databases import Database, fresh_database
 
 
@@ -20,8 +22,8 @@ async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def house(database: Database, tmp_path: Path) -> House:
-    return House(database.journal, tmp_path / "nowhere")
+def log(database: Database, tmp_path: Path) -> AuditFixture:
+    return AuditFixture(database.journal, tmp_path / "nowhere")
 
 
 @pytest.fixture
@@ -29,82 +31,86 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "data" / "head.json"
 
 
-def keeper(house: House, path: Path) -> HeadKeeper:
-    return HeadKeeper(path, key=KEY, journal=house.journal, clock=ManualClock(), metrics=house.metrics)
+def keeper(log: AuditFixture, path: Path) -> HeadKeeper:
+    return HeadKeeper(LocalHeadFile(path), key=KEY, journal=log.journal, clock=ManualClock(), metrics=log.metrics)
+
+
+def kept_head(path: Path) -> SignedHead | None:
+    return parse_head(str(path), LocalHeadFile(path).read(), KEY)
 
 
 def kept_seq(path: Path) -> int:
-    head = read_head(path, KEY)
+    head = kept_head(path)
     return 0 if head is None else head.seq
 
 
-def wind_back(path: Path) -> None:
+def lower_seq(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b'"seq":2', b'"seq":1'))
 
 
-async def remembered(house: House, path: Path) -> None:
-    """A worker was here and has gone."""
-    worker = keeper(house, path)
+async def run_and_stop(log: AuditFixture, path: Path) -> None:
+    """Start and stop a worker, which leaves its head file."""
+    worker = keeper(log, path)
     await worker.open()
     await worker.close()
 
 
-async def test_the_head_is_kept_as_it_moves_and_found_again(house: House, path: Path) -> None:
-    worker = keeper(house, path)
+async def test_the_head_is_kept_as_it_moves_and_found_again(log: AuditFixture, path: Path) -> None:
+    worker = keeper(log, path)
     await worker.open()
     assert await worker.run_once() == 0
-    assert kept_seq(path) == 0, "an empty journal has nothing to remember"
-    await house.happen(3)
+    assert kept_seq(path) == 0, "an empty journal has no head to write"
+    await log.add_events(3)
     assert [await worker.run_once(), await worker.run_once(), kept_seq(path)] == [1, 0, 3]
-    await house.happen(2)
+    await log.add_events(2)
     await worker.close()
     assert kept_seq(path) == 5
-    await remembered(house, path)
+    await run_and_stop(log, path)
 
 
 async def test_an_older_database_is_rejected_until_an_epoch_is_opened_in_it(
-    database: Database, house: House, path: Path
+    database: Database, log: AuditFixture, path: Path
 ) -> None:
-    newer = House(MemoryJournal(), path)
-    await newer.happen(9)
-    await remembered(newer, path)
-    await house.happen(4)
+    newer = AuditFixture(MemoryJournal(), path)
+    await newer.add_events(9)
+    await run_and_stop(newer, path)
+    await log.add_events(4)
     with pytest.raises(HistoryMismatch, match=r"head\.json is at seq 9, the journal at 4.*switchyard db restored"):
-        await keeper(house, path).open()
+        await keeper(log, path).open()
     assert kept_seq(path) == 9
     await database.journal.open_epoch()
-    await remembered(house, path)
-    kept = read_head(path, KEY)
+    await run_and_stop(log, path)
+    kept = kept_head(path)
     assert kept is not None
     assert (kept.epoch, kept.seq) == (2, 4)
-    await remembered(house, path)  # although no event of the new epoch is there yet
+    await run_and_stop(log, path)  # although the new epoch has no event yet
 
 
-async def test_a_database_that_went_another_way_is_rejected(house: House, path: Path) -> None:
-    other = House(MemoryJournal(), path)
-    await other.happen(3, "strange")
-    await remembered(other, path)
-    await house.happen(5)
+async def test_a_database_with_another_history_is_rejected(log: AuditFixture, path: Path) -> None:
+    other = AuditFixture(MemoryJournal(), path)
+    await other.add_events(3, "diverged")
+    await run_and_stop(other, path)
+    await log.add_events(5)
     with pytest.raises(HistoryMismatch, match="different histories"):
-        await keeper(house, path).open()
+        await keeper(log, path).open()
 
 
-async def test_a_head_under_another_key_is_rejected(house: House, path: Path) -> None:
-    await house.happen(2)
-    await remembered(house, path)
-    wind_back(path)
-    with pytest.raises(HistoryMismatch, match="was not written under this key"):
-        await keeper(house, path).open()
+async def test_a_head_under_another_key_is_rejected(log: AuditFixture, path: Path) -> None:
+    await log.add_events(2)
+    await run_and_stop(log, path)
+    lower_seq(path)
+    with pytest.raises(HistoryMismatch, match="was not signed with this key"):
+        await keeper(log, path).open()
 
 
-async def test_a_database_restored_under_a_running_worker_ends_it_and_leaves_the_head(tmp_path: Path) -> None:
+async def test_a_database_restored_under_a_running_worker_stops_it_and_keeps_the_head(tmp_path: Path) -> None:
     path = tmp_path / "head.json"
-    house = House(MemoryJournal(), path)
-    await house.happen(5)
-    worker = keeper(house, path)
+    log = AuditFixture(MemoryJournal(), path)
+    await log.add_events(5)
+    worker = keeper(log, path)
     await worker.open()
     await worker.run_once()
-    journal = house.journal
+    journal = log.journal
     assert isinstance(journal, MemoryJournal)
     del journal.events[0][3:]
     with pytest.raises(HistoryMismatch, match="is at seq 5, the journal at 3"):
@@ -115,28 +121,28 @@ async def test_a_database_restored_under_a_running_worker_ends_it_and_leaves_the
 
 async def test_of_two_workers_in_one_folder_one_writes_and_the_other_takes_over(tmp_path: Path) -> None:
     path = tmp_path / "head.json"
-    house = House(MemoryJournal(), path)
-    first, second = keeper(house, path), keeper(house, path)
+    log = AuditFixture(MemoryJournal(), path)
+    first, second = keeper(log, path), keeper(log, path)
     await first.open()
     await second.open()
-    await house.happen(1)
+    await log.add_events(1)
     assert [await second.run_once(), await first.run_once()] == [0, 1]
     await first.close()
-    await house.happen(1)
+    await log.add_events(1)
     assert await second.run_once() == 1
     assert kept_seq(path) == 2
     await second.close()
 
 
-async def test_a_folder_that_cannot_be_written_is_counted_and_tried_again(tmp_path: Path) -> None:
+async def test_a_failed_write_is_counted_and_tried_again(tmp_path: Path) -> None:
     path = tmp_path / "head.json"
-    house = House(MemoryJournal(), path)
-    await house.happen(1)
-    worker = keeper(house, path)
+    log = AuditFixture(MemoryJournal(), path)
+    await log.add_events(1)
+    worker = keeper(log, path)
     await worker.open()
     path.with_name("head.json.new").mkdir()
     await worker._try_once()
-    assert house.count("stage_failures_total", stage="head") == 1
+    assert log.count("stage_failures_total", stage="head") == 1
     path.with_name("head.json.new").rmdir()
     assert await worker.run_once() == 1
     await worker.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
@@ -17,6 +18,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
@@ -216,7 +218,7 @@ async def write_audit_file(journal: Journal, path: Path) -> None:
     history = OrderHistory(journal)
     await history.write()
     writer = AuditWriter(
-        path, key=b"key", journal=journal, commit=history.commit, clock=ManualClock(), metrics=Metrics()
+        *audit_files(path), key=b"key", journal=journal, commit=history.commit, clock=ManualClock(), metrics=Metrics()
     )
     while await writer.run_once():
         pass
@@ -250,7 +252,7 @@ async def test_a_rebuilt_database_equals_its_source(
     original = await source.open()
     await write_audit_file(original.journal, path)
     async with target.rebuild() as rebuilding:
-        result = await replay(path, rebuilding)
+        result = await replay(LocalAuditFile(path), rebuilding)
     assert result.orders == ORDERS
     assert result.digest == await source.digest() == await target.digest()
     rebuilt = await target.open()
@@ -267,7 +269,7 @@ async def test_a_rebuilt_database_accepts_further_changes(make: MakeDatabase, tm
     await write_audit_file(lost, path)
     target = await make(engine)
     async with target.rebuild() as rebuilding:
-        await replay(path, rebuilding)
+        await replay(LocalAuditFile(path), rebuilding)
     journal = (await target.open()).journal
     [state] = (await journal.load([OrderId(f"ord_{0:026d}")])).values()
     change = decisions.begin_attempt(state, state.row("new", 1), WorkerId("new"), START)
@@ -283,11 +285,11 @@ async def test_a_rebuild_needs_an_empty_database(make: MakeDatabase, tmp_path: P
     await write_audit_file(MemoryJournal(), path)
     target = await make(engine)
     async with target.rebuild() as rebuilding:
-        await replay(path, rebuilding)
+        await replay(LocalAuditFile(path), rebuilding)
     before = await target.digest()
     async with target.rebuild() as rebuilding:
         with pytest.raises(NotEmpty):
-            await replay(path, rebuilding)
+            await replay(LocalAuditFile(path), rebuilding)
     assert await target.digest() == before
 
 
@@ -303,7 +305,7 @@ async def test_a_broken_file_leaves_the_database_empty(
     target = await make(engine)
     async with target.rebuild() as rebuilding:
         with pytest.raises(ChainBroken) as caught:
-            await replay(path, rebuilding)
+            await replay(LocalAuditFile(path), rebuilding)
     assert caught.value.number == 21
     async with target.rebuild() as rebuilding:
         assert await rebuilding.is_empty()
@@ -323,10 +325,10 @@ async def test_a_replay_without_a_database_gives_the_same_result_each_time(tmp_p
     await write_audit_file(MemoryJournal(), path)
     with path.open("ab") as file:
         file.write(b'{"epoch":1,"sh')
-    result = await replay(path)
+    result = await replay(LocalAuditFile(path))
     assert (result.orders, result.partial_bytes) == (ORDERS, 14)
     assert result.events == result.seq
-    assert await replay(path) == result
+    assert await replay(LocalAuditFile(path)) == result
 
 
 async def test_a_file_that_ends_within_a_change_is_rejected(tmp_path: Path) -> None:
@@ -336,10 +338,10 @@ async def test_a_file_that_ends_within_a_change_is_rejected(tmp_path: Path) -> N
     report = max(number for number, line in enumerate(lines) if b'"type":"ExecutionReport"' in line)
     path.write_bytes(b"".join(lines[: report + 1]))
     with pytest.raises(ReplayMismatch, match="ends between a report and its order's update"):
-        await replay(path)
+        await replay(LocalAuditFile(path))
 
 
 async def test_an_empty_file_has_no_events(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     path.touch()
-    assert (await replay(path)).events == 0
+    assert (await replay(LocalAuditFile(path))).events == 0

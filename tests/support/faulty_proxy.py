@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks connections as told, between a client and whatever answers it."""
+"""A TCP proxy between a client and a server that injects faults into connections."""
 
 import asyncio
 from collections import deque
@@ -10,7 +10,7 @@ UNAVAILABLE = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnect
 
 
 class FaultyProxy:
-    """Each new connection takes the next fault; without one it passes everything."""
+    """Each new connection gets the next fault; without one it forwards everything."""
 
     def __init__(self, target: str) -> None:
         parts = urlsplit(target)
@@ -21,15 +21,15 @@ class FaultyProxy:
         self.url = ""
 
     def lose_answer(self, times: int = 1) -> None:
-        """The request arrives, its answer does not."""
+        """Forward the request, but drop the response."""
         self._faults.extend([lambda _: (b"", True)] * times)
 
     def be_unavailable(self, times: int = 1) -> None:
-        """The request arrives, and something in between answers 503."""
+        """Forward the request, but respond 503 as a proxy would."""
         self._faults.extend([lambda _: (UNAVAILABLE, True)] * times)
 
     def cut_at(self, marker: bytes) -> None:
-        """The answer ends in the middle, right behind the marker."""
+        """Close the connection right after the marker in the response."""
 
         def cut(answered: bytes) -> tuple[bytes, bool]:
             place = answered.find(marker)
@@ -38,14 +38,14 @@ class FaultyProxy:
         self._faults.append(cut)
 
     def headers(self, name: str) -> list[str | None]:
-        """The header's value in every request so far, in order."""
-        found: list[str | None] = []
+        """The header's value in every request so far; none where it was missing."""
+        values: list[str | None] = []
         for connection in self._received:
             for head in bytes(connection).decode("latin-1").split("\r\n\r\n"):
                 if " HTTP/1.1\r\n" in head:
                     lines = (line.partition(": ") for line in head.split("\r\n")[1:])
-                    found.append({key.lower(): value for key, _, value in lines}.get(name.lower()))
-        return found
+                    values.append({key.lower(): value for key, _, value in lines}.get(name.lower()))
+        return values
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fault = self._faults.popleft() if self._faults else None

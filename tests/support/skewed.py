@@ -1,4 +1,4 @@
-"""Runs `switchyard` by a clock that is ahead of the machine's by the seconds in a file, whatever they are just then.
+"""Runs `switchyard` with a wall clock that is ahead of the machine's by the number of seconds in a file.
 
 Usage: python -m tests.support.skewed FILE COMMAND …
 """
@@ -12,7 +12,7 @@ from tests.support.process import Process
 
 
 class SkewedProcess(Process):
-    """One `switchyard …` process whose wall clock a test can set; time still passes at its own pace."""
+    """A `switchyard` process whose wall clock the test can step; the clock's speed is unchanged."""
 
     def __init__(self, folder: Path, role: str, ahead: timedelta, **settings: str) -> None:
         super().__init__(folder, role, **settings)
@@ -23,15 +23,15 @@ class SkewedProcess(Process):
         self.step(ahead)
 
     def step(self, ahead: timedelta) -> None:
-        """Set the clock."""
-        # Replaced as a whole: the process may read it in this very moment.
+        """Set how far the clock is ahead."""
+        # Replaced as a whole, because the process may be reading the file.
         draft = self._file.with_suffix(".new")
         draft.write_text(str(ahead.total_seconds()), "ascii")
         draft.replace(self._file)
 
 
 def skew(file: Path) -> None:
-    """From now on this process's clock is ahead by what the file says."""
+    """Replace this process's SystemClock.now; the file is read at every call."""
 
     def now(self: SystemClock) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=float(file.read_text("ascii")))

@@ -1,4 +1,4 @@
-"""The streams on a real socket over a real database, and a client that reads them byte by byte."""
+"""The stream endpoints on a real socket over a SQLite database, and a client that parses the raw bytes."""
 
 import asyncio
 import itertools
@@ -32,15 +32,15 @@ from switchyard.telemetry.metrics import Metrics
 
 ANN, BOB = "ann", "bob"
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
-# Far beyond what any machine needs: a test that waits this long has failed.
+# Much longer than any machine needs: a test that waits this long has failed.
 DEADLINE_SECONDS = 60.0
-# As small as the kernel allows, so that a reader that takes nothing is noticed soon.
+# As small as the kernel allows, so that a reader that reads nothing soon blocks the writer.
 SOCKET_BUFFER_BYTES = 4_096
 GROUPS = itertools.count()
 
 
 class AbortingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with the one extension that the streams ask for."""
+    """uvicorn's protocol with the abort extension that the stream endpoints use."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -48,7 +48,7 @@ class AbortingProtocol(HttpToolsProtocol):
 
 
 class Exchange:
-    """Orders whose life the test decides, over a real database."""
+    """Places and changes orders directly in the journal."""
 
     def __init__(self, database: SqliteDatabase, wake: Wake) -> None:
         self._database = database
@@ -71,7 +71,7 @@ class Exchange:
         )
 
     async def touch(self, order_id: str) -> int:
-        """One more change of the order: an attempt begins, or is proven unsent."""
+        """Change the order once more: begin an attempt, or record it as unsent."""
         state = (await self._database.journal.load([OrderId(order_id)]))[OrderId(order_id)]
         row = state.row("new", 1)
         if row.status == "sending":
@@ -104,7 +104,7 @@ class Exchange:
 
 
 class Gateway:
-    """A hub, its endpoint and a server, with what a test wants to look at."""
+    """A hub, its endpoints and an HTTP server, with the figures that tests read."""
 
     def __init__(
         self, database: SqliteDatabase, queries: Queries | None, hub: dict[str, Any], endpoint: dict[str, Any]
@@ -159,7 +159,7 @@ class Gateway:
 
 
 class Client:
-    """One connection, read as bytes arrive: nothing here understands more than HTTP's chunks and blank lines."""
+    """One connection; parses only HTTP chunks and blank lines, so that framing errors are not hidden."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -180,7 +180,7 @@ class Client:
             return await self._reader.readexactly(int(self.headers["content-length"]))
 
     async def block(self) -> str | None:
-        """The next message or comment; none when the stream has ended as it should."""
+        """The next message or comment; none after a clean end of the stream."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             while b"\n\n" not in self._text:
                 size = int(await self._reader.readline(), 16)
@@ -215,11 +215,12 @@ async def get(
         await client.close()
 
 
-async def eventually(true: Callable[[], bool]) -> None:
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Poll until the condition holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + DEADLINE_SECONDS
-    while not true():
-        assert loop.time() < deadline, "it never came true"
+    while not condition():
+        assert loop.time() < deadline, "the condition did not become true"
         await asyncio.sleep(0.005)
 
 

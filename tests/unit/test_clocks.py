@@ -1,4 +1,4 @@
-"""Time and randomness: the machine's own, and those that a test owns."""
+"""The system's clock and randomness, and the fakes for tests."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ if child:
 """
 
 
-def test_a_manual_clock_moves_only_when_told() -> None:
+def test_a_manual_clock_moves_only_when_advanced() -> None:
     clock = ManualClock()
     assert (clock.now(), clock.monotonic()) == (START, 0)
     clock.advance(timedelta(seconds=90))
@@ -38,14 +38,14 @@ def test_the_system_clock_is_in_utc_and_never_goes_back() -> None:
     assert clock.monotonic() <= clock.monotonic()
 
 
-def test_the_same_seed_draws_the_same() -> None:
-    one, other = SeededRandomness(3), SeededRandomness(3)
-    assert [one.bits(80) for _ in range(9)] == [other.bits(80) for _ in range(9)]
-    assert one.jitter() == other.jitter()
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    first, second = SeededRandomness(3), SeededRandomness(3)
+    assert [first.bits(80) for _ in range(9)] == [second.bits(80) for _ in range(9)]
+    assert first.jitter() == second.jitter()
 
 
 @pytest.mark.parametrize("randomness", [SystemRandomness(), SeededRandomness()])
-def test_draws_have_the_width_that_was_asked_for(randomness: Randomness) -> None:
+def test_numbers_have_the_requested_width(randomness: Randomness) -> None:
     for count in (1, 3, 8, 63, 80):
         draws = [randomness.bits(count) for _ in range(1_000)]
         assert 0 <= min(draws) <= max(draws) < 2**count
@@ -53,7 +53,7 @@ def test_draws_have_the_width_that_was_asked_for(randomness: Randomness) -> None
     assert all(-1 <= randomness.jitter() <= 1 for _ in range(1_000))
 
 
-def test_no_two_threads_draw_the_same() -> None:
+def test_threads_never_get_the_same_number() -> None:
     randomness = SystemRandomness()
     with ThreadPoolExecutor(4) as threads:
         draws = [
@@ -64,6 +64,6 @@ def test_no_two_threads_draw_the_same() -> None:
     assert len(set(draws)) == len(draws) == 20_000
 
 
-def test_a_forked_process_does_not_draw_what_its_parent_draws() -> None:
+def test_a_forked_process_gets_other_numbers_than_its_parent() -> None:
     finished = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
     assert len(set(finished.stdout.split())) == 2

@@ -1,4 +1,4 @@
-"""The database's time, carried on by a process whose own clock may say anything."""
+"""`DatabaseClock` follows the database's time, independent of the process's own wall clock."""
 
 from datetime import datetime, timedelta
 
@@ -8,8 +8,8 @@ from switchyard.adapters.memory.keys import MemoryKeyStore
 from switchyard.flow.clock import DatabaseClock
 
 
-class KeyStoreOfTimes(MemoryKeyStore):
-    """A database that is an hour ahead of the process, and takes its time to say so."""
+class AheadKeyStore(MemoryKeyStore):
+    """A key store whose clock is an hour ahead of the process; `takes` is the time that a query takes."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(MemoryJournal(), clock)
@@ -25,9 +25,9 @@ class KeyStoreOfTimes(MemoryKeyStore):
         return now
 
 
-async def test_the_time_is_asked_for_once_and_then_carried_on() -> None:
+async def test_the_database_is_asked_once_and_the_monotonic_clock_adds_the_rest() -> None:
     clock = ManualClock()
-    keys = KeyStoreOfTimes(clock)
+    keys = AheadKeyStore(clock)
     database_clock = DatabaseClock(keys, clock)
     assert database_clock.now() == START
     assert await database_clock.look() == START + timedelta(hours=1)
@@ -36,16 +36,16 @@ async def test_the_time_is_asked_for_once_and_then_carried_on() -> None:
     assert keys.asked == 1
 
 
-async def test_a_slow_answer_makes_it_late_and_never_early() -> None:
+async def test_a_slow_answer_makes_the_clock_late_and_never_early() -> None:
     clock = ManualClock()
-    keys = KeyStoreOfTimes(clock)
+    keys = AheadKeyStore(clock)
     keys.takes = timedelta(seconds=0.5)
     assert await DatabaseClock(keys, clock).look() == START + timedelta(hours=1)
 
 
 async def test_a_very_slow_answer_does_not_replace_a_better_one() -> None:
     clock = ManualClock()
-    keys = KeyStoreOfTimes(clock)
+    keys = AheadKeyStore(clock)
     database_clock = DatabaseClock(keys, clock)
     await database_clock.look()
     keys.takes = timedelta(seconds=20)
@@ -54,7 +54,7 @@ async def test_a_very_slow_answer_does_not_replace_a_better_one() -> None:
 
 async def test_a_step_of_the_databases_own_clock_is_followed() -> None:
     clock = ManualClock()
-    keys = KeyStoreOfTimes(clock)
+    keys = AheadKeyStore(clock)
     database_clock = DatabaseClock(keys, clock)
     await database_clock.look()
     keys.ahead = timedelta(0)

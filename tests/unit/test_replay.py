@@ -16,10 +16,11 @@ from switchyard.domain.events import Quote
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import ImpossibleStep
+from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.replay import AuditLine, Replay, ReplayMismatch, state_digest
+from switchyard.domain.replay import Replay, ReplayMismatch, state_digest
 from switchyard.domain.reports import ExecutionReport
 
 ACCOUNT = AccountId("acct-1")

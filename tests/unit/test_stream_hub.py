@@ -1,4 +1,4 @@
-"""Who hears what, how many may listen, and when the hub lets go of them."""
+"""Which subscribers get which messages, how many may subscribe, and when subscriptions end."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,17 +11,18 @@ from switchyard.domain.errors import QueueFull
 from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, encode, event, report_fact
 from switchyard.domain.orders import snapshot
 from switchyard.flow.readers import stream
-from switchyard.flow.readers.stream import Message, StreamHub
+from switchyard.flow.readers.messages import Message
+from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.wake import Wake
 from switchyard.telemetry.metrics import Metrics
-from tests.support.stream_book import (
+from tests.support.stream_journal import (
     ANN,
     BOB,
     DEADLINE_SECONDS,
     FIRST,
     REPORT,
     SECOND,
-    Book,
+    StreamJournal,
     dispatch,
     hub_over,
     nothing_more,
@@ -30,38 +31,38 @@ from tests.support.stream_book import (
 )
 
 
-async def test_an_account_hears_of_all_its_orders_and_an_order_only_of_itself() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_an_account_stream_has_all_its_orders_and_an_order_stream_only_that_order() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN) as account, hub.subscribe("order", FIRST) as order:
-        first, second, third = await book.update(), await book.update(order_id=SECOND), await book.report()
+        first, second, third = await journal.update(), await journal.update(order_id=SECOND), await journal.report()
         await dispatch(hub)
         assert [message.id for message in await take(account, 3)] == [first, second, third]
         assert [message.id for message in await take(order, 2)] == [first, third]
 
 
-async def test_a_foreign_account_hears_nothing() -> None:
-    book = Book()
-    hub = hub_over(book)
-    async with hub.subscribe("account", BOB) as foreign:
-        await book.update(ANN)
-        await book.report(ANN)
+async def test_another_account_gets_no_messages() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
+    async with hub.subscribe("account", BOB) as other:
+        await journal.update(ANN)
+        await journal.report(ANN)
         await dispatch(hub)
-        assert await nothing_more(foreign)
+        assert await nothing_more(other)
 
 
-async def test_a_foreign_account_hears_nothing_of_the_past_either() -> None:
-    book = Book()
-    await book.update(ANN)
-    async with hub_over(book).subscribe("account", BOB, 0) as foreign:
-        assert await nothing_more(foreign)
+async def test_another_account_gets_no_past_messages_either() -> None:
+    journal = StreamJournal()
+    await journal.update(ANN)
+    async with hub_over(journal).subscribe("account", BOB, 0) as other:
+        assert await nothing_more(other)
 
 
-async def test_a_message_is_the_events_own_bytes() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_message_data_is_the_events_own_bytes() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN) as subscription:
-        update, report = await book.update(), await book.report()
+        update, report = await journal.update(), await journal.report()
         await dispatch(hub)
         assert await take(subscription, 2) == [
             Message(update, "order_update", encode(snapshot(order_of()))),
@@ -69,35 +70,35 @@ async def test_a_message_is_the_events_own_bytes() -> None:
         ]
 
 
-async def test_a_message_fits_on_one_line_whatever_its_labels_contain() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_a_message_fits_on_one_line_even_if_a_label_has_a_line_break() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN) as subscription:
-        await book.update()
+        await journal.update()
         await dispatch(hub)
         [message] = await take(subscription, 1)
         assert msgspec.json.decode(message.data)["clientOrderId"] == "two\nlines"
         assert len(message.data.splitlines()) == 1
 
 
-async def test_an_event_of_no_order_makes_no_message() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_an_event_without_an_order_makes_no_message() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", SYSTEM_ACCOUNT, 0) as subscription:
         cut = CutFact(path="audit.log", expected_seq=9, found_seq=3)
-        await book.add(event("AuditFileCut", SYSTEM_ACCOUNT, None, cut))
-        await book.add(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(REPORT, None)))
+        await journal.add(event("AuditFileCut", SYSTEM_ACCOUNT, None, cut))
+        await journal.add(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(REPORT, None)))
         await dispatch(hub)
         assert await nothing_more(subscription)
 
 
-async def test_a_slow_reader_is_cut_off_and_counted_while_others_go_on() -> None:
-    book, metrics = Book(), Metrics()
-    hub = hub_over(book, queue_capacity=3, metrics=metrics)
+async def test_a_slow_reader_is_ended_and_counted_while_others_continue() -> None:
+    journal, metrics = StreamJournal(), Metrics()
+    hub = hub_over(journal, queue_capacity=3, metrics=metrics)
     async with hub.subscribe("account", ANN) as slow, hub.subscribe("account", ANN) as swift:
         numbers: list[int] = []
         for _ in range(5):
-            numbers.append(await book.update())
+            numbers.append(await journal.update())
             await dispatch(hub)
             assert [message.id for message in await take(swift, 1)] == numbers[-1:]
         assert await slow.ended == "slow"
@@ -108,39 +109,39 @@ async def test_a_slow_reader_is_cut_off_and_counted_while_others_go_on() -> None
         assert [message.id for message in await take(resumed, 5)] == numbers
 
 
-async def test_nothing_is_read_while_nobody_listens() -> None:
-    book = Book()
-    hub = hub_over(book)
-    await book.update()
+async def test_the_journal_is_not_read_without_subscribers() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
+    await journal.update()
     await dispatch(hub)
     async with hub.subscribe("account", ANN):
         await dispatch(hub)
-    reads = book.reads
-    await book.update()
+    reads = journal.reads
+    await journal.update()
     await dispatch(hub)
-    assert book.reads == reads
+    assert journal.reads == reads
     async with hub.subscribe("account", ANN) as subscription:
-        assert subscription.place == 2, "the hub skips what happened while nobody listened"
+        assert subscription.place == 2, "the hub skips events that happened without subscribers"
 
 
-async def test_a_page_that_was_asked_for_before_everybody_left_does_not_take_the_hub_back() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_a_read_that_ends_after_all_subscribers_left_does_not_move_the_hub_back() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN):
-        await book.update()
-        book.page_arrives.clear()
+        await journal.update()
+        journal.page_arrives.clear()
         reading = asyncio.create_task(hub.run_once())
-        await book.page_found.wait()
-    newest = await book.update()
+        await journal.page_found.wait()
+    newest = await journal.update()
     async with hub.subscribe("account", ANN):
-        book.page_arrives.set()
+        journal.page_arrives.set()
         assert await reading == 0
         async with hub.subscribe("account", ANN) as another:
             assert another.place == newest
 
 
-async def test_a_reader_is_forgotten_however_it_leaves() -> None:
-    hub, metrics = hub_over(Book(), metrics=(metrics := Metrics())), metrics
+async def test_a_subscriber_is_removed_when_it_fails() -> None:
+    hub, metrics = hub_over(StreamJournal(), metrics=(metrics := Metrics())), metrics
     with pytest.raises(ValueError, match="gone"):
         async with hub.subscribe("account", ANN):
             assert metrics.registry.get_sample_value("sse_subscribers") == 1
@@ -149,8 +150,8 @@ async def test_a_reader_is_forgotten_however_it_leaves() -> None:
     assert metrics.registry.get_sample_value("sse_subscribers") == 0
 
 
-async def test_there_is_an_end_to_how_many_may_listen() -> None:
-    hub = hub_over(Book(), subscribers_max=1)
+async def test_the_number_of_subscribers_is_bounded() -> None:
+    hub = hub_over(StreamJournal(), subscribers_max=1)
     async with hub.subscribe("account", ANN):
         with pytest.raises(QueueFull):
             async with hub.subscribe("account", ANN):
@@ -159,18 +160,18 @@ async def test_there_is_an_end_to_how_many_may_listen() -> None:
         assert hub.subscribers == 1
 
 
-async def test_replays_at_once_are_bounded() -> None:
-    book = Book()
+async def test_the_number_of_concurrent_replays_is_bounded() -> None:
+    journal = StreamJournal()
     for _ in range(10):
-        await book.update()
-    hub = hub_over(book, replays_max=2)
+        await journal.update()
+    hub = hub_over(journal, replays_max=2)
 
     async def replay() -> int:
         async with hub.subscribe("account", ANN, 0) as subscription:
             return len(await take(subscription, 10))
 
     assert await asyncio.gather(*(replay() for _ in range(20))) == [10] * 20
-    assert book.replays_at_once_max == 2
+    assert journal.replays_at_once_max == 2
 
 
 @asynccontextmanager
@@ -185,12 +186,12 @@ async def running(hub: StreamHub, wake: Wake) -> AsyncIterator[None]:
             await task
 
 
-async def test_the_running_hub_brings_what_happens_and_ends_its_streams_when_it_closes() -> None:
-    book, wake = Book(), Wake()
-    hub = hub_over(book)
+async def test_a_running_hub_delivers_messages_and_ends_its_streams_when_it_closes() -> None:
+    journal, wake = StreamJournal(), Wake()
+    hub = hub_over(journal)
     async with running(hub, wake), hub.subscribe("account", ANN) as subscription:
         for _ in range(3):
-            number = await book.update()
+            number = await journal.update()
             wake.notify()
             assert [message.id for message in await take(subscription, 1)] == [number]
         hub.close()
@@ -200,22 +201,22 @@ async def test_the_running_hub_brings_what_happens_and_ends_its_streams_when_it_
                 pass
 
 
-async def test_the_running_hub_outlives_a_journal_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_running_hub_continues_after_the_journal_was_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "RETRY_SECONDS", 0)
-    book, wake = Book(), Wake()
-    hub = hub_over(book)
-    book.failures = 3
+    journal, wake = StreamJournal(), Wake()
+    hub = hub_over(journal)
+    journal.failures = 3
     async with running(hub, wake), hub.subscribe("account", ANN) as subscription:
-        number = await book.update()
+        number = await journal.update()
         assert [message.id for message in await take(subscription, 1)] == [number]
 
 
-async def test_streams_end_when_nobody_feeds_them_any_more() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_streams_end_when_the_hubs_task_is_cancelled() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     task = asyncio.create_task(hub.run(Wake()))
     async with hub.subscribe("account", ANN) as subscription:
-        await book.update()
+        await journal.update()
         await take(subscription, 1)
         task.cancel()
         assert await subscription.ended == "closing"

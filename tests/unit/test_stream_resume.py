@@ -1,4 +1,4 @@
-"""Where a stream begins, and how it goes on after its last event: from memory, from the journal, or anew."""
+"""Where a stream starts, and how it resumes: from the ring, from the journal, or with `resync_required`."""
 
 import asyncio
 import random
@@ -8,65 +8,75 @@ import pytest
 
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.flow.readers import stream
-from switchyard.flow.readers.stream import Message, Scope, StreamHub, Subscription
-from tests.support.stream_book import ANN, BOB, DEADLINE_SECONDS, FIRST, SECOND, Book, dispatch, hub_over, take
+from switchyard.flow.readers.messages import Message, Scope
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.readers.subscription import Subscription
+from tests.support.stream_journal import (
+    ANN,
+    BOB,
+    DEADLINE_SECONDS,
+    FIRST,
+    SECOND,
+    StreamJournal,
+    dispatch,
+    hub_over,
+    take,
+)
 
 
-async def test_a_new_stream_begins_now() -> None:
-    book = Book()
-    before = await book.update()
-    hub = hub_over(book)
+async def test_a_new_stream_starts_at_the_head() -> None:
+    journal = StreamJournal()
+    before = await journal.update()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN) as subscription:
         assert subscription.place == before
-        after = await book.update()
+        after = await journal.update()
         await dispatch(hub)
         assert [message.id for message in await take(subscription, 1)] == [after]
 
 
-async def test_a_resume_needs_no_database_while_the_ring_has_the_place() -> None:
-    book = Book()
-    hub = hub_over(book, buffer_size=2)
+async def test_a_resume_within_the_ring_needs_no_database() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal, buffer_size=2)
     async with hub.subscribe("account", ANN):
-        numbers = [await book.update() for _ in range(5)]
+        numbers = [await journal.update() for _ in range(5)]
         await dispatch(hub)
         async with hub.subscribe("account", ANN, numbers[2]) as resumed:
             assert [message.id for message in await take(resumed, 2)] == numbers[3:]
-        assert book.replays == 0
+        assert journal.replays == 0
 
 
-async def test_a_resume_from_before_the_ring_comes_from_the_journal() -> None:
-    book = Book()
-    hub = hub_over(book, buffer_size=2)
+async def test_a_resume_from_before_the_ring_reads_the_journal() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal, buffer_size=2)
     async with hub.subscribe("account", ANN):
-        numbers = [await book.update() for _ in range(5)]
+        numbers = [await journal.update() for _ in range(5)]
         await dispatch(hub)
         async with hub.subscribe("account", ANN, numbers[1]) as resumed:
             assert [message.id for message in await take(resumed, 3)] == numbers[2:]
-        assert book.replays > 0
+        assert journal.replays > 0
 
 
-async def test_a_resume_after_a_restart_comes_from_the_journal() -> None:
-    book = Book()
-    numbers = [await book.update(order_id=order) for order in (FIRST, SECOND, FIRST, SECOND, FIRST)]
-    async with hub_over(book).subscribe("order", FIRST, numbers[0]) as resumed:
+async def test_a_resume_after_a_restart_reads_the_journal() -> None:
+    journal = StreamJournal()
+    numbers = [await journal.update(order_id=order) for order in (FIRST, SECOND, FIRST, SECOND, FIRST)]
+    async with hub_over(journal).subscribe("order", FIRST, numbers[0]) as resumed:
         assert [message.id for message in await take(resumed, 2)] == [numbers[2], numbers[4]]
 
 
-async def test_a_long_past_is_replayed_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "STREAM_PAGE", 3)
-    book = Book()
-    numbers = [await book.update(ANN if number % 2 else BOB) for number in range(40)]
-    async with hub_over(book).subscribe("account", ANN, 0) as resumed:
+async def test_a_long_past_is_replayed_page_by_page() -> None:
+    journal = StreamJournal()
+    numbers = [await journal.update(ANN if number % 2 else BOB) for number in range(40)]
+    async with hub_over(journal, page_size=3).subscribe("account", ANN, 0) as resumed:
         assert [message.id for message in await take(resumed, 20)] == numbers[1::2]
-    assert book.replays >= 7
+    assert journal.replays >= 7
 
 
-async def test_a_reader_that_another_gateway_served_further_is_told_nothing_twice() -> None:
-    book = Book()
-    hub = hub_over(book)
+async def test_a_reader_ahead_of_this_gateway_gets_no_message_twice() -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal)
     async with hub.subscribe("account", BOB):
-        seen, unseen = await book.update(), await book.update()
+        seen, unseen = await journal.update(), await journal.update()
         async with hub.subscribe("account", ANN, seen) as resumed:
             await dispatch(hub)
             assert [message.id for message in await take(resumed, 1)] == [unseen]
@@ -78,53 +88,53 @@ def resync(scope: Scope, id: str, last: int, oldest: int, endpoint: str) -> Mess
 
 
 @pytest.mark.parametrize("buffer_size", [0, 1_000])
-async def test_too_far_behind_means_a_new_start_and_the_stream_goes_on(buffer_size: int) -> None:
-    book = Book()
-    hub = hub_over(book, behind_max=3, buffer_size=buffer_size)
+async def test_a_reader_too_far_behind_gets_resync_and_then_new_messages(buffer_size: int) -> None:
+    journal = StreamJournal()
+    hub = hub_over(journal, behind_max=3, buffer_size=buffer_size)
     async with hub.subscribe("account", BOB):
-        numbers = [await book.update() for _ in range(4)]
+        numbers = [await journal.update() for _ in range(4)]
         await dispatch(hub)
         async with hub.subscribe("account", ANN, 0) as late, hub.subscribe("account", ANN, 1) as in_time:
-            after = await book.update()
+            after = await journal.update()
             await dispatch(hub)
-            [advice, live] = await take(late, 2)
-            assert advice == resync("account", ANN, 0, numbers[-1], "/accounts/ann/events")
+            [resync_required, live] = await take(late, 2)
+            assert resync_required == resync("account", ANN, 0, numbers[-1], "/accounts/ann/events")
             assert live.id == after
             assert [message.id for message in await take(in_time, 4)] == [*numbers[1:], after]
 
 
-async def test_events_of_other_streams_do_not_count_as_behind() -> None:
-    book = Book()
-    missed = await book.update()
+async def test_events_of_other_orders_do_not_count_as_behind() -> None:
+    journal = StreamJournal()
+    missed = await journal.update()
     for _ in range(10):
-        await book.update(order_id=SECOND)
-    async with hub_over(book, behind_max=3).subscribe("order", FIRST, 0) as resumed:
+        await journal.update(order_id=SECOND)
+    async with hub_over(journal, behind_max=3).subscribe("order", FIRST, 0) as resumed:
         assert [message.id for message in await take(resumed, 1)] == [missed]
 
 
-async def test_an_id_older_than_the_journal_keeps_means_a_new_start() -> None:
-    book = Book()
-    numbers = [await book.update(order_id=OrderId("ord/1")) for _ in range(6)]
-    book.oldest_seq = 4
-    hub = hub_over(book)
+async def test_an_id_older_than_the_journal_gets_resync() -> None:
+    journal = StreamJournal()
+    numbers = [await journal.update(order_id=OrderId("ord/1")) for _ in range(6)]
+    journal.oldest_seq = 4
+    hub = hub_over(journal)
     async with hub.subscribe("order", "ord/1", 2) as late, hub.subscribe("order", "ord/1", 3) as in_time:
         assert await take(late, 1) == [resync("order", "ord/1", 2, numbers[-1], "/orders/ord%2F1/events")]
         assert [message.id for message in await take(in_time, 3)] == numbers[3:]
 
 
-async def test_an_id_that_the_journal_has_not_reached_means_a_new_start() -> None:
-    book = Book()
-    head = await book.update()
-    hub = hub_over(book)
+async def test_an_id_beyond_the_head_gets_resync() -> None:
+    journal = StreamJournal()
+    head = await journal.update()
+    hub = hub_over(journal)
     async with hub.subscribe("account", ANN, 999) as subscription:
         assert await take(subscription, 1) == [resync("account", ANN, 999, head, "/accounts/ann/events")]
-        after = await book.update()
+        after = await journal.update()
         await dispatch(hub)
         assert [message.id for message in await take(subscription, 1)] == [after]
 
 
 class Reader:
-    """Reads a stream to its end over many connections to several gateways, losing some of what is on the way."""
+    """Reads a stream over many connections to several gateways; a connection may drop messages that it was sent."""
 
     def __init__(self, chance: random.Random, scope: Scope, id: str) -> None:
         self.numbers: list[int] = []
@@ -158,21 +168,22 @@ class Reader:
 
 
 @pytest.mark.parametrize("seed", range(100))
-async def test_a_stream_over_many_connections_has_no_gap_and_no_repeat(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stream_over_many_connections_has_no_gap_and_no_repeat(seed: int) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(stream, "STREAM_PAGE", chance.choice([1, 3, 200]))
-    book = Book(chance)
-    hubs = [hub_over(book, buffer_size=chance.choice([0, 2, 10, 1_000]), replays_max=2) for _ in range(2)]
+    page_size = chance.choice([1, 3, 200])
+    journal = StreamJournal(chance)
+    hubs = [
+        hub_over(journal, buffer_size=chance.choice([0, 2, 10, 1_000]), replays_max=2, page_size=page_size)
+        for _ in range(2)
+    ]
     readers = [Reader(chance, "account", ANN), Reader(chance, "account", BOB), Reader(chance, "order", FIRST)]
-    # Drawn beforehand, so that the readers know when they have come to the end.
+    # Drawn before writing, so that the readers know their last message.
     plan = [(chance.choice([ANN, BOB]), chance.choice([FIRST, SECOND])) for _ in range(80)]
-    expected = [[number for number, made in enumerate(plan, 1) if reader.wants(*made)] for reader in readers]
+    expected = [[number for number, planned in enumerate(plan, 1) if reader.wants(*planned)] for reader in readers]
 
     async def write() -> None:
         for account, order_id in plan:
-            await book.update(account, order_id)
+            await journal.update(account, order_id)
             for _ in range(chance.randrange(8)):
                 await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Where everything is put together: the only package that sees both the flow and the adapters."""
+"""Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.databases import (
     Database,
@@ -14,6 +14,7 @@ from switchyard.bootstrap.databases import (
 )
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
+from switchyard.bootstrap.files import audit_files
 
 __all__ = [
     "Database",
@@ -21,6 +22,7 @@ __all__ = [
     "Engine",
     "Role",
     "accept_restored",
+    "audit_files",
     "decide_doubt",
     "open_database",
     "order_dump",

@@ -1,4 +1,4 @@
-"""The configured database, as a process, a tool or a person needs it."""
+"""The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +11,12 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.queries import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.bootstrap.files import move_files_aside
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
 from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import declare_restored
-from switchyard.flow.history.verify import head_path_of
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
@@ -32,7 +32,7 @@ from switchyard.settings import Settings
 
 
 class EpochJournal(Journal, Epochs, Protocol):
-    """A journal whose past can be replaced."""
+    """A journal in which a new epoch can be opened."""
 
 
 class DatabaseQueries(Queries, OutboxQueries, Protocol):
@@ -40,68 +40,63 @@ class DatabaseQueries(Queries, OutboxQueries, Protocol):
 
 
 class Database(Protocol):
-    """What an engine offers, whichever it is."""
+    """The ports that both engines implement."""
 
     @property
     def journal(self) -> EpochJournal:
-        """The write port."""
+        """Load, append and read."""
         ...
 
     @property
     def queries(self) -> DatabaseQueries:
-        """The lookups."""
+        """Read-only queries."""
         ...
 
     @property
     def liveness(self) -> Liveness:
-        """Who is alive."""
+        """Which workers are alive."""
         ...
 
     @property
     def lanes(self) -> Lanes:
-        """Who sends what."""
+        """Which worker owns which lanes."""
         ...
 
     @property
     def keys(self) -> KeyStore:
-        """What keys stand for."""
+        """The idempotency keys."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Call back when another process has written."""
+        """Call back after a commit of another process."""
         ...
 
     async def close(self) -> None:
-        """Let go."""
+        """Close the connections."""
         ...
 
 
 def sqlite_path(settings: Settings) -> Path:
-    """Where the embedded database lives."""
+    """The file of the embedded database."""
     return settings.data_dir / "switchyard.db"
 
 
-def head_path(settings: Settings) -> Path:
-    """What a worker remembers of the journal."""
-    return settings.data_dir / "head.json"
-
-
 async def open_database(settings: Settings) -> Database:
-    """The configured engine, on the schema that this version needs."""
+    """Open the configured database; raises SchemaMismatch unless it has the schema of this version."""
     if settings.database_url is not None:
         return await PostgresDatabase.open(settings.database_url)
     return await SqliteDatabase.open(sqlite_path(settings))
 
 
 async def upgrade_database(settings: Settings) -> int:
-    """Bring the schema to this version."""
+    """Upgrade the schema to this version, and return its number."""
     if settings.database_url is not None:
         return await PostgresDatabase.upgrade(settings.database_url)
     return await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
 async def upgrade_if_new(settings: Settings) -> None:
-    """Give an empty database its schema; an older one is upgraded only when somebody says so."""
+    """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
     if settings.database_url is not None:
         if await PostgresDatabase.is_new(settings.database_url):
             await PostgresDatabase.upgrade(settings.database_url)
@@ -110,28 +105,28 @@ async def upgrade_if_new(settings: Settings) -> None:
 
 
 def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:
-    """The configured database as the target of a replay."""
+    """The configured database as a replay's target."""
     if settings.database_url is not None:
         return PostgresRebuild(settings.database_url)
     return SqliteRebuild(sqlite_path(settings))
 
 
 def order_dump(settings: Settings) -> OrderDump:
-    """All orders of the configured database."""
+    """All orders in the configured database."""
     if settings.database_url is not None:
         return PostgresOrderDump(settings.database_url)
     return SqliteOrderDump(sqlite_path(settings))
 
 
 def outbox_listing(settings: Settings) -> OutboxListing:
-    """The configured database's outbox, to look at."""
+    """The outbox of the configured database, read-only."""
     if settings.database_url is not None:
         return PostgresOutboxListing(settings.database_url)
     return SqliteOutboxListing(sqlite_path(settings))
 
 
 async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
-    """Record a person's decision, straight into the journal."""
+    """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
         commit = committing(database)
@@ -142,7 +137,7 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
 
 
 async def accept_restored(settings: Settings) -> tuple[int, int]:
-    """Take an older database for the true one: a new epoch, doubt about the unfinished, files of the past aside."""
+    """Declare the database restored, and move the audit and head files of the replaced one aside."""
     database = await open_database(settings)
     try:
         epoch, rows = await declare_restored(
@@ -150,14 +145,12 @@ async def accept_restored(settings: Settings) -> tuple[int, int]:
         )
     finally:
         await database.close()
-    for path in (settings.audit_path, head_path_of(settings.audit_path), head_path(settings)):
-        if path.exists():
-            path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
+    move_files_aside(settings, epoch)
     return epoch, rows
 
 
 def committing(database: Database) -> Commit:
-    """Commits of a tool that is the only one of its process to write: each change in a group of its own."""
+    """Commit for a command that runs no sequencer: each change is a group of its own."""
     clock, randomness = SystemClock(), SystemRandomness()
 
     async def commit(change: Change) -> Outcome:

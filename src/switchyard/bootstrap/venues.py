@@ -1,34 +1,39 @@
-"""The venues of one process, as configured."""
+"""Opens the configured venues, and answers quotes from those that are open in this process."""
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.bootstrap.core import Core
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.instruments import Catalogue
-from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Venue, VenueUnavailable
 from switchyard.settings import VenueSettings
 
 
-async def open_venue(
-    settings: VenueSettings, data_dir: Path, catalogue: Catalogue, clock: Clock, stack: AsyncExitStack
-) -> Venue:
-    """The venue behind its URL, ready to be sent to; closed with the stack."""
+async def open_venues(core: Core, stack: AsyncExitStack, *, remote_only: bool) -> None:
+    """Open the configured venues and add them to `core.venues`; they are closed with the stack.
+
+    With `remote_only` only brokers behind HTTP are opened, for their quotes: other venues live in the worker's process.
+    """
+    for settings in core.settings.venues:
+        if not remote_only or settings.url.startswith("http"):
+            core.venues[settings.name] = await _open_venue(settings, core, stack)
+
+
+async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack) -> Venue:
     venue: PaperExchange | HttpVenue
     match settings.url:
         case "null:" | "null:resting":
-            return NullVenue(settings.name, clock=clock, fills=settings.url == "null:")
+            return NullVenue(settings.name, clock=core.clock, fills=settings.url == "null:")
         case "paper:":
             venue = PaperExchange(
                 settings.name,
-                path=data_dir / "venues" / f"{settings.name}.db",
-                catalogue=catalogue,
-                clock=clock,
+                path=core.settings.data_dir / "venues" / f"{settings.name}.db",
+                catalogue=core.catalogue,
+                clock=core.clock,
                 delay=settings.delay,
                 partial_steps=settings.partial_steps,
                 reject_all=settings.reject_all,
@@ -38,7 +43,7 @@ async def open_venue(
                 settings.name,
                 url=url,
                 dedupe=settings.dedupe,
-                clock=clock,
+                clock=core.clock,
                 lookup=settings.lookup,
                 acceptance_window=settings.window,
                 request_expiry=settings.request_expiry,
@@ -50,22 +55,22 @@ async def open_venue(
 
 
 class KnownQuotes:
-    """Quotes of the venues that live in this process."""
+    """ports.quotes.Quotes from the venues of this process."""
 
     def __init__(self, venues: Mapping[VenueName, Venue]) -> None:
         self._venues = venues
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The venue's bid and ask right now, or none."""
-        known = self._venues.get(venue)
-        return None if known is None else known.quote(symbol)
+        """The venue's current bid and ask, if it keeps them in memory."""
+        opened = self._venues.get(venue)
+        return None if opened is None else opened.quote(symbol)
 
     async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
-        """The same, asked for where it is not known; none where the venue does not tell."""
-        known = self._venues.get(venue)
-        if known is None:
+        """The same, requested from the venue if necessary; none if the venue does not answer."""
+        opened = self._venues.get(venue)
+        if opened is None:
             return None
         try:
-            return known.quote(symbol) or await known.ask_quote(symbol)
+            return opened.quote(symbol) or await opened.ask_quote(symbol)
         except VenueUnavailable:
             return None

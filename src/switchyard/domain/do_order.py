@@ -13,6 +13,7 @@ from switchyard.domain.events import JournalEvent, ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.lifecycle import Status
+from switchyard.domain.lines import data_of, decode_order_fact, decode_report_fact
 from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
 from switchyard.domain.orders import (
     LABEL_LENGTH_MAX,
@@ -212,34 +213,14 @@ def result_digest(result: ExecResult | ExecFailure) -> str:
     return digest(msgspec.to_builtins(result, builtin_types=(Decimal,)))
 
 
-class _Moved(msgspec.Struct):
-    version: int
-
-
-class _Data(msgspec.Struct):
-    order: _Moved
-
-
-class _Line(msgspec.Struct):
-    data: _Data
-
-
-class _ReportLine(msgspec.Struct):
-    data: ReportFact
-
-
-_line = msgspec.json.Decoder(_Line)
-_report_line = msgspec.json.Decoder(_ReportLine)
-
-
 def _fills(order: Order, events: Sequence[JournalEvent], instrument: Instrument) -> Iterator[DoFill]:
     """The fills that have made the order what it is here: the events may have been read a moment later."""
     report: ReportFact | None = None
     for event in events:
         if event.type == "ExecutionReport":
-            report = _report_line.decode(event.text + "}").data
+            report = decode_report_fact(data_of(event))
         elif event.type == "OrderUpdated" and report is not None:  # what the report has made of the order
-            if _line.decode(event.text + "}").data.order.version > order.version:
+            if decode_order_fact(data_of(event)).order.version > order.version:
                 return
             if report.last_qty:
                 qty = _lots(report.last_qty, instrument)

@@ -1,7 +1,7 @@
 """The past, folded again: from the journal's lines to the rows they made, checking every step on the way."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, TypeVar, get_args
@@ -15,6 +15,7 @@ from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFac
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
+from switchyard.domain.lines import AuditLine, decode_order_fact, decode_report_fact, decode_result_fact
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKind, OutboxRow, lane_of
@@ -33,20 +34,6 @@ class ReplayMismatch(SwitchyardError):
         self.why = why
 
 
-class AuditLine(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
-    """A line of the journal, its data still as text."""
-
-    epoch: int
-    shard: int
-    seq: int
-    at: datetime
-    type: str
-    account_id: AccountId
-    order_id: OrderId | None
-    data: msgspec.Raw
-    hash: str
-
-
 def _reachable() -> dict[Status, frozenset[Status]]:
     reachable: dict[Status, frozenset[Status]] = {}
     for status in get_args(Status):
@@ -63,9 +50,6 @@ def _reachable() -> dict[Status, frozenset[Status]]:
 _REACHABLE = _reachable()
 # An order's row is its snapshot but for what is derived from the row, and what the account need not see.
 _SHARED_FIELDS = tuple(name for name in OrderSnapshot.__struct_fields__ if name in Order.__struct_fields__)
-_order_fact = msgspec.json.Decoder(OrderFact)
-_report_fact = msgspec.json.Decoder(ReportFact)
-_result_fact = msgspec.json.Decoder(ResultFact)
 _T = TypeVar("_T")
 
 
@@ -95,12 +79,12 @@ class Replay:
                 self._take_report(line)
             case "ReportUnmatched":
                 self._expect_no_report(line)
-                self._add_execution(line, _decoded(_report_fact, line), OrderId(""))
+                self._add_execution(line, _decoded(decode_report_fact, line), OrderId(""))
             case "AuditFileCut":
                 self._expect_no_report(line)
             case "ResultRecorded":
                 self._expect_no_report(line)
-                self._take_result(line, _decoded(_result_fact, line))
+                self._take_result(line, _decoded(decode_result_fact, line))
             case (
                 "OrderAccepted"
                 | "OrderSending"
@@ -111,7 +95,7 @@ class Replay:
                 | "CancelRequested"
                 | "CancelSent"
             ):
-                self._take_order(line, _decoded(_order_fact, line))
+                self._take_order(line, _decoded(decode_order_fact, line))
             case _:
                 raise ReplayMismatch(line.seq, f"unknown type {line.type!r}: written by a newer Switchyard")
 
@@ -123,7 +107,7 @@ class Replay:
         self._expect_no_report(line)
         if line.order_id not in self.orders:
             raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
-        self._report = (line.order_id, _decoded(_report_fact, line))
+        self._report = (line.order_id, _decoded(decode_report_fact, line))
 
     def _expect_no_report(self, line: AuditLine) -> None:
         if self._report is not None:
@@ -234,9 +218,9 @@ class Replay:
         )
 
 
-def _decoded(decoder: "msgspec.json.Decoder[_T]", line: AuditLine) -> _T:
+def _decoded(decode: Callable[[msgspec.Raw], _T], line: AuditLine) -> _T:
     try:
-        return decoder.decode(line.data)
+        return decode(line.data)
     except msgspec.DecodeError as error:
         raise ReplayMismatch(line.seq, f"its data cannot be read: {error}") from None
 

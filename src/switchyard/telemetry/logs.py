@@ -1,4 +1,4 @@
-"""Structured logs, on standard error."""
+"""Configures structured logs on standard error."""
 
 import logging
 import sys
@@ -7,7 +7,7 @@ import structlog
 
 
 def configure_logs(level: str, form: str) -> None:
-    """Text for people, JSON for machines; nothing below the level costs more than a comparison."""
+    """Log as text or JSON; a call below the level costs only a comparison."""
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )

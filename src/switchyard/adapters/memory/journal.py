@@ -14,10 +14,10 @@ from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.replay import AuditLine
 from switchyard.ports.journal import PAGE_MAX, Head, Lines
 
 # An odd number of backslashes before it: an even number is escaped text, which every engine can store.

@@ -1,7 +1,6 @@
 """Connections: one writer in a thread of its own, a few readers, a checkpointer, and a lock against company."""
 
 import asyncio
-import fcntl
 import os
 import threading
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TypeVar
 import apsw
 import structlog
 
+from switchyard.adapters.files.lock import lock_beside
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 
 T = TypeVar("T")
@@ -44,16 +44,12 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
 
 def hold_alone(path: Path) -> int:
     """Lock the database for this process; the lock dies with it, however it dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
+    descriptor = lock_beside(path)
+    if descriptor is None:
         raise AlreadyRunning(
             f"another process is using {path}: SQLite serves one process; "
             "stop the other one, or use PostgreSQL (SWITCHYARD_DATABASE_URL) to run several"
-        ) from None
+        )
     return descriptor
 
 

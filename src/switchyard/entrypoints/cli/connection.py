@@ -1,4 +1,4 @@
-"""Which gateway a command talks to, and as whom."""
+"""Options of commands that call a gateway, and the client they use: address, account and token."""
 
 import os
 from datetime import timedelta
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_ACCOUNT = "demo"
 TOKEN_VARIABLE = "SWITCHYARD_TOKEN"
-# A command's own token outlives any command but a forgotten `watch`.
+# Longer than any command runs, except a `watch` that is left open.
 COMMAND_TOKEN_TTL = timedelta(hours=24)
 
 
@@ -28,7 +28,7 @@ def _checked_url(url: str | None) -> str | None:
     except ValueError:
         usable = False
     if not usable:
-        raise typer.BadParameter("must look like http://host:port")
+        raise typer.BadParameter(f"{url!r} is not a URL like http://host:port")
     return url
 
 
@@ -36,24 +36,24 @@ UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="Address of the gateway; by default from SWITCHYARD_HOST and SWITCHYARD_PORT.",
+        help="URL of the gateway; by default from SWITCHYARD_HOST and SWITCHYARD_PORT.",
         show_default=False,
         callback=_checked_url,
     ),
 ]
 AccountOption = Annotated[
-    str, typer.Option("--account", help=f"Account to sign a token for, unless {TOKEN_VARIABLE} holds one.")
+    str, typer.Option("--account", help=f"Account to sign a token for; ignored if {TOKEN_VARIABLE} is set.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
 def connect(url: str | None, account: str) -> "Client":
-    """A client for the gateway, with the environment's token or one signed with the local secret."""
+    """A client for the gateway, with the token of the environment or one signed with the local secret."""
     from switchyard.client import Client
     from switchyard.client.address import gateway_url
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    # With both given no settings are needed: the command may run where no gateway ever did.
+    # With both given no settings are read: the command may run on a machine without a gateway.
     settings = None if url and token else _settings()
     if settings is not None:
         url = url or gateway_url(settings.host, settings.port)
@@ -78,12 +78,12 @@ def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
 
 
 def _local_token(settings: "Settings", account: str) -> str:
-    # A secret made here and now would sign a token that no running gateway accepts.
+    # Do not create a secret here: no running gateway would accept a token signed with it.
     if settings.jwt_secret is None and not (settings.data_dir / "jwt_secret").exists():
         raise SettingError(
             TOKEN_VARIABLE,
-            f"is not set, and {settings.data_dir} holds no secret to sign a token with; "
-            "set it, or run the command where the gateway keeps its data",
+            f"is not set, and {settings.data_dir} has no jwt_secret to sign a token with; "
+            "set it, or run the command with the gateway's SWITCHYARD_DATA_DIR",
         )
     return sign_token(settings, account, COMMAND_TOKEN_TTL)
 

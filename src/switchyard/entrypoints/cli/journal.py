@@ -1,4 +1,4 @@
-"""`db`, `audit` and `replay`: the database's schema, the audit file, and one made from the other."""
+"""`db`, `audit` and `replay`: upgrade or rebuild the database, verify the audit file."""
 
 import asyncio
 from pathlib import Path
@@ -10,10 +10,10 @@ from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
 from switchyard.settings import journal_key, load_settings
 
-BROKEN = 1
+INVALID = 1  # the exit code of `audit verify` for an invalid file
 
-database = typer.Typer(help="The database.", no_args_is_help=True)
-audit = typer.Typer(help="The audit file.", no_args_is_help=True)
+database = typer.Typer(help="Manage the database.", no_args_is_help=True)
+audit = typer.Typer(help="Check the audit file.", no_args_is_help=True)
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 @database.command()
 def upgrade(json: JsonOption = False) -> None:
-    """Bring the database's schema to this version."""
+    """Upgrade the database's schema to this version."""
     from switchyard.bootstrap import upgrade_database
 
     version = asyncio.run(upgrade_database(load_settings()))
@@ -37,9 +37,9 @@ def upgrade(json: JsonOption = False) -> None:
 
 @database.command()
 def restored(json: JsonOption = False) -> None:
-    """Say that an older backup was restored: a new epoch, and doubt about everything unfinished.
+    """Declare that an older backup was restored: start a new epoch and mark all unfinished orders uncertain.
 
-    Run it once, with nothing else running, before the first start. Nothing is sent before the venue was asked.
+    Run it once, with all processes stopped, before the first start. No order is sent before its venue was asked.
     """
     from switchyard.bootstrap import accept_restored
 
@@ -47,32 +47,34 @@ def restored(json: JsonOption = False) -> None:
     if json:
         print_json({"epoch": epoch, "rows": rows})
     else:
-        typer.echo(f"epoch {epoch}: {rows} unfinished rows are in doubt until their venues were asked")
+        typer.echo(f"epoch {epoch}: {rows} unfinished outbox rows are uncertain until their venues were asked")
 
 
 @database.command()
 def digest(json: JsonOption = False) -> None:
-    """Print a digest over all orders, to compare with a replay's."""
+    """Print the digest of all orders, to compare with that of `replay`."""
     from switchyard.bootstrap import order_dump
     from switchyard.flow.history.replay import live_digest
 
-    found = asyncio.run(live_digest(order_dump(load_settings()).all_orders()))
+    state = asyncio.run(live_digest(order_dump(load_settings()).all_orders()))
     if json:
-        print_json({"digest": found})
+        print_json({"digest": state})
     else:
-        typer.echo(found)
+        typer.echo(state)
 
 
 @audit.command()
 def verify(
-    path: Annotated[Path | None, typer.Argument(help="The file; default: the configured one.")] = None,
+    path: Annotated[Path | None, typer.Argument(help="The audit file; by default the configured one.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Walk the audit file's hash chain and name the first bad line."""
+    """Verify the audit file's hash chain and its signed head; name the first bad line."""
+    from switchyard.bootstrap import audit_files
     from switchyard.flow.history.verify import verify_audit
 
     settings = load_settings()
-    report = verify_audit(_existing(path or settings.audit_path), key=journal_key(settings))
+    file, head_file = audit_files(_existing(path or settings.audit_path))
+    report = verify_audit(file, head_file, journal_key(settings))
     if json:
         print_json(report)
     elif report.bad_line is not None:
@@ -80,31 +82,31 @@ def verify(
     elif report.head_problem is not None:
         typer.echo(f"{report.path}: {report.head_problem}", err=True)
     else:
-        unfinished = f", and {report.partial_bytes} bytes of an unfinished one" if report.partial_bytes else ""
-        typer.echo(f"{report.path}: {report.lines} lines hold, up to seq {report.last_seq}{unfinished}")
+        unfinished = f", then {report.partial_bytes} bytes of an unfinished line" if report.partial_bytes else ""
+        typer.echo(f"{report.path}: {report.lines} lines are valid, up to seq {report.last_seq}{unfinished}")
     if not report.holds:
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(INVALID)
 
 
 def replay(
-    path: Annotated[Path | None, typer.Argument(help="The audit file; default: the configured one.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only fold and print the digest; write nothing.")] = False,
+    path: Annotated[Path | None, typer.Argument(help="The audit file; by default the configured one.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and print the digest; write nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Rebuild an empty database (the configured one) from an audit file and print the state's digest."""
-    from switchyard.bootstrap import rebuild_target, upgrade_database
+    """Rebuild the configured database, which must be empty, from an audit file; print the digest of its orders."""
+    from switchyard.bootstrap import audit_files, rebuild_target, upgrade_database
     from switchyard.flow.history.replay import ReplayResult
-    from switchyard.flow.history.replay import replay as fold
+    from switchyard.flow.history.replay import replay as replay_file
 
     settings = load_settings()
-    source = _existing(path or settings.audit_path)
+    source, _ = audit_files(_existing(path or settings.audit_path))
 
     async def rebuild() -> ReplayResult:
         if dry_run:
-            return await fold(source)
+            return await replay_file(source)
         await upgrade_database(settings)
         async with rebuild_target(settings) as target:
-            return await fold(source, target)
+            return await replay_file(source, target)
 
     result = asyncio.run(rebuild())
     if json:
@@ -115,5 +117,5 @@ def replay(
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise typer.BadParameter(f"there is no file {path}", param_hint="PATH")
+        raise typer.BadParameter(f"{path} is not a file", param_hint="PATH")
     return path

@@ -1,4 +1,4 @@
-"""`outbox list` and `outbox resolve`: what waits to be sent, what is in doubt, and a person's word on it."""
+"""`outbox list` and `outbox resolve`: list outbox rows, and record an operator's decision about an uncertain one."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from switchyard.domain.outbox import OutboxRow
     from switchyard.ports.outbox_listing import OutboxListing
 
-PAGE = 200
+# More rows than a person reads; the oldest come first.
+ROWS_MAX = 200
 
-outbox = typer.Typer(help="What is sent to venues.", no_args_is_help=True)
+outbox = typer.Typer(help="List outbox rows and resolve uncertain ones.", no_args_is_help=True)
 
 ListedStatus = Literal["queued", "sending", "failed", "uncertain", "dead"]
 
@@ -29,15 +30,15 @@ def register(app: typer.Typer) -> None:
 
 @outbox.command(name="list")
 def list_rows(
-    status: Annotated[ListedStatus, typer.Option("--status", help="Which rows to list.")] = "uncertain",
+    status: Annotated[ListedStatus, typer.Option("--status", help="Status of the rows to list.")] = "uncertain",
     json: JsonOption = False,
 ) -> None:
-    """List outbox rows of one status, oldest first."""
+    """List outbox rows of one status, oldest first, at most 200."""
     from switchyard.bootstrap import outbox_listing
     from switchyard.flow.sending.operator import outbox_id
 
     listing: OutboxListing = outbox_listing(load_settings())
-    rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, PAGE))
+    rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, ROWS_MAX))
     if json:
         print_json([{"id": outbox_id(row), "row": row} for row in rows])
         return
@@ -56,13 +57,15 @@ def list_rows(
 
 @outbox.command()
 def resolve(
-    row_id: Annotated[str, typer.Argument(metavar="ID", help="The order's id, or ord_…:cancel:1 for a cancel.")],
-    verdict: Annotated[Verdict, typer.Option("--as", help="Whether the venue got it.")],
-    by: Annotated[str, typer.Option("--by", help="Who decides.")],
-    reason: Annotated[str, typer.Option("--reason", help="What the decision rests on.")],
+    row_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id from `outbox list`: the order's id, or ord_…:cancel:1 for a cancel.")
+    ],
+    verdict: Annotated[Verdict, typer.Option("--as", help="Whether the venue received it.")],
+    by: Annotated[str, typer.Option("--by", help="Name of the person who decides; it is recorded.")],
+    reason: Annotated[str, typer.Option("--reason", help="Evidence for the decision; it is recorded.")],
     json: JsonOption = False,
 ) -> None:
-    """End a doubt by a person's word, beside a running server or without one; it is recorded in the journal."""
+    """Decide whether the venue received an uncertain order or cancel; works with and without a running server."""
     from switchyard.entrypoints.control.client import resolve_doubt
     from switchyard.entrypoints.control.messages import ResolveDoubt
 

@@ -1,4 +1,4 @@
-"""How orders and events look on a terminal."""
+"""Formats orders and events for terminals and as JSON."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from switchyard.client import RecordedEvent
 
-# Wide enough for every column: what is piped into a file must not be cut to a terminal's width.
+# Wide enough for every column: output into a file or pipe must not be cut to a terminal's width.
 PIPE_WIDTH = 200
 
 STATUS_STYLES = {
@@ -30,33 +30,33 @@ STATUS_STYLES = {
 
 
 def print_json(value: object) -> None:
-    """One line of JSON, amounts as numbers."""
+    """Print one line of JSON, with amounts as numbers."""
     typer.echo(encode(value))
 
 
 def console() -> "Console":
-    """Standard output for people; what the server sends is shown as text, never read as markup."""
+    """Standard output for tables; text from the server is not interpreted as markup."""
     from rich.console import Console
 
-    found = Console(markup=False, highlight=False, emoji=False)
-    return found if found.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPE_WIDTH)
+    terminal = Console(markup=False, highlight=False, emoji=False)
+    return terminal if terminal.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPE_WIDTH)
 
 
 def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None) -> "Table":
-    """Orders, one line each."""
+    """A table of orders, one line each."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, caption=caption, caption_justify="left", pad_edge=False)
-    # The id is what people copy into the next command: other columns give way first.
+    # People copy the id into the next command, so other columns are wrapped first.
     table.add_column("Order", no_wrap=True)
-    for name in ("Accepted", "Wanted", "Status", "Filled", "Reason"):
+    for name in ("Accepted", "Terms", "Status", "Filled", "Reason"):
         table.add_column(name)
     for order in orders:
         table.add_row(
             Text(order.order_id),
             Text(f"{order.accepted_at:%m-%d %H:%M:%S}"),
-            Text(wanted(order)),
+            Text(terms(order)),
             Text(order.status, STATUS_STYLES.get(order.status, "")),
             Text(filled(order)),
             Text(order.reason or ""),
@@ -65,7 +65,7 @@ def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None) -> 
 
 
 def order_sheet(order: OrderSnapshot) -> "Table":
-    """One order, everything that is known of it."""
+    """A table of one order's fields."""
     from rich.table import Table
     from rich.text import Text
 
@@ -75,7 +75,7 @@ def order_sheet(order: OrderSnapshot) -> "Table":
     rows = {
         "order": order.order_id,
         "account": order.account_id,
-        "wanted": wanted(order),
+        "terms": terms(order),
         "status": order.status,
         "reason": order.reason,
         "filled": filled(order),
@@ -94,7 +94,7 @@ def order_sheet(order: OrderSnapshot) -> "Table":
 
 
 def event_table(events: Iterable["RecordedEvent"]) -> "Table":
-    """What happened, oldest first."""
+    """A table of events, oldest first."""
     from rich.table import Table
     from rich.text import Text
 
@@ -111,7 +111,7 @@ def event_table(events: Iterable["RecordedEvent"]) -> "Table":
 
 
 def event_detail(data: Any) -> str:
-    """The part of an event's data that tells people what came of it."""
+    """The status, fill and reason in an event's data."""
     if not isinstance(data, dict):
         return ""
     order = data.get("order")
@@ -121,19 +121,19 @@ def event_detail(data: Any) -> str:
     return " ".join(str(part) for part in (shown.get("status"), fill, shown.get("reason")) if part)
 
 
-def wanted(order: OrderSnapshot) -> str:
-    """What was asked for, as a trader would say it."""
+def terms(order: OrderSnapshot) -> str:
+    """The order's terms, for example `BUY 1000 USDJPY @ 151.2 GTC`."""
     price = "market" if order.price is None else f"@ {plain(order.price)}"
     return f"{order.side} {plain(order.qty)} {order.symbol} {price} {order.time_in_force}"
 
 
 def filled(order: OrderSnapshot) -> str:
-    """How much of it was done, and at what price on average."""
+    """The filled quantity and its average price."""
     if not order.filled_qty:
         return "0"
     return plain(order.filled_qty) + ("" if order.avg_price is None else f" @ {plain(order.avg_price)}")
 
 
 def amount(value: object) -> str:
-    """A number from free-form data."""
+    """A number from decoded JSON, as plain text."""
     return plain(Decimal(value)) if isinstance(value, int | Decimal) else str(value)

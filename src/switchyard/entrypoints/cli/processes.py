@@ -1,4 +1,4 @@
-"""`up`, `gateway` and `worker`: the commands that run until they are told to stop."""
+"""`up`, `gateway` and `worker`: the commands that run until SIGINT or SIGTERM."""
 
 import asyncio
 import signal
@@ -12,13 +12,13 @@ from switchyard.settings import Settings, jwt_secret, load_settings
 if TYPE_CHECKING:
     from switchyard.bootstrap import Engine, Role
 
-# A day of trying things out; a strategy brings a token of its own.
+# Long enough for a first day; strategies use tokens of their own.
 FIRST_TOKEN_TTL = timedelta(hours=24)
 FIRST_ACCOUNT = "demo"
 
 Port = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_PORT).")]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (SWITCHYARD_HOST).")]
-Database = Annotated[str | None, typer.Option("--database-url", help="PostgreSQL (SWITCHYARD_DATABASE_URL).")]
+Database = Annotated[str | None, typer.Option("--database-url", help="PostgreSQL URL (SWITCHYARD_DATABASE_URL).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -34,12 +34,12 @@ def up(host: Host = None, port: Port = None, database_url: Database = None) -> N
 
 
 def gateway(host: Host = None, port: Port = None, database_url: Database = None) -> None:
-    """Run the HTTP gateway alone (PostgreSQL only)."""
+    """Run only the HTTP gateway and its readers; needs PostgreSQL."""
     _run("gateway", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
 
 
 def worker(database_url: Database = None) -> None:
-    """Run a sending worker alone (PostgreSQL only)."""
+    """Run only a worker, which sends orders to venues; needs PostgreSQL."""
     _run("worker", {"SWITCHYARD_DATABASE_URL": database_url})
 
 
@@ -114,7 +114,7 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
 
 
 def _welcome(settings: Settings, engine: "Engine", url: str) -> None:
-    """The first thing a newcomer sees: what runs, a token, and an order to try."""
+    """Print the address, a token and a first order to try."""
     from switchyard.entrypoints.http.transport.auth import issue_token
 
     token = issue_token(

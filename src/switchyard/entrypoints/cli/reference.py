@@ -1,4 +1,4 @@
-"""`settings`: the reference of every setting, generated from where they are read."""
+"""`settings`: prints the settings reference, generated from the settings tables."""
 
 import typer
 
@@ -6,22 +6,21 @@ from switchyard.settings import IDEMPOTENCY_SETTINGS, SETTINGS, VENUE_SETTINGS, 
 
 HEAD = """# Settings
 
-Highest first: command-line option, environment variable, YAML file (`SWITCHYARD_CONFIG`, else `switchyard.yaml` where
-it exists, with the sections `idempotency`, `instruments` and `venues`), default. A secret can come from a file:
-`<NAME>_FILE`. This page is the output of `switchyard settings`.
+Sources, highest priority first: command-line option, environment variable, YAML file (`SWITCHYARD_CONFIG`, else
+`switchyard.yaml` if it exists, with the sections `idempotency`, `instruments` and `venues`), default. A secret can be
+read from a file: set `<NAME>_FILE` to its path. This page is the output of `switchyard settings`.
 """
 VENUE_HEAD = """
 ## Per venue
 
-The venue's name in capitals takes the place of `<VENUE>`, or the name in brackets stands under `venues.<venue>` in the
-YAML file.
+Replace `<VENUE>` with the venue's name in capitals. In the YAML file, use the name in brackets under `venues.<venue>`.
 """
 IDEMPOTENCY_HEAD = """
 ## Idempotency
 
-The path in brackets stands under `idempotency` in the YAML file. A key that is not listed here, or a value that it
-cannot have, stops the start. Orders that differ only in what is left out of derived keys share a key; their content
-still tells them apart, at the price of a critical log line for each.
+In the YAML file, use the path in brackets under `idempotency`. An unknown key or an invalid value stops the start.
+Orders that differ only in fields that derived keys leave out share a key. They are still separate orders, because their
+whole content is compared, but each one is logged as a collision at level critical.
 """
 
 
@@ -44,7 +43,7 @@ def settings_page() -> str:
 
 
 def _table(rows: list[str]) -> str:
-    return "\n".join(["", "| setting | default | what it is |", "|---|---|---|", *rows, ""])
+    return "\n".join(["", "| setting | default | description |", "|---|---|---|", *rows, ""])
 
 
 def _row(setting: Setting, name: str, suffix: str = "") -> str:

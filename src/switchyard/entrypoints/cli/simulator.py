@@ -1,4 +1,4 @@
-"""`venue-sim`: a broker of one's own that goes wrong when told to."""
+"""`venue-sim`: runs a simulated broker with faults on demand."""
 
 import asyncio
 import signal
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
     from switchyard.adapters.venues.simulator.faults import Faults
     from switchyard.entrypoints.http.transport.server import HttpServer
 
-# Requests at hand may still be answered when connections are refused or the process ends.
+# The time for requests under way to finish when the listener closes.
 GRACE_SECONDS = 1.0
 
-Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")]
-Log = Annotated[Path, typer.Option(help="JSON Lines of what it did; a restart continues from it.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; there are no tokens, so keep it to yourself.")]
-Recognition = Annotated[Dedupe, typer.Option(help="For how long a repeated client order id is recognised.")]
-Ttl = Annotated[float, typer.Option(min=0, help="Seconds, with --dedupe ttl.")]
-Found = Annotated[
-    Literal["open", "all"], typer.Option(help="Whether an order that has ended is still found by its client order id.")
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 chooses a free one.")]
+Log = Annotated[Path, typer.Option(help="JSON Lines file of all events; a restart continues from it.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. There is no authentication: keep it private.")]
+DedupeOption = Annotated[Dedupe, typer.Option(help="How long a repeated client order id is recognised.")]
+Ttl = Annotated[float, typer.Option(min=0, help="Seconds that an id is recognised, with --dedupe ttl.")]
+Lookup = Annotated[
+    Literal["open", "all"], typer.Option(help="Orders that a lookup by client order id finds: open ones, or all.")
 ]
-Seed = Annotated[int, typer.Option(help="Of the market and of the faults.")]
-FaultOptions = Annotated[list[str] | None, typer.Option("--fault", help="name=value, repeatable; see /admin/faults.")]
+Seed = Annotated[int, typer.Option(help="Random seed of the market and the faults.")]
+FaultOptions = Annotated[
+    list[str] | None,
+    typer.Option("--fault", help="A fault as name=value; may be repeated. GET /admin/faults lists the names."),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -41,13 +44,13 @@ def venue_sim(
     port: Port,
     log: Log,
     host: Host = "127.0.0.1",
-    dedupe: Recognition = "forever",
+    dedupe: DedupeOption = "forever",
     dedupe_ttl: Ttl = 60.0,
-    lookup: Found = "all",
+    lookup: Lookup = "all",
     seed: Seed = 0,
     fault: FaultOptions = None,
 ) -> None:
-    """Run a simulated broker with a log of its own and faults to order."""
+    """Run a simulated broker that keeps its own log and produces faults on demand."""
     import uvloop
 
     from switchyard.telemetry.logs import configure_logs
@@ -74,7 +77,7 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    door = _Door(host, port, stop)
+    listener = _Listener(host, port, stop)
     simulator = VenueSimulator(
         log,
         clock=SystemClock(),
@@ -83,31 +86,31 @@ async def _serve(
         dedupe_ttl_seconds=dedupe_ttl,
         lookup=lookup,
         hang_up=_hang_up,
-        refuse_connections=door.shut_for,
+        refuse_connections=listener.close_for,
     )
     await simulator.start(stop)
     try:
-        await door.open(simulator.app)
+        await listener.open(simulator.app)
         simulator.app.set_faults(faults)
-        typer.echo(f"switchyard venue-sim is listening on http://{host}:{door.port}", err=True)
+        typer.echo(f"switchyard venue-sim is listening on http://{host}:{listener.port}", err=True)
         await stop.wait()
     finally:
-        await door.close()
+        await listener.close()
         await simulator.close()
 
 
-class _Door:
-    """The listening server, which a fault may close for a while."""
+class _Listener:
+    """The HTTP server, which a fault can close for a while."""
 
     def __init__(self, host: str, port: int, stop: asyncio.Event) -> None:
         self._host = host
         self._stop_all = stop
         self._server: HttpServer | None = None
-        self._shut: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.port = port
 
     async def open(self, app: "ASGIApp") -> None:
-        """Listen from now on."""
+        """Start listening."""
         from switchyard.entrypoints.http.transport.server import HttpServer
 
         self._app = app
@@ -115,24 +118,24 @@ class _Door:
         await self._server.start()
         self.port = self._server.port
 
-    def shut_for(self, seconds: float) -> None:
-        """Refuse connections for a while; a second call while it lasts changes nothing."""
-        if self._shut is None or self._shut.done():
-            self._shut = asyncio.create_task(self._shut_and_open(seconds))
+    def close_for(self, seconds: float) -> None:
+        """Refuse connections for some seconds; ignored while a call before is still in effect."""
+        if self._closing is None or self._closing.done():
+            self._closing = asyncio.create_task(self._close_and_reopen(seconds))
 
     async def close(self) -> None:
-        """Listen no more."""
-        if self._shut is not None:
-            self._shut.cancel()
-            await asyncio.gather(self._shut, return_exceptions=True)
+        """Stop listening."""
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.gather(self._closing, return_exceptions=True)
         await self._stop()
 
-    async def _shut_and_open(self, seconds: float) -> None:
+    async def _close_and_reopen(self, seconds: float) -> None:
         await self._stop()
         await asyncio.sleep(seconds)
         try:
             await self.open(self._app)
-        except SettingError as error:  # somebody else took the port
+        except SettingError as error:  # another process took the port
             typer.echo(f"switchyard: {error}", err=True)
             self._stop_all.set()
         else:

@@ -1,4 +1,4 @@
-"""Commands that place orders and look them up."""
+"""`token`, `order`, `cancel`, `orders` and `show`: commands that call a gateway over HTTP."""
 
 import asyncio
 import re
@@ -34,26 +34,26 @@ def register(app: typer.Typer) -> None:
 
 
 def duration(text: str) -> timedelta:
-    """A duration as people write it: 90s, 15m, 24h, 7d."""
-    found = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
-    if found is None:
-        raise typer.BadParameter(f"{text!r} does not look like 90s, 15m, 24h or 7d", param_hint="--ttl")
-    return timedelta(seconds=int(found[1]) * _SECONDS_PER_UNIT[found[2]])
+    """Parse a duration: 90s, 15m, 24h, 7d."""
+    match = re.fullmatch(r"([1-9][0-9]{0,6})([smhd])", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not a duration like 90s, 15m, 24h or 7d", param_hint="--ttl")
+    return timedelta(seconds=int(match[1]) * _SECONDS_PER_UNIT[match[2]])
 
 
 def amount(text: str) -> Decimal:
-    """A decimal number greater than zero, exactly as it was typed."""
+    """Parse a decimal number greater than zero, without rounding."""
     try:
         value = Decimal(text)
     except InvalidOperation:
         raise typer.BadParameter(f"{text!r} is not a number") from None
     if not (value.is_finite() and value > 0):
-        raise typer.BadParameter("must be greater than 0")
+        raise typer.BadParameter(f"{text!r} is not greater than 0")
     return value
 
 
 def status(text: str) -> Status:
-    """A status by its name, in any case."""
+    """Parse an order status, in upper or lower case."""
     known: tuple[Status, ...] = get_args(Status)
     for name in known:
         if text.upper() == name:
@@ -65,8 +65,8 @@ OrderIdArgument = Annotated[str, typer.Argument(metavar="ORDER_ID")]
 
 
 def token(
-    account: Annotated[str, typer.Option("--account", help="Account that the token speaks for.")] = DEFAULT_ACCOUNT,
-    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="How long it is good: 90s, 15m, 24h, 7d.")] = "24h",
+    account: Annotated[str, typer.Option("--account", help="Account that the token is for.")] = DEFAULT_ACCOUNT,
+    ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="Lifetime: 90s, 15m, 24h, 7d.")] = "24h",
     as_json: JsonOption = False,
 ) -> None:
     """Print a token for an account, signed with the local secret."""
@@ -85,7 +85,8 @@ def order(
     symbol: Annotated[str, typer.Argument(metavar="SYMBOL")],
     qty: Annotated[Decimal, typer.Argument(parser=amount, metavar="QTY")],
     limit: Annotated[
-        Decimal | None, typer.Option("--limit", parser=amount, metavar="PRICE", help="Limit price; none: at market.")
+        Decimal | None,
+        typer.Option("--limit", parser=amount, metavar="PRICE", help="Limit price; without it a market order."),
     ] = None,
     time_in_force: Annotated[
         Literal["IOC", "FOK", "GTC"] | None,
@@ -93,21 +94,23 @@ def order(
             "--tif",
             case_sensitive=False,
             metavar="IOC|FOK|GTC",
-            help="By default GTC with a limit, else IOC.",
+            help="Time in force; by default GTC with a limit, else IOC.",
         ),
     ] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="Idempotency key: one key, one order. By default a fresh one.")
+        str | None, typer.Option("--key", help="Idempotency key; by default a new random one. One key makes one order.")
     ] = None,
-    client_order_id: Annotated[str | None, typer.Option("--client-order-id", help="A label of your own.")] = None,
-    strategy: Annotated[str | None, typer.Option("--strategy", help="The strategy that the order belongs to.")] = None,
+    client_order_id: Annotated[
+        str | None, typer.Option("--client-order-id", help="Your own label for the order.")
+    ] = None,
+    strategy: Annotated[str | None, typer.Option("--strategy", help="Strategy that the order belongs to.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow the order to its final state.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the order reaches a final state.")] = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Place an order; with --wait, exit code 1 tells that it was rejected."""
+    """Place an order; with --wait, exit with code 1 if it is rejected."""
 
     async def place() -> "tuple[Acknowledgement, OrderSnapshot | None]":
         async with connect(url, account) as client:
@@ -124,7 +127,7 @@ def order(
             )
             if not wait:
                 return acknowledgement, None
-            # On stderr: the id must be known even if the wait is cut short, and stdout is for the result.
+            # On stderr: the id must be known even if the wait is interrupted, and stdout is for the result.
             typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}", err=True)
             return acknowledgement, await final_state(client, acknowledgement)
 
@@ -139,8 +142,8 @@ def order(
     elif as_json:
         output.print_json(acknowledgement)
     else:
-        again = " (placed before under this key)" if acknowledgement.replayed else ""
-        typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}{again}")
+        replayed = " (placed before under this key)" if acknowledgement.replayed else ""
+        typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}{replayed}")
 
 
 def cancel(
@@ -149,13 +152,13 @@ def cancel(
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask for an order to be cancelled."""
+    """Request the cancellation of an order."""
 
-    async def ask() -> "Acknowledgement":
+    async def request() -> "Acknowledgement":
         async with connect(url, account) as client:
             return await client.cancel(order_id)
 
-    acknowledgement = asyncio.run(ask())
+    acknowledgement = asyncio.run(request())
     if as_json:
         output.print_json({"orderId": acknowledgement.order_id, "status": acknowledgement.status})
     else:
@@ -164,26 +167,27 @@ def cancel(
 
 def orders(
     statuses: Annotated[
-        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only these, e.g. FILLED; may be repeated.")
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="Only orders of this status, e.g. FILLED; may be repeated."),
     ] = None,
-    symbol: Annotated[str | None, typer.Option("--symbol", help="Only this symbol.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="At most so many.")] = 50,
+    symbol: Annotated[str | None, typer.Option("--symbol", help="Only orders of this symbol.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of orders.")] = 50,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
     """List the account's orders, newest first."""
-    wanted = [status(text) for text in statuses or ()]
+    selected = [status(text) for text in statuses or ()]
 
-    async def find() -> list[OrderSnapshot]:
+    async def load() -> list[OrderSnapshot]:
         async with connect(url, account) as client:
-            return [found async for found in client.orders(statuses=wanted, symbol=symbol, limit=limit)]
+            return [order async for order in client.orders(statuses=selected, symbol=symbol, limit=limit)]
 
-    found = asyncio.run(find())
+    listed = asyncio.run(load())
     if as_json:
-        output.print_json(found)
+        output.print_json(listed)
     else:
-        output.console().print(output.order_table(found) if found else "no orders")
+        output.console().print(output.order_table(listed) if listed else "no orders")
 
 
 def show(
@@ -192,24 +196,24 @@ def show(
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an order and what happened to it."""
+    """Show an order and its events."""
 
-    async def find() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
+    async def load() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
         async with connect(url, account) as client:
             return await client.order(order_id), await client.events(order_id=order_id)
 
-    found, events = asyncio.run(find())
+    shown, events = asyncio.run(load())
     if as_json:
-        output.print_json({"order": found, "events": events})
+        output.print_json({"order": shown, "events": events})
     else:
         console = output.console()
-        console.print(output.order_sheet(found))
+        console.print(output.order_sheet(shown))
         console.print()
         console.print(output.event_table(events))
 
 
 async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> OrderSnapshot:
-    """The order at its end, however long that takes; each status on the way is told on stderr."""
+    """Wait without limit for the order's final state; each status before it is printed on stderr."""
     from switchyard.client.wire import read
 
     order_id, last_status = acknowledgement.order_id, acknowledgement.status
@@ -217,14 +221,14 @@ async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> O
         async for message in messages:
             match message.event:
                 case "order_snapshot" | "order_update":
-                    found = read(message.data, OrderSnapshot)
+                    current = read(message.data, OrderSnapshot)
                 case "resync_required":
-                    found = await client.order(order_id)
+                    current = await client.order(order_id)
                 case _:
                     continue
-            if found.status != last_status:
-                typer.echo(f"{order_id} {found.status}", err=True)
-                last_status = found.status
-            if is_final(found.status):
-                return found
-    raise AssertionError("a stream has no end of its own")
+            if current.status != last_status:
+                typer.echo(f"{order_id} {current.status}", err=True)
+                last_status = current.status
+            if is_final(current.status):
+                return current
+    raise AssertionError("client.stream reconnects until it is closed")

@@ -1,4 +1,4 @@
-"""The command that shows orders as they move."""
+"""`watch`: shows orders live, as a table or as JSON Lines."""
 
 import asyncio
 from contextlib import aclosing
@@ -13,7 +13,7 @@ from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption
 if TYPE_CHECKING:
     from switchyard.client import Client, ClientError, Message
 
-# More lines than this nobody reads while they move; a small terminal still shows the newest ones.
+# More lines cannot be read while they change; a small terminal still shows the newest ones.
 ROWS_MAX = 20
 
 
@@ -37,23 +37,23 @@ def watch(
     try:
         asyncio.run(follow())
     except KeyboardInterrupt:
-        return  # the way to end it, so no failure
+        return  # Ctrl-C is the normal end: exit with 0
 
 
 async def print_messages(client: "Client", order_id: str | None) -> None:
-    """Print every message as it arrives, whatever its kind; losses are told on stderr."""
+    """Print every message as it arrives; lost connections are reported on stderr."""
     from switchyard.client.wire import read_anything
 
-    def tell(loss: "ClientError") -> None:
+    def report(loss: "ClientError") -> None:
         typer.echo(f"switchyard: {loss}; reconnecting", err=True)
 
-    async with aclosing(client.stream(order_id, on_loss=tell)) as messages:
+    async with aclosing(client.stream(order_id, on_loss=report)) as messages:
         async for message in messages:
             output.print_json({"id": message.id, "event": message.event, "data": read_anything(message.data)})
 
 
 async def show_table(client: "Client", order_id: str | None) -> None:
-    """Keep a table of the orders that moved last."""
+    """Show a table of the orders that changed last."""
     from rich.live import Live
 
     board = Board()
@@ -63,28 +63,28 @@ async def show_table(client: "Client", order_id: str | None) -> None:
             live.update(output.order_table(board.newest(), caption=state), refresh=True)
 
         draw("connecting")
-        lost = "connection lost, reconnecting"
-        async with aclosing(client.stream(order_id, on_loss=lambda _: draw(lost))) as messages:
+        caption = "connection lost, reconnecting"
+        async with aclosing(client.stream(order_id, on_loss=lambda _: draw(caption))) as messages:
             async for message in messages:
                 await board.take(message, client, order_id)
-                draw("live; Ctrl-C ends")
+                draw("live; Ctrl-C to stop")
 
 
 class Board:
-    """The orders on show, each in its newest version."""
+    """The orders in the table, each in its newest version."""
 
     def __init__(self) -> None:
         self._orders: dict[str, OrderSnapshot] = {}
 
     async def take(self, message: "Message", client: "Client", order_id: str | None) -> None:
-        """Bring the board up to date with a message."""
+        """Update the orders from a message."""
         from switchyard.client.wire import read
 
         match message.event:
             case "order_snapshot" | "order_update":
                 self.put(read(message.data, OrderSnapshot))
             case "ready" | "resync_required" if order_id is None:
-                # At the start and after a gap the stream alone does not tell how things stand.
+                # At the start and after a gap the stream alone does not show the current state.
                 async for order in client.orders(limit=ROWS_MAX):
                     self.put(order)
             case "resync_required" if order_id is not None:
@@ -93,14 +93,14 @@ class Board:
                 pass
 
     def put(self, order: OrderSnapshot) -> None:
-        """Show the order unless a newer version of it is shown already: replays and reloads may overtake each other."""
+        """Store the order unless a newer version is stored: replayed messages may arrive after a reload."""
         shown = self._orders.get(order.order_id)
         if shown is None or shown.version < order.version:
             self._orders[order.order_id] = order
         if len(self._orders) > ROWS_MAX:
-            oldest = min(self._orders.values(), key=lambda each: each.updated_at)
+            oldest = min(self._orders.values(), key=lambda order: order.updated_at)
             del self._orders[oldest.order_id]
 
     def newest(self) -> list[OrderSnapshot]:
-        """The orders, the last to move first."""
-        return sorted(self._orders.values(), key=lambda each: each.updated_at, reverse=True)
+        """The orders, the last changed first."""
+        return sorted(self._orders.values(), key=lambda order: order.updated_at, reverse=True)

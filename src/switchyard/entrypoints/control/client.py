@@ -1,7 +1,11 @@
-"""A person's decision, brought to whoever may write it: this process, or the server that holds the database."""
+"""Records an operator's decision: through the control socket of a running server, or directly in the database.
+
+Used by `switchyard outbox resolve`.
+"""
 
 import asyncio
 from pathlib import Path
+from typing import assert_never
 
 import msgspec
 
@@ -12,6 +16,7 @@ from switchyard.domain.orders import OrderSnapshot, snapshot
 from switchyard.entrypoints.control.messages import (
     ANSWER_BYTES_MAX,
     ControlReply,
+    Decided,
     Declined,
     ResolveDoubt,
     address_of,
@@ -20,46 +25,52 @@ from switchyard.entrypoints.control.messages import (
 from switchyard.flow.sending.operator import check_decision
 from switchyard.settings import Settings
 
-# A server listens only once it has started, and another command holds the lock for a moment.
-PATIENCE_SECONDS = 5.0
+# A starting server holds the lock before it listens, and another command holds it for a moment.
+RETRY_SECONDS_MAX = 5.0
 POLL_SECONDS = 0.05
-# Longer than the server itself takes to give up.
+# Longer than the server's own limit (30 s), so that the server decides what a time-out means.
 ANSWER_SECONDS_MAX = 60.0
 
 
 async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnapshot:
-    """Have the decision recorded by a running server, or open the database where there is none."""
+    """Record the decision and return the order after it."""
     check_decision(request.id, request.by, request.reason)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + PATIENCE_SECONDS
+    deadline = loop.time() + RETRY_SECONDS_MAX
     while True:
         try:
             return snapshot(await decide_doubt(settings, request.id, request.verdict, request.by, request.reason))
         except AlreadyRunning as running:
-            answered = await _ask(socket_path(settings), request, running)
-            if answered is not None:
-                return answered
+            order = await _request(socket_path(settings), request, running)
+            if order is not None:
+                return order
             if loop.time() >= deadline:
-                raise AlreadyRunning(f"{running}; it takes no decisions: repeat this once it has ended") from None
+                raise AlreadyRunning(
+                    f"{running}; it does not listen on its control socket: stop it, then repeat this command"
+                ) from None
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _ask(path: Path, request: ResolveDoubt, running: AlreadyRunning) -> OrderSnapshot | None:
-    """The server's answer; none while nobody listens."""
+async def _request(path: Path, request: ResolveDoubt, running: AlreadyRunning) -> OrderSnapshot | None:
+    """The order from the server's reply; none if no server listens."""
     try:
         with address_of(path) as address:
             reader, writer = await asyncio.open_unix_connection(address, limit=ANSWER_BYTES_MAX)
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     except OSError as error:
-        raise AlreadyRunning(f"{running}; its control socket {path} cannot be used: {error}") from None
+        raise AlreadyRunning(f"{running}; its control socket {path} cannot be opened: {error}") from None
     try:
-        answer = await _exchange(reader, writer, request)
+        reply = await _exchange(reader, writer, request)
     finally:
         writer.close()
-    if isinstance(answer, Declined):
-        raise answer.error()
-    return answer.order
+    match reply:
+        case Decided(order):
+            return order
+        case Declined():
+            raise reply.error()
+        case _:
+            assert_never(reply)
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ResolveDoubt) -> ControlReply:
@@ -68,9 +79,9 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             writer.write(encode(request) + b"\n")
             await writer.drain()
             line = await reader.readuntil(b"\n")
-        answer: ControlReply = msgspec.json.decode(line, type=ControlReply)
+        reply: ControlReply = msgspec.json.decode(line, type=ControlReply)
     except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, msgspec.DecodeError):
         raise OutcomeUnknown(
-            "the server has not answered: the decision may or may not be recorded; see `switchyard outbox list`"
+            "the server did not reply: the decision may or may not be recorded; check `switchyard outbox list`"
         ) from None
-    return answer
+    return reply

@@ -1,4 +1,4 @@
-"""What is said over the control socket: one line of JSON each way, and where the socket lies."""
+"""The control socket's messages, one line of JSON each way, and its address."""
 
 import os
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ from switchyard.domain.events import Verdict
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.settings import Settings
 
-# The longest names and reasons that are allowed, in any script, with room to spare.
+# Several times the longest request: a name and a reason of maximum length, in any script.
 REQUEST_BYTES_MAX = 16 * 1024
-# An order with all its tags is a tenth of this.
+# Ten times an order with all its tags.
 ANSWER_BYTES_MAX = 64 * 1024
-# The kernels' limits are 108 (Linux) and 104 bytes (macOS), the closing NUL included.
+# The kernels allow 108 (Linux) and 104 bytes (macOS), including the closing NUL.
 ADDRESS_BYTES_MAX = 103
 
 
 class ResolveDoubt(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="resolve_doubt"
 ):
-    """End the doubt about an outbox row by a person's word."""
+    """Record an operator's decision about an uncertain outbox row."""
 
     id: str
     verdict: Verdict
@@ -33,20 +33,20 @@ class ResolveDoubt(
 
 
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
-    """It is in the journal; the order as the decision left it."""
+    """The decision is in the journal; `order` is the order after it."""
 
     order: OrderSnapshot
 
 
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
-    """It was not done, or nobody knows whether it was."""
+    """The decision was not recorded, or for `unknown` it may have been."""
 
     why: Literal["request", "state", "unavailable", "unknown"]
     message: str
 
     @classmethod
     def of(cls, error: SwitchyardError) -> "Declined":
-        """The error as far as a command's exit code depends on it."""
+        """The reply for an error, with the distinctions that the exit code needs."""
         match error:
             case RequestError():
                 return cls("request", str(error))
@@ -58,7 +58,7 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
                 return cls("state", str(error))
 
     def error(self) -> SwitchyardError:
-        """The error that it was made of, or one of the same kind."""
+        """An error with the same message and exit code."""
         kinds: dict[str, type[SwitchyardError]] = {
             "request": RequestError,
             "unavailable": Unavailable,
@@ -72,13 +72,13 @@ ControlReply: TypeAlias = Decided | Declined
 
 
 def socket_path(settings: Settings) -> Path:
-    """Beside the database whose lock the listening process holds."""
+    """The socket of the process that holds the SQLite database in this data folder."""
     return settings.data_dir / "control.sock"
 
 
 @contextmanager
 def address_of(path: Path) -> Iterator[str]:
-    """A name of the socket that fits into an address, however deep the folder lies."""
+    """A path of the socket that fits into a socket address, even in a deeply nested folder."""
     if len(os.fsencode(path)) <= ADDRESS_BYTES_MAX:
         yield str(path)
         return

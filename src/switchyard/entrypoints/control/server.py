@@ -1,4 +1,7 @@
-"""The control socket: how a person's command reaches the one process that may write to a SQLite file."""
+"""The control socket: commands reach the one process that may write to a SQLite file.
+
+Accepts `ResolveDoubt` requests and records them through the engine; PostgreSQL needs no such socket.
+"""
 
 import asyncio
 import contextlib
@@ -29,20 +32,20 @@ from switchyard.settings import Settings
 log = structlog.get_logger()
 
 SOCKET_MODE = 0o600
-# People decide one doubt at a time; a script that does it in parallel gains nothing from more.
+# Operators decide one row at a time; more parallelism would not help a script either.
 CONNECTIONS_MAX = 8
-# A command sends its line at once.
+# A command sends its one line immediately.
 REQUEST_SECONDS_MAX = 5.0
-# The journal commits within milliseconds; a disk that takes this long leaves the outcome unknown.
+# The journal commits within milliseconds; after this time the outcome is reported as unknown.
 ANSWER_SECONDS_MAX = 30.0
-# At the end: long enough for a commit under way; whoever has asked for nothing by then is cut off.
+# Enough for a commit under way; connections without a request are closed after it.
 STOP_SECONDS_MAX = 1.0
 
 EndDoubt = Callable[[str, Verdict, str, str], Awaitable[Order]]
 
 
 class ControlServer:
-    """Listens on a socket that only this user may open; the caller holds the database's lock."""
+    """Listens on a socket that only this user can open; the caller must hold the database's lock."""
 
     def __init__(self, path: Path, end_doubt: EndDoubt) -> None:
         self._path = path
@@ -51,15 +54,15 @@ class ControlServer:
         self._serving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Take the place of a socket that a crash left behind; without one everything else still runs."""
+        """Listen, replacing a socket that a crash left behind; on failure log a warning and run without it."""
         try:
             listener = self._bound()
             self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=REQUEST_BYTES_MAX)
         except OSError as error:
-            log.warning("no decisions can be taken while this process runs", socket=str(self._path), error=str(error))
+            log.warning("control_socket_unavailable", path=str(self._path), error=str(error))
 
     async def stop(self) -> None:
-        """Leave no socket behind, and finish what was asked for."""
+        """Remove the socket and finish the requests under way."""
         if self._server is None:
             return
         self._server.close()
@@ -71,14 +74,14 @@ class ControlServer:
             await asyncio.gather(*idle, return_exceptions=True)
 
     def _bound(self) -> socket.socket:
-        # Whoever made it is dead, for we hold the lock; a file of somebody else's is left alone, and the bind fails.
+        # We hold the lock, so the process that created the socket is gone. Another kind of file is kept: bind fails.
         if self._path.exists() and stat.S_ISSOCK(self._path.stat().st_mode):
             self._path.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with address_of(self._path) as address:
                 listener.bind(address)
-            # Before it listens, so that there is no moment in which others could connect.
+            # Before it listens, so that other users can never connect.
             self._path.chmod(SOCKET_MODE)
         except BaseException:
             listener.close()
@@ -91,42 +94,48 @@ class ControlServer:
         too_many = len(self._serving) >= CONNECTIONS_MAX
         self._serving.add(task)
         try:
-            answer = Declined.of(Unavailable("too many commands at once")) if too_many else await self._answer(reader)
-            writer.write(encode(answer) + b"\n")
+            reply = _too_many() if too_many else await self._reply(reader)
+            writer.write(encode(reply) + b"\n")
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 await writer.drain()
         except (OSError, EOFError, TimeoutError):
-            pass  # nobody is there to be told
+            pass  # the client is gone
         finally:
             self._serving.discard(task)
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader) -> ControlReply:
+    async def _reply(self, reader: asyncio.StreamReader) -> ControlReply:
         async with asyncio.timeout(REQUEST_SECONDS_MAX):
             try:
                 line = await reader.readuntil(b"\n")
             except asyncio.LimitOverrunError:
-                return Declined.of(InvalidJson(f"a request has at most {REQUEST_BYTES_MAX} bytes"))
+                return Declined.of(InvalidJson(f"the request is longer than {REQUEST_BYTES_MAX} bytes"))
         try:
             request = msgspec.json.decode(line, type=ResolveDoubt)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Declined.of(InvalidJson(f"not a request: {error}"))
+            return Declined.of(InvalidJson(f"not a valid request: {error}"))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
                 order = await self._end_doubt(request.id, request.verdict, request.by, request.reason)
         except SwitchyardError as error:
             return Declined.of(error)
         except TimeoutError:
-            return Declined.of(OutcomeUnknown("the journal did not answer in time"))
+            return Declined.of(
+                OutcomeUnknown("the journal did not commit in time: the decision may or may not be recorded")
+            )
         except Exception:
-            log.exception("a command failed in an unexpected way")
-            return Declined.of(OutcomeUnknown("the server failed; its log says how"))
+            log.exception("control_command_failed", row_id=request.id)
+            return Declined.of(OutcomeUnknown("the server failed: see control_command_failed in its log"))
         return Decided(snapshot(order))
+
+
+def _too_many() -> ControlReply:
+    return Declined.of(Unavailable(f"{CONNECTIONS_MAX} commands are open, the maximum: try again"))
 
 
 @asynccontextmanager
 async def serving_commands(settings: Settings, engine: Engine) -> AsyncIterator[None]:
-    """Listen for as long as this process holds the SQLite file; PostgreSQL is open to every command by itself."""
+    """Serve the control socket if the database is SQLite; with PostgreSQL commands connect to the database."""
     if settings.database_url is not None:
         yield
         return

@@ -25,7 +25,9 @@ from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.http.errors import InvalidHeader
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
-from switchyard.flow.readers.stream import Message, StreamHub, Subscription, message_of
+from switchyard.flow.readers.messages import Message, message_of
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.readers.subscription import Subscription
 from switchyard.ports.queries import Queries
 
 log = structlog.get_logger()

@@ -1,64 +1,64 @@
-"""replay: an audit file as proof (the same state, the same digest) or as the source of a new database."""
+"""Replays an audit file: folds its lines into rows, as a proof of the state or to rebuild a database.
+
+Reads the audit file; writes only to an empty `RebuildTarget`, and only if one is given.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
-from pathlib import Path
 from typing import cast
 
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import EventType, JournalEvent
+from switchyard.domain.lines import AuditLine, hashed_text
 from switchyard.domain.orders import Order
-from switchyard.domain.replay import AuditLine, Replay, ReplayMismatch, StateDigest, state_digest
-from switchyard.flow.history.verify import HASH_BYTES, READ_BUFFER_BYTES, ChainWalk
+from switchyard.domain.replay import Replay, ReplayMismatch, StateDigest, state_digest
+from switchyard.flow.history.verify import ChainWalk
+from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent, RebuildTarget
 
-# Some megabytes of lines: enough that a batch's fixed costs do not count.
+# A few megabytes of lines: large enough that a batch's fixed costs do not matter.
 BATCH = 5_000
 
 
 class NotEmpty(SwitchyardError):
-    """The database to rebuild into has a history of its own."""
+    """The database to rebuild already has events or rows."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replay has made of a file."""
+    """The counts and the state digest of a replayed file."""
 
     events: int
     orders: int
     seq: int
     digest: str
     partial_bytes: int
-    """Length of a last line that was never finished, and was left out."""
+    """Length of an unfinished last line, which was left out."""
 
 
-async def replay(path: Path, target: RebuildTarget | None = None) -> ReplayResult:
-    """Fold the file, checking its chain and every step, and write the outcome into an empty database if there is one.
+async def replay(source: AuditFile, target: RebuildTarget | None = None) -> ReplayResult:
+    """Verify and fold the file; with a target, write events and rows into that empty database.
 
-    Events pass by in batches, but the rows are held in memory until the last of them has come: about a
-    gigabyte for a million orders. An attempt without an outcome stays `sending` under its old worker, so that
-    recovery at start finds it as the orphan it is.
+    Events are loaded in batches. Rows are held in memory until the last event: about a gigabyte per million orders.
+    An attempt without an outcome stays `sending` under its old worker, so that recovery at start treats it as orphaned.
     """
     if target is not None and not await target.is_empty():
-        raise NotEmpty("the database is not empty: a rebuild needs a fresh one")
+        raise NotEmpty("the database is not empty: a rebuild needs an empty one")
     fold = Replay()
-    file = await asyncio.to_thread(path.open, "rb", READ_BUFFER_BYTES)
-    try:
-        walk = ChainWalk(file)
-        lines = iter(walk)
-        while batch := await asyncio.to_thread(_fold, fold, lines):
-            if target is not None:
-                await target.load_events([_placed(line, raw) for line, raw in batch])
-    finally:
-        file.close()
+    walk = ChainWalk(source.lines())
+    lines = iter(walk)
+    while batch := await asyncio.to_thread(_fold, fold, lines):
+        if target is not None:
+            await target.load_events([_placed(line, raw) for line, raw in batch])
     last = walk.last
     if fold.within_change:
         assert last is not None
         raise ReplayMismatch(
-            last.seq, "the file ends between a report and its order's update: remove the last line to replay the rest"
+            last.seq,
+            "the file ends between a report and its order's update: remove the last line and replay again",
         )
     if target is not None and last is not None:
         await target.load_state(
@@ -79,7 +79,7 @@ async def replay(path: Path, target: RebuildTarget | None = None) -> ReplayResul
 
 
 async def live_digest(orders: AsyncIterator[Order]) -> str:
-    """The digest of a database's orders, to be held against a replay's."""
+    """The digest of a database's orders, to compare with a replay's."""
     digest = StateDigest()
     async for order in orders:
         digest.add(order)
@@ -94,7 +94,7 @@ def _fold(fold: Replay, lines: Iterator[tuple[AuditLine, bytes]]) -> list[tuple[
 
 
 def _placed(line: AuditLine, raw: bytes) -> PlacedEvent:
-    kind = cast(EventType, line.type)  # the fold knows all types, or it would have rejected the line
-    text = raw[:-HASH_BYTES].decode()
+    kind = cast(EventType, line.type)  # the fold rejects unknown types
+    text = hashed_text(raw).decode()
     event = JournalEvent(line.seq, line.at, kind, line.account_id, line.order_id, text, line.hash)
     return PlacedEvent(line.epoch, line.shard, event)

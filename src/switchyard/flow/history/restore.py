@@ -1,4 +1,7 @@
-"""After an older backup was restored: what the database believes unfinished may long have happened."""
+"""Declares that an older backup was restored: opens a new epoch and marks every unfinished outbox row uncertain.
+
+Rows that are unfinished in the backup may have been sent after it was made. Writes the journal; sends nothing.
+"""
 
 from datetime import UTC, datetime
 
@@ -12,36 +15,36 @@ from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness, fresh_ulid
 
 PAGE = 500
-# Rows whose next attempt lies ahead are unfinished as well.
+# Selects rows in backoff too: their next attempt is in the future.
 FAR_AHEAD = datetime(9999, 1, 1, tzinfo=UTC)
-# A mark of each restore: when the same backup is put back twice, both have the same epoch.
+# The cursor whose hash identifies a restore: the same backup restored twice has the same epoch both times.
 RESTORED = "restored"
 
 
 async def declare_restored(
     epochs: Epochs, queries: OutboxQueries, commit: Commit, clock: Clock, randomness: Randomness
 ) -> tuple[int, int]:
-    """Open a new epoch and bring every unfinished row into doubt; returns the epoch and how many rows there were.
+    """Open a new epoch and mark every unfinished row uncertain; returns the epoch and the number of rows.
 
-    Nothing is sent by this. Afterwards the resolver asks the venues, and what they have is adopted.
+    Nothing is sent. After the next start the resolver looks the orders up at their venues.
     """
-    # Before the epoch: one without the other must be the harmless one.
+    # Before the epoch: after a crash in between, a new mark without a new epoch only invalidates caches.
     await commit(Change(cursors=(Cursor(name=RESTORED, epoch=0, seq=0, hash=fresh_ulid(clock, randomness)),)))
     epoch = await epochs.open_epoch()
     count = 0
     while rows := [*await queries.due(FAR_AHEAD, PAGE), *await queries.unsettled("sending", PAGE)]:
         for due in rows:
-            count += await _doubt(due, commit, clock)
+            count += await _mark_uncertain(due, commit, clock)
     return epoch, count
 
 
 async def incarnation_of(journal: Journal) -> str:
-    """What tells this database from all others that its backups have become."""
+    """Identifies this database among all that were restored from its backups."""
     epoch = (await journal.head(0)).epoch
-    mark = await journal.cursor(RESTORED)
-    return f"epoch {epoch}" if mark is None else f"epoch {epoch}, restored {mark.hash}"
+    restored = await journal.cursor(RESTORED)
+    return f"epoch {epoch}" if restored is None else f"epoch {epoch}, restored {restored.hash}"
 
 
-async def _doubt(due: Due, commit: Commit, clock: Clock) -> bool:
+async def _mark_uncertain(due: Due, commit: Commit, clock: Clock) -> bool:
     change = decisions.record_doubt(due.state, due.row, "RESTORED", None, clock.now())
     return isinstance(await commit(change), Committed)

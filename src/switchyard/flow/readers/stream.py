@@ -1,21 +1,21 @@
-"""Streams: a reader of the journal that tells subscribers what happened, with no gap and no repeat.
+"""Fans journal events out to subscribers, without gaps and without repeats.
 
-A message's id is the journal number of its event, so any gateway can continue a stream that another one began.
+A message's id is the journal number of its event, so any gateway can continue a stream that another one started.
+Reads the journal and, for a replay, the queries; writes nothing.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal
-from urllib.parse import quote
 
-import msgspec
 import structlog
 
 from switchyard.domain.errors import QueueFull, Unavailable
-from switchyard.domain.events import JournalEvent, encode
+from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.flow.readers.messages import Message, Scope, Topic, message_of, resync_message
+from switchyard.flow.readers.subscription import Subscription
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
@@ -24,116 +24,19 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 SHARD = 0
-# Small: a page is dispatched without a pause, and at worst every subscriber holds one until its reader takes it.
-STREAM_PAGE = 200
+# Small: a page is dispatched without a pause, and every subscriber may hold one in memory.
+PAGE_SIZE = 200
 # Each subscriber costs a connection and, at worst, a full queue.
 SUBSCRIBERS_MAX = 10_000
-# Other processes' commits send no nudge; their events wait at most this long.
+# Commits of other processes do not notify this one; their events wait at most this long.
 POLL_SECONDS = 0.25
-# Reading competes with accepting orders: a short pause makes one page of many small ones.
+# Reading competes with accepting orders: after a short pause one page holds what would have been several small ones.
 LINGER_SECONDS = 0.005
 RETRY_SECONDS = 1.0
 
-Scope = Literal["account", "order"]
-Topic = tuple[Scope, str]
-EndReason = Literal["slow", "closing"]
-
-
-class Message(msgspec.Struct, frozen=True):
-    """One message of a stream; `id` is where to continue after it."""
-
-    id: int
-    event: str
-    data: bytes
-
-
-class _OrderData(msgspec.Struct):
-    order: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-class _OrderLine(msgspec.Struct):
-    data: _OrderData
-
-
-class _ReportLine(msgspec.Struct):
-    data: msgspec.Raw
-
-
-_order_line = msgspec.json.Decoder(_OrderLine)
-_report_line = msgspec.json.Decoder(_ReportLine)
-
-
-def message_of(event: JournalEvent) -> Message | None:
-    """What a stream says of an event, cut out of its line byte for byte; nothing for events of no order."""
-    line = event.text + "}"
-    if event.type == "ExecutionReport":
-        return Message(event.seq, "execution_report", bytes(_report_line.decode(line).data))
-    order = _order_line.decode(line).data.order
-    return None if order is msgspec.UNSET else Message(event.seq, "order_update", bytes(order))
-
-
-class Subscription:
-    """One reader's place in the stream of an account or an order; `StreamHub.subscribe` makes it."""
-
-    def __init__(self, hub: "StreamHub", topic: Topic, queue_capacity: int) -> None:
-        self.topic = topic
-        self.start = 0
-        """Messages above this number arrive by themselves; those up to it have to be looked up."""
-        self.place = 0
-        """The number of the newest message that was handed out, or that the reader said it has."""
-        self.ended: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
-        self._hub = hub
-        self._queue: deque[Message] = deque()
-        self._queue_capacity = queue_capacity
-        self._arrived = asyncio.Event()
-
-    async def batches(self, silence_seconds: float) -> AsyncGenerator[list[Message], None]:
-        """What the reader missed, then what happens; an empty batch after so many seconds of nothing new."""
-        async for batch in self._hub.missed(self):
-            if self.ended.done():
-                return
-            self.place = batch[-1].id
-            yield batch
-        while not self.ended.done():
-            if batch := list(self._take()):
-                self.place = batch[-1].id
-                yield batch
-            elif not self._queue:
-                self._arrived.clear()
-                try:
-                    async with asyncio.timeout(silence_seconds):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    yield []
-
-    def _take(self) -> Iterator[Message]:
-        for _ in range(min(len(self._queue), STREAM_PAGE)):
-            message = self._queue.popleft()
-            # The queue fills from the moment of registration, so its beginning may have been looked up as well.
-            if message.id > self.place:
-                yield message
-
-    def offer(self, message: Message) -> bool:
-        """Queue a message; False when that was one too many and the reader is cut off."""
-        if self.ended.done():
-            return True
-        if len(self._queue) >= self._queue_capacity:
-            self.end("slow")
-            return False
-        self._queue.append(message)
-        self._arrived.set()
-        return True
-
-    def end(self, reason: EndReason) -> None:
-        """No more messages; the reader may continue from its place in another subscription."""
-        if not self.ended.done():
-            self.ended.set_result(reason)
-            self._queue.clear()
-            self._arrived.set()
-
 
 class StreamHub:
-    """Reads the journal once and fans it out; reads nothing while nobody listens."""
+    """Reads the journal once for all subscribers, and only while there are any."""
 
     def __init__(
         self,
@@ -145,6 +48,7 @@ class StreamHub:
         behind_max: int = 10_000,
         replays_max: int = 8,
         subscribers_max: int = SUBSCRIBERS_MAX,
+        page_size: int = PAGE_SIZE,
         metrics: Metrics | None = None,
     ) -> None:
         self.subscribers = 0
@@ -154,13 +58,14 @@ class StreamHub:
         self._queue_capacity = queue_capacity
         self._behind_max = behind_max
         self._subscribers_max = subscribers_max
+        self._page_size = page_size
         self._metrics = metrics or Metrics()
         self._replay_slots = asyncio.Semaphore(replays_max)
-        self._listeners: dict[Topic, set[Subscription]] = {}
-        self._listening = asyncio.Event()
+        self._subscriptions: dict[Topic, set[Subscription]] = {}
+        self._active = asyncio.Event()
         self._closed = False
-        # Awake, the hub has dispatched all up to `_position`, and the ring has every message above `_floor`.
-        self._awake = False
+        # While reading: all events up to `_position` are dispatched, and the ring has all messages above `_floor`.
+        self._is_reading = False
         self._position = 0
         self._floor = 0
         self._ring: deque[tuple[Topic, Topic, Message]] = deque()
@@ -169,28 +74,28 @@ class StreamHub:
         """Dispatch until closed."""
         try:
             while not self._closed:
-                await self._listening.wait()
+                await self._active.wait()
                 try:
                     count = await self.run_once()
                     if count == 0:
                         await wake.wait(POLL_SECONDS)
-                    elif count < STREAM_PAGE:
+                    elif count < self._page_size:
                         await asyncio.sleep(LINGER_SECONDS)
                 except Unavailable as error:
-                    log.warning("streams wait for the journal", error=str(error))
+                    log.warning("streams_wait_for_journal", error=str(error), retry_seconds=RETRY_SECONDS)
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
-            # A stream that nobody feeds must not look alive: its reader comes back and continues.
+            # End the streams, so that their clients reconnect instead of waiting on a stream without a source.
             self._end_all()
 
     async def run_once(self) -> int:
-        """Dispatch the next page; how many events it had."""
+        """Dispatch the next page and return its number of events."""
         position = self._position
-        if not self._awake:
+        if not self._is_reading:
             return 0
-        events = await self._journal.read(SHARD, position, STREAM_PAGE)
-        if not self._awake or self._position != position:
-            return 0  # everybody left during the read, and the hub may have begun anew elsewhere
+        events = await self._journal.read(SHARD, position, self._page_size)
+        if not self._is_reading or self._position != position:
+            return 0  # all subscribers left during the read, and the hub may have restarted at another position
         for event in events:
             self._dispatch(event)
             self._position = event.seq
@@ -198,56 +103,58 @@ class StreamHub:
 
     @asynccontextmanager
     async def subscribe(self, scope: Scope, id: str, last_event_id: int | None = None) -> AsyncIterator[Subscription]:
-        """Listen to an account or an order, continuing after `last_event_id` where that is given."""
+        """Subscribe to an account or an order, from now on or from `last_event_id` on."""
         if self._closed:
-            raise QueueFull("the streams are closing")
+            raise QueueFull("this gateway is stopping: connect again")
         if self.subscribers >= self._subscribers_max:
-            raise QueueFull("too many streams are open")
-        subscription = Subscription(self, (scope, id), self._queue_capacity)
-        self._listeners.setdefault(subscription.topic, set()).add(subscription)
+            raise QueueFull(f"{self._subscribers_max} streams are open, the maximum: try again later")
+        subscription = Subscription(
+            (scope, id), missed=self._missed, queue_capacity=self._queue_capacity, page_size=self._page_size
+        )
+        self._subscriptions.setdefault(subscription.topic, set()).add(subscription)
         self._count(1)
         try:
-            if not self._awake:
+            if not self._is_reading:
                 head = await self.head()
-                if not self._awake:  # another subscriber may have been faster
-                    self._awake, self._position, self._floor = True, head, head
-                    self._listening.set()
+                if not self._is_reading:  # another subscriber may have started it meanwhile
+                    self._is_reading, self._position, self._floor = True, head, head
+                    self._active.set()
             subscription.start = self._position
             subscription.place = self._position if last_event_id is None else last_event_id
             yield subscription
         finally:
-            self._forget(subscription)
+            self._remove(subscription)
 
     async def head(self) -> int:
         """The journal's newest number."""
         return (await self._journal.head(SHARD)).seq
 
-    async def missed(self, subscription: Subscription) -> AsyncIterator[list[Message]]:
-        """The messages from the reader's last one up to where its queue begins, or the advice to start afresh."""
+    async def _missed(self, subscription: Subscription) -> AsyncIterator[list[Message]]:
+        """The messages between the subscriber's last one and the start of its queue, or `resync_required`."""
         topic, last, start = subscription.topic, subscription.place, subscription.start
         if last > start:
-            # Perhaps another gateway is ahead of this one; only the journal knows whether the number exists.
+            # Another gateway may be ahead of this one; only the journal can tell whether the number exists.
             if last > await self.head():
-                yield [self._resync(subscription, last)]
+                yield [resync_message(topic, last, start)]
         elif last >= self._floor:
             found = [message for *topics, message in self._ring if last < message.id <= start and topic in topics]
             if len(found) > self._behind_max:
-                yield [self._resync(subscription, last)]
+                yield [resync_message(topic, last, start)]
                 return
-            for first in range(0, len(found), STREAM_PAGE):
-                yield found[first : first + STREAM_PAGE]
-        elif await self._too_far(subscription, last):
-            yield [self._resync(subscription, last)]
+            for first in range(0, len(found), self._page_size):
+                yield found[first : first + self._page_size]
+        elif await self._is_too_far_behind(subscription, last):
+            yield [resync_message(topic, last, start)]
         else:
-            async for page in self._pages(subscription, last, STREAM_PAGE):
+            async for page in self._pages(subscription, last, self._page_size):
                 if messages := [message for message in map(message_of, page) if message is not None]:
                     yield messages
 
     def close(self) -> None:
-        """End every stream and take no more."""
+        """End all subscriptions and accept no more."""
         self._closed = True
         self._end_all()
-        self._listening.set()
+        self._active.set()
 
     def _dispatch(self, event: JournalEvent) -> None:
         message = message_of(event)
@@ -259,11 +166,11 @@ class StreamHub:
         while len(self._ring) > self._buffer_size:
             self._floor = self._ring.popleft()[-1].id
         for topic in (account, order):
-            for subscription in self._listeners.get(topic, ()):
+            for subscription in self._subscriptions.get(topic, ()):
                 if not subscription.offer(message):
                     self._metrics.stream_drops.inc()
 
-    async def _too_far(self, subscription: Subscription, last: int) -> bool:
+    async def _is_too_far_behind(self, subscription: Subscription, last: int) -> bool:
         async with self._replay_slots:
             oldest = await self._journal.read(SHARD, 0, 1)
         if oldest and oldest[0].seq > last + 1:
@@ -271,7 +178,7 @@ class StreamHub:
         if subscription.start - last <= self._behind_max:
             return False
         behind = 0
-        # Counted before anything is sent, since the advice to start afresh is no use after ten thousand messages.
+        # Count before sending anything: `resync_required` is useless after ten thousand messages.
         async for page in self._pages(subscription, last, PAGE_MAX):
             behind += len(page)
             if behind > self._behind_max:
@@ -279,7 +186,7 @@ class StreamHub:
         return False
 
     async def _pages(self, subscription: Subscription, after: int, size: int) -> AsyncIterator[list[JournalEvent]]:
-        """The stream's events up to where its queue begins; a slow reader holds no slot between two pages."""
+        """The topic's events up to the start of the queue; a slow subscriber holds no replay slot between pages."""
         scope, id = subscription.topic
         while after < subscription.start:
             async with self._replay_slots:
@@ -292,35 +199,23 @@ class StreamHub:
                 return
             after = page[-1].seq
 
-    def _resync(self, subscription: Subscription, last: int) -> Message:
-        """Tell the reader to look up what happened before the place at which the stream goes on."""
-        scope, id = subscription.topic
-        data = {
-            "scope": scope,
-            "id": id,
-            "lastEventId": last,
-            "oldestAvailableId": subscription.start,
-            "eventsEndpoint": f"/{scope}s/{quote(id, safe='')}/events",
-        }
-        return Message(subscription.start, "resync_required", encode(data))
-
-    def _forget(self, subscription: Subscription) -> None:
-        listeners = self._listeners[subscription.topic]
-        listeners.remove(subscription)
-        if not listeners:
-            del self._listeners[subscription.topic]
+    def _remove(self, subscription: Subscription) -> None:
+        subscriptions = self._subscriptions[subscription.topic]
+        subscriptions.remove(subscription)
+        if not subscriptions:
+            del self._subscriptions[subscription.topic]
         self._count(-1)
         if not self.subscribers:
-            self._awake = False
+            self._is_reading = False
             self._ring.clear()
             if not self._closed:
-                self._listening.clear()
+                self._active.clear()
 
     def _count(self, change: int) -> None:
         self.subscribers += change
         self._metrics.stream_readers.set(self.subscribers)
 
     def _end_all(self) -> None:
-        for listeners in self._listeners.values():
-            for subscription in listeners:
+        for subscriptions in self._subscriptions.values():
+            for subscription in subscriptions:
                 subscription.end("closing")

@@ -4,7 +4,6 @@ Every statement takes or gives a whole group as one JSON text: going row by row 
 back and forth for each of them.
 """
 
-import fcntl
 import os
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 import apsw
 import msgspec
 
+from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
@@ -153,12 +153,9 @@ class Store:
 
 
 def _locked(path: Path) -> int:
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise AlreadyRunning(f"another process holds the paper exchange's book {path}: stop it first") from None
+    lock = lock_beside(path)
+    if lock is None:
+        raise AlreadyRunning(f"another process holds the paper exchange's book {path}: stop it first")
     return lock
 
 

@@ -1,4 +1,4 @@
-"""A hub over a journal that a test writes itself, and readers of what the hub makes of it."""
+"""A stream hub over a journal that the test writes, and helpers that read its subscriptions."""
 
 import asyncio
 import random
@@ -18,13 +18,15 @@ from switchyard.domain.events import Event, JournalEvent, OrderFact, event, repo
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order, OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.readers.stream import Message, StreamHub, Subscription
+from switchyard.flow.readers.messages import Message
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.readers.subscription import Subscription
 from switchyard.ports.journal import Head
 
 ANN, BOB = AccountId("ann"), AccountId("bob")
 FIRST, SECOND = OrderId("ord_1"), OrderId("ord_2")
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
-# Far beyond what any machine needs: a test that waits this long has failed.
+# Much longer than any machine needs: a test that waits this long has failed.
 DEADLINE_SECONDS = 60.0
 REPORT = ExecutionReport(
     exec_id="sim-1",
@@ -50,12 +52,12 @@ def order_of(account: AccountId = ANN, order_id: OrderId = FIRST) -> Order:
         quote=None,
         now=AT,
     ).orders
-    # No label may break the framing, however it came in.
+    # A label with a line break must not break the framing of messages.
     return msgspec.structs.replace(order, client_order_id="two\nlines")
 
 
-class Book(MemoryJournal):
-    """A journal that counts what the hub reads; with `chance`, each read takes an unforeseeable time."""
+class StreamJournal(MemoryJournal):
+    """A journal that counts reads; with `chance`, each read takes a random number of loop steps."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ class Book(MemoryJournal):
         await self.pause()
         if self.failures:
             self.failures -= 1
-            raise JournalUnavailable("away")
+            raise JournalUnavailable("unavailable")
         page = await super().read(shard, max(after_seq, self.oldest_seq - 1), limit)
         self.page_found.set()
         await self.page_arrives.wait()
@@ -108,10 +110,10 @@ class Book(MemoryJournal):
             await asyncio.sleep(0)
 
 
-class BookQueries(MemoryQueries):
+class StreamQueries(MemoryQueries):
     """The lookups of a book, which count its replays."""
 
-    def __init__(self, book: Book) -> None:
+    def __init__(self, book: StreamJournal) -> None:
         super().__init__(book)
         self._book = book
 
@@ -130,8 +132,8 @@ class BookQueries(MemoryQueries):
         return page
 
 
-def hub_over(book: Book, **options: Any) -> StreamHub:
-    return StreamHub(book, BookQueries(book), **options)
+def hub_over(book: StreamJournal, **options: Any) -> StreamHub:
+    return StreamHub(book, StreamQueries(book), **options)
 
 
 async def dispatch(hub: StreamHub) -> None:
@@ -140,7 +142,7 @@ async def dispatch(hub: StreamHub) -> None:
 
 
 async def take(subscription: Subscription, count: int) -> list[Message]:
-    """The next messages, however they are batched; more than `count` when the last batch has more."""
+    """The next messages; more than `count` if the last batch has more."""
     taken: list[Message] = []
     async with asyncio.timeout(DEADLINE_SECONDS), aclosing(subscription.batches(DEADLINE_SECONDS)) as batches:
         while len(taken) < count:
@@ -149,6 +151,6 @@ async def take(subscription: Subscription, count: int) -> list[Message]:
 
 
 async def nothing_more(subscription: Subscription) -> bool:
-    """Whether all that was dispatched has been taken."""
+    """Whether all dispatched messages were taken."""
     async with aclosing(subscription.batches(0)) as batches:
         return await anext(batches) == []

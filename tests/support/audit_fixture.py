@@ -1,4 +1,4 @@
-"""A journal with its audit file, for suites that write the file, damage it and look at it."""
+"""A journal with its audit file, for tests that write the file, damage it and verify it."""
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -7,6 +7,8 @@ from itertools import count
 from pathlib import Path
 from typing import Literal
 
+from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.sqlite.database import SqliteDatabase
@@ -18,37 +20,40 @@ from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.history.verify import verify_audit
 from switchyard.flow.readers import audit
 from switchyard.flow.readers.audit import AuditWriter
+from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.telemetry.metrics import Metrics
 
 KEY = b"a key that only the operators have"
 
 
-class House:
-    """A journal with an audit file beside it, and writers that come and go."""
+class AuditFixture:
+    """A journal, the path of its audit file, and the writers of that file."""
 
     def __init__(self, journal: Journal, path: Path) -> None:
         self.journal = journal
         self.path = path
+        self.head_path = head_path_of(path)
         self.clock = ManualClock()
         self.metrics = Metrics()
-        self.is_away = False
+        self.is_unavailable = False
         self._groups = count(1)
         self._writers: list[AuditWriter] = []
 
     async def commit(self, change: Change) -> Outcome:
-        if self.is_away:
-            raise JournalUnavailable("the database is away")
+        if self.is_unavailable:
+            raise JournalUnavailable("the database is unavailable")
         [outcome] = await self.journal.append(0, str(next(self._groups)), [change], START)
         return outcome
 
-    async def happen(self, number: int, prefix: str = "report") -> None:
-        """That many events, the same ones in the same order for every house."""
+    async def add_events(self, number: int, prefix: str = "report") -> None:
+        """Commit events; every fixture commits the same ones in the same order, so their hashes are equal."""
         for _ in range(number):
             report = ExecutionReport(
                 exec_id=f"{prefix}-{next(self._groups)}",
                 venue=VenueName("sim"),
-                venue_client_order_id=VenueClientOrderId("nobody's"),
+                venue_client_order_id=VenueClientOrderId("unknown"),
                 venue_order_id="v-1",
                 status="WORKING",
                 at=START,
@@ -56,19 +61,27 @@ class House:
             await self.commit(decisions.unmatched_report(report))
 
     def writer(self) -> AuditWriter:
-        made = AuditWriter(
-            self.path, key=KEY, journal=self.journal, commit=self.commit, clock=self.clock, metrics=self.metrics
+        file: AuditFile = LocalAuditFile(self.path)
+        head_file: HeadFile = LocalHeadFile(self.head_path)
+        writer = AuditWriter(
+            file,
+            head_file,
+            key=KEY,
+            journal=self.journal,
+            commit=self.commit,
+            clock=self.clock,
+            metrics=self.metrics,
         )
-        self._writers.append(made)
-        return made
+        self._writers.append(writer)
+        return writer
 
-    async def write(self, writer: AuditWriter) -> None:
+    async def write_all(self, writer: AuditWriter) -> None:
         while await writer.run_once():
             pass
 
     async def write_and_close(self) -> None:
         writer = self.writer()
-        await self.write(writer)
+        await self.write_all(writer)
         await writer.close()
 
     async def expected(self) -> bytes:
@@ -78,15 +91,23 @@ class House:
         return "".join(lines).encode()
 
     async def check(self) -> None:
-        """No line twice, none missing, and the chain holds."""
+        """The file has every event exactly once, and its chain is valid."""
         assert self.path.read_bytes() == await self.expected()
-        assert verify_audit(self.path).holds
+        assert verify_audit(LocalAuditFile(self.path)).holds
 
-    def rest(self) -> None:
-        self.clock.advance(timedelta(seconds=audit.REST_SECONDS))
+    def head_holds(self) -> bool:
+        """Whether the file is valid and contains its signed head."""
+        return verify_audit(LocalAuditFile(self.path), LocalHeadFile(self.head_path), KEY).holds
+
+    async def cursor_seq(self) -> int | None:
+        cursor = await self.journal.cursor("audit")
+        return None if cursor is None else cursor.seq
+
+    def pass_retry_pause(self) -> None:
+        self.clock.advance(timedelta(seconds=audit.RETRY_SECONDS))
 
     def kill(self, writer: AuditWriter) -> None:
-        """What a SIGKILL leaves: the locks are gone, and nothing was said goodbye to."""
+        """Leave what a SIGKILL leaves: the lock is released, nothing is synced or signed."""
         writer._file.close()
         writer._last = None
 
@@ -99,17 +120,17 @@ class House:
 
 
 @asynccontextmanager
-async def audit_house(engine: Literal["memory", "sqlite"], folder: Path) -> AsyncIterator[House]:
-    """A house whose journal is on that engine, with its file somewhere below the folder."""
+async def audit_fixture(engine: Literal["memory", "sqlite"], folder: Path) -> AsyncIterator[AuditFixture]:
+    """A fixture whose journal is on that engine, with its audit file in a folder that does not exist yet."""
     path = folder / "gateway" / "audit.log"
     if engine == "memory":
-        async with aclosing(House(MemoryJournal(), path)) as house:
-            yield house
+        async with aclosing(AuditFixture(MemoryJournal(), path)) as fixture:
+            yield fixture
         return
     await SqliteDatabase.upgrade(folder / "switchyard.db")
     database = await SqliteDatabase.open(folder / "switchyard.db")
     try:
-        async with aclosing(House(database.journal, path)) as house:
-            yield house
+        async with aclosing(AuditFixture(database.journal, path)) as fixture:
+            yield fixture
     finally:
         await database.close()

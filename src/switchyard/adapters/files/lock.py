@@ -1,0 +1,23 @@
+"""Lock files: one process at a time may use a file or database."""
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK_MODE = 0o600
+
+
+def lock_beside(path: Path) -> int | None:
+    """Lock `<path>.lock` for this process and return its descriptor; none while another process holds the lock.
+
+    The lock is released when the descriptor is closed or the process ends, however it ends. The lock file itself stays:
+    removing it would let two processes lock two files of the same name.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, LOCK_MODE)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor

@@ -1,0 +1,67 @@
+"""The parts that every role has: database, clock, sequencer, metrics and supervisor."""
+
+from contextlib import AsyncExitStack
+
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Catalogue
+from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.wake import Wake
+from switchyard.ports.venue import Venue
+from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
+
+# Longer than a broker's slowest answer (5 s); rows that are still open after it are recovered at the next start.
+DRAIN_SECONDS = 6.0
+
+
+class Wakes:
+    """The stages to notify after a commit."""
+
+    def __init__(self) -> None:
+        self.dispatch = Wake()
+        self.audit = Wake()
+        self.stream = Wake()
+        self.all = (self.dispatch, self.audit, self.stream)
+
+    def notify(self) -> None:
+        """Notify all stages: another process has committed."""
+        for wake in self.all:
+            wake.notify()
+
+
+class Core:
+    """What the stages of one process are wired with."""
+
+    def __init__(self, settings: Settings, database: Database) -> None:
+        self.settings = settings
+        self.database = database
+        self.metrics = Metrics()
+        self.supervisor = Supervisor(self.metrics)
+        self.wall_clock = SystemClock()
+        """For times that people and other systems compare with their own, such as those in tokens."""
+        self.clock = DatabaseClock(database.keys, self.wall_clock)
+        self.randomness = SystemRandomness()
+        self.wakes = Wakes()
+        self.catalogue = Catalogue(settings.instruments)
+        self.venues: dict[VenueName, Venue] = {}
+        """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.sequencer = Sequencer(
+            database.journal,
+            clock=self.clock,
+            randomness=self.randomness,
+            metrics=self.metrics,
+            wakes=list(self.wakes.all),
+            capacity=settings.queue_capacity,
+            on_broken=self.supervisor.report_broken_journal,
+        )
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Start the clock and the sequencer, which all other stages need; both stop last."""
+        await self.clock.look()
+        self.supervisor.start(stack, "clock", self.clock.run)
+        self.supervisor.start(stack, "sequencer", self.sequencer.run)
+        stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)

@@ -1,0 +1,34 @@
+"""The stages of order entry: caches, desks, the queue forecast and the removal of expired keys."""
+
+from contextlib import AsyncExitStack
+
+from switchyard.bootstrap.caches import Caches, open_caches
+from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.desks import Desks
+from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.flow.history.restore import incarnation_of
+from switchyard.flow.intake.reap import Reaper
+from switchyard.flow.readers.stream import StreamHub
+
+
+async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tuple[Desks, Caches]:
+    """Build the desks that accept requests and start the stages that they rely on."""
+    incarnation = await incarnation_of(core.database.journal)
+    caches = open_caches(core.settings, incarnation, core.clock, core.metrics, stack)
+    desks = Desks(
+        core.settings,
+        core.database,
+        caches=caches,
+        sequencer=core.sequencer,
+        hub=hub,
+        catalogue=core.catalogue,
+        quotes=KnownQuotes(core.venues),
+        clock=core.clock,
+        randomness=core.randomness,
+        metrics=core.metrics,
+    )
+    core.supervisor.start(stack, "forecast", desks.forecast.run)
+    core.supervisor.start(stack, "reap", Reaper(core.database.keys, core.clock, core.metrics).run)
+    if caches.cache is not None:
+        core.supervisor.start(stack, "cache", caches.cache.run)
+    return desks, caches

@@ -1,0 +1,50 @@
+"""The readers of the journal: the head file of a worker; the audit file and the streams of a gateway."""
+
+import socket
+from contextlib import AsyncExitStack
+
+from switchyard.adapters.files.head_file import LocalHeadFile
+from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.files import audit_files, worker_head_path
+from switchyard.flow.readers.audit import AuditWriter
+from switchyard.flow.readers.head import HeadKeeper
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.settings import journal_key
+
+
+async def start_head(core: Core, stack: AsyncExitStack) -> None:
+    """Check the journal against the head file, then keep the file."""
+    keeper = HeadKeeper(
+        LocalHeadFile(worker_head_path(core.settings)),
+        key=journal_key(core.settings),
+        journal=core.database.journal,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
+    await keeper.open()
+    stack.push_async_callback(keeper.close)
+    core.supervisor.start(stack, "head", keeper.run)
+
+
+async def start_audit(core: Core, stack: AsyncExitStack) -> None:
+    """Check the journal against the audit file, then write the file."""
+    path = core.settings.audit_path
+    audit = AuditWriter(
+        *audit_files(path),
+        key=journal_key(core.settings),
+        journal=core.database.journal,
+        commit=core.sequencer.commit,
+        clock=core.clock,
+        metrics=core.metrics,
+        # One cursor per file: gateways on the same database may write files on different machines.
+        reader=f"audit:{socket.gethostname()}:{path.absolute()}",
+    )
+    await audit.open()
+    stack.push_async_callback(audit.close)
+    core.supervisor.start(stack, "audit", lambda: audit.run(core.wakes.audit))
+
+
+def start_streams(core: Core, hub: StreamHub, stack: AsyncExitStack) -> None:
+    """Dispatch events to the hub's subscribers; closing the hub ends their streams before the task is cancelled."""
+    core.supervisor.start(stack, "stream", lambda: hub.run(core.wakes.stream))
+    stack.callback(hub.close)

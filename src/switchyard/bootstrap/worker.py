@@ -1,0 +1,98 @@
+"""The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
+
+from contextlib import AsyncExitStack
+from functools import partial
+
+from switchyard.bootstrap.core import DRAIN_SECONDS, Core
+from switchyard.domain.ids import WorkerId
+from switchyard.flow.executions.record import Recorder
+from switchyard.flow.executions.sweep import Sweeper
+from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.resolve import Resolver
+from switchyard.ports.randomness import fresh_ulid
+from switchyard.ports.venue import Venue
+
+
+def start_worker(core: Core, stack: AsyncExitStack) -> None:
+    """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
+    _start_resolver(core, stack)
+    dispatcher = _start_dispatcher(core, stack)
+    for venue in core.venues.values():
+        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, dispatcher))
+
+
+def _start_resolver(core: Core, stack: AsyncExitStack) -> None:
+    resolver = Resolver(
+        journal=core.database.journal,
+        queries=core.database.queries,
+        liveness=core.database.liveness,
+        commit=core.sequencer.commit,
+        venues=core.venues,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
+    core.supervisor.start(stack, "resolve", resolver.run)
+
+
+def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
+    settings, database = core.settings, core.database
+    worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
+    lanes = HeldLanes(database.lanes, worker, core.clock)
+    dispatcher = Dispatcher(
+        worker=worker,
+        journal=database.journal,
+        queries=database.queries,
+        liveness=database.liveness,
+        lanes=lanes,
+        commit=core.sequencer.commit,
+        venues=core.venues,
+        clock=core.clock,
+        randomness=core.randomness,
+        metrics=core.metrics,
+        batch_size=settings.outbox_batch_size,
+        parallelism=settings.outbox_parallelism,
+        retry_max=settings.outbox_retry_max,
+        idle_seconds=settings.outbox_idle_sleep_ms / 1000,
+        stuck_after=settings.outbox_stuck_after,
+    )
+    stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
+    core.supervisor.start(stack, "lanes", lanes.run)
+    core.supervisor.start(stack, "dispatch", lambda: dispatcher.run(core.wakes.dispatch))
+    return dispatcher
+
+
+async def _follow(core: Core, venue: Venue, dispatcher: Dispatcher) -> None:
+    """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
+    recorder = Recorder(
+        venue,
+        journal=core.database.journal,
+        queries=core.database.queries,
+        commit=core.sequencer.commit,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
+    await VenueSync(venue, recorder, journal=core.database.journal, metrics=core.metrics).run()
+    dispatcher.open_venue(venue.name)
+    core.wakes.dispatch.notify()
+    async with AsyncExitStack() as stack:
+        _start_sweeper(core, venue, recorder, stack)
+        await recorder.run()
+
+
+def _start_sweeper(core: Core, venue: Venue, recorder: Recorder, stack: AsyncExitStack) -> None:
+    """Look for executions that the venue did not report, if it supports lookups and its sweep is not switched off."""
+    [interval] = [settings.sweep for settings in core.settings.venues if settings.name == venue.name]
+    if not interval or venue.capabilities.lookup == "none":
+        return
+    sweeper = Sweeper(
+        venue,
+        recorder,
+        journal=core.database.journal,
+        queries=core.database.queries,
+        clock=core.clock,
+        metrics=core.metrics,
+        interval=interval,
+    )
+    core.supervisor.start(stack, f"sweep {venue.name}", sweeper.run)

@@ -1,0 +1,111 @@
+"""Journal lines: the one decoder of a line's text, its members and its data.
+
+Streams, `/do/order`, the audit file, verification and replay all decode through this module. Pure: it reads and writes
+nothing and calls only msgspec and hashlib.
+"""
+
+import hashlib
+from datetime import datetime
+
+import msgspec
+
+from switchyard.domain.events import JournalEvent, OrderFact, ReportFact, ResultFact
+from switchyard.domain.ids import AccountId, OrderId
+
+# A line holds one order and its outbox rows: a few kilobytes. The bound keeps a file without line ends out of memory.
+LINE_BYTES_MAX = 1 << 20
+# The first bytes of every line.
+LINE_START = b'{"epoch":'
+# The part after the hashed text: `,"hash":"`, 64 hex digits, `"}` and the line end.
+_HASH_BYTES = 76
+_HASH_START = b',"hash":"'
+# The offset of `Z` in a time with six decimals.
+_TIME_BYTES = 26
+
+
+class AuditLine(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """The members of a whole line; `data` is left encoded."""
+
+    epoch: int
+    shard: int
+    seq: int
+    at: datetime
+    type: str
+    account_id: AccountId
+    order_id: OrderId | None
+    data: msgspec.Raw
+    hash: str
+
+
+class _DataLine(msgspec.Struct):
+    data: msgspec.Raw
+
+
+class _OrderData(msgspec.Struct):
+    order: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class _OrderLine(msgspec.Struct):
+    data: _OrderData
+
+
+_line = msgspec.json.Decoder(AuditLine)
+_data_line = msgspec.json.Decoder(_DataLine)
+_order_line = msgspec.json.Decoder(_OrderLine)
+_order_fact = msgspec.json.Decoder(OrderFact)
+_report_fact = msgspec.json.Decoder(ReportFact)
+_result_fact = msgspec.json.Decoder(ResultFact)
+
+
+def parse_line(raw: bytes) -> AuditLine:
+    """Decode a whole line, line end included; ValueError unless it has exactly the journal's layout."""
+    try:
+        line = _line.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"not an audit line ({error})") from None
+    start = b'{"epoch":%d,"shard":%d,"seq":%d,"at":"' % (line.epoch, line.shard, line.seq)
+    time_end = len(start) + _TIME_BYTES
+    if (
+        not raw.startswith(start)
+        or raw[time_end : time_end + 3] != b'Z",'
+        or raw[-_HASH_BYTES : -_HASH_BYTES + len(_HASH_START)] != _HASH_START
+        or not raw.endswith(b'"}\n')
+    ):
+        raise ValueError("not in the layout in which the journal writes lines")
+    return line
+
+
+def hashed_text(raw: bytes) -> bytes:
+    """The bytes of a whole line that its hash covers."""
+    return raw[:-_HASH_BYTES]
+
+
+def line_hash(previous_hash: str, raw: bytes) -> str:
+    """The hash that a whole line must carry after a line with `previous_hash`."""
+    return hashlib.sha256(previous_hash.encode() + hashed_text(raw)).hexdigest()
+
+
+def data_of(event: JournalEvent) -> msgspec.Raw:
+    """The event's data, byte for byte as in its line."""
+    return _data_line.decode(event.text + "}").data
+
+
+def order_of(event: JournalEvent) -> msgspec.Raw | None:
+    """The order snapshot in the event's data, byte for byte as in its line; none if the event has no order."""
+    order = _order_line.decode(event.text + "}").data.order
+    return None if order is msgspec.UNSET else order
+
+
+def decode_order_fact(data: msgspec.Raw) -> OrderFact:
+    """The data of an event that changed an order."""
+    return _order_fact.decode(data)
+
+
+def decode_report_fact(data: msgspec.Raw) -> ReportFact:
+    """The data of `ExecutionReport` and `ReportUnmatched`."""
+    return _report_fact.decode(data)
+
+
+def decode_result_fact(data: msgspec.Raw) -> ResultFact:
+    """The data of `ResultRecorded`."""
+    return _result_fact.decode(data)

@@ -1,0 +1,42 @@
+"""The audit file: the journal's lines, appended by one process at a time."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from switchyard.ports.journal import Head
+
+
+class AuditFile(Protocol):
+    """A file of journal lines. Calls block, so the flow runs them in a thread; I/O failures raise OSError."""
+
+    @property
+    def name(self) -> str:
+        """The file's path, for messages."""
+        ...
+
+    def lock(self) -> bool:
+        """Make this process the only writer; false while another process is."""
+        ...
+
+    def recover(self, durable_seq: int) -> Head:
+        """Open for appending, truncate torn lines at the end, and return the last line's place.
+
+        Lines up to `durable_seq` were synced before: if one of them is unreadable, raises HistoryMismatch.
+        """
+        ...
+
+    def append(self, page: bytes) -> None:
+        """Write whole lines; after an error only `recover` can tell how many were written."""
+        ...
+
+    def sync(self) -> None:
+        """Make all appended lines durable."""
+        ...
+
+    def close(self) -> None:
+        """Close the file and release the lock."""
+        ...
+
+    def lines(self) -> Iterator[bytes]:
+        """All lines with their line ends, in pieces of at most LINE_BYTES_MAX; needs no lock."""
+        ...

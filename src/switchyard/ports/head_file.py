@@ -1,0 +1,28 @@
+"""The head file: a copy of the journal's head outside the database."""
+
+from typing import Protocol
+
+
+class HeadFile(Protocol):
+    """A small file, replaced as a whole. Calls block, so the flow runs them in a thread; I/O failures raise OSError."""
+
+    @property
+    def name(self) -> str:
+        """The file's path, for messages."""
+        ...
+
+    def lock(self) -> bool:
+        """Make this process the only writer; false while another process is."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The content, or none if the file does not exist."""
+        ...
+
+    def write(self, content: bytes) -> None:
+        """Replace the content durably; a crash leaves either the old content or the new."""
+        ...
+
+    def close(self) -> None:
+        """Release the lock."""
+        ...
