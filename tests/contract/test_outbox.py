@@ -52,7 +52,7 @@ async def test_rows_are_due_in_the_order_of_acceptance(database: Database, queri
 async def test_a_failed_row_waits_for_its_time_and_keeps_its_place(database: Database, queries: Queries) -> None:
     failing, waiting = an_accept(now=START), an_accept(now=START + SECOND)
     failed = record_unsent(
-        state_after(failing, sending(failing)), sending(failing).outbox[0], "refused", START + 4 * SECOND, START
+        state_after(failing, sending(failing)), sending(failing).outbox[0], "BROKER_DOWN", START + 4 * SECOND, START
     )
     await commit(database.journal, failing, waiting)
     await commit(database.journal, sending(failing))
@@ -73,7 +73,7 @@ async def test_rows_in_other_hands_or_at_their_end_are_not_due(database: Databas
     taken, done, doubtful = an_accept(), an_accept(), an_accept()
     await commit(database.journal, taken, done, doubtful)
     await commit(database.journal, sending(taken), sending(done), sending(doubtful))
-    doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "time-out", None, START)
+    doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "NETWORK_TIMEOUT", None, START)
     sent = record_sent(state_after(sending(done)), sending(done).outbox[0], "venue-1", START)
     await commit(database.journal, sent, doubt)
 

@@ -1,3 +1,5 @@
+"""Replay: the lines of the journal fold back into the same rows, and a line that does not follow is named."""
+
 import asyncio
 from datetime import timedelta, timezone
 from decimal import Decimal
@@ -126,12 +128,12 @@ class History:
             case "sent":
                 return decisions.record_sent(state, row, "v-1", self._now)
             case "unsent":
-                return decisions.record_unsent(state, row, "refused connection", later, self._now)
+                return decisions.record_unsent(state, row, "BROKER_DOWN", later, self._now, detail="connection refused")
             case "refused":
-                return decisions.record_rejected(state, row, "no margin", self._now)
+                return decisions.record_rejected(state, row, "BROKER_REJECTED", self._now, detail="no margin")
             case _:
-                again = later if happening == "resend" else None
-                return decisions.record_doubt(state, row, "time-out", again, self._now)
+                resend_at = later if happening == "resend" else None
+                return decisions.record_doubt(state, row, "NETWORK_TIMEOUT", resend_at, self._now)
 
 
 def lines(journal: MemoryJournal) -> list[AuditLine]:
