@@ -1,4 +1,4 @@
-"""Order of departure within a worker, and how a worker keeps and gives up its lanes."""
+"""Departure order within a worker, and how a worker renews and releases its lanes."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ ME = WorkerId("me")
 
 
 class Table:
-    """Lanes with one other worker, who wants as many as its share."""
+    """The table of lane owners: one worker owns all lanes, and its fair share may shrink."""
 
     def __init__(self, share: int = LANES) -> None:
         self.share = share
@@ -27,7 +27,7 @@ class Table:
         return LaneShare(frozenset(self.lanes), self.share)
 
 
-async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None:
+async def test_sends_of_one_line_leave_in_order_and_other_lines_do_not_wait() -> None:
     line = Departures()
     left: list[str] = []
 
@@ -51,13 +51,13 @@ async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None
     assert left == ["b1", "a1", "a2", "a3"]
 
 
-async def test_nobody_waits_for_his_turn_for_ever() -> None:
+async def test_a_turn_is_not_waited_for_for_ever() -> None:
     line = Departures()
     line.join("a")
     assert not await line.join("a").comes_within(0.01)
 
 
-async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
+async def test_a_send_that_leaves_its_line_does_not_hold_back_the_next_one() -> None:
     line = Departures()
     first, second = line.join("a"), line.join("a")
     first.depart()
@@ -68,7 +68,7 @@ async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
     assert await third.comes_within(60)
 
 
-async def test_lanes_beyond_the_share_are_given_up_and_not_sent_on_meanwhile() -> None:
+async def test_lanes_beyond_the_share_are_released_and_not_used_meanwhile() -> None:
     table = Table()
     held = HeldLanes(table, ME, ManualClock())
     await held.renew()
