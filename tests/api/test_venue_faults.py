@@ -77,7 +77,7 @@ def times_taken(simulator: VenueProcess, order: Order) -> int:
     [
         ("drop_answer", Ambiguous("NETWORK_DISCONNECTED")),
         ("accepted_5xx", Ambiguous("BROKER_5XX")),
-        ("garbage", Ambiguous("UNKNOWN: the answer cannot be read")),
+        ("garbage", Ambiguous("UNKNOWN", "the answer cannot be read")),
         ("close_mid_body", Ambiguous("NETWORK_DISCONNECTED")),
     ],
 )
@@ -98,7 +98,7 @@ async def test_an_order_taken_on_without_a_readable_answer_is_in_doubt_and_can_b
     ("fault", "outcome"),
     [
         ("refused_5xx", Ambiguous("BROKER_5XX")),
-        ("reject", VenueRejected("BAD_REQUEST: REJECTED_BY_VENUE")),
+        ("reject", VenueRejected("BAD_REQUEST", "REJECTED_BY_VENUE")),
     ],
 )
 async def test_an_order_that_is_not_taken_on_is_not_there(
@@ -116,7 +116,7 @@ async def test_a_throttled_order_is_told_when_to_come_again(
     await simulator.set_faults(rate_limit=1)
     outcome = await venue.submit(order)
     assert isinstance(outcome, Unsent)
-    assert outcome.error == "RATE_LIMITED"
+    assert outcome.code == "RATE_LIMITED"
     assert outcome.retry_after is not None and outcome.retry_after.total_seconds() == 1
     assert times_taken(simulator, order) == 0
 

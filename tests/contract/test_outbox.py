@@ -60,7 +60,7 @@ async def test_a_failed_row_is_due_after_its_backoff_at_its_old_place(
 ) -> None:
     failing, waiting = an_accept(now=START), an_accept(now=START + SECOND)
     failed = record_unsent(
-        state_after(failing, sending(failing)), sending(failing).outbox[0], "refused", START + 4 * SECOND, START
+        state_after(failing, sending(failing)), sending(failing).outbox[0], "BROKER_DOWN", START + 4 * SECOND, START
     )
     await commit(database.journal, failing, waiting)
     await commit(database.journal, sending(failing))
@@ -81,7 +81,7 @@ async def test_rows_that_are_sending_uncertain_or_sent_are_not_due(database: Dat
     claimed, done, doubtful = an_accept(), an_accept(), an_accept()
     await commit(database.journal, claimed, done, doubtful)
     await commit(database.journal, sending(claimed), sending(done), sending(doubtful))
-    doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "time-out", None, START)
+    doubt = record_doubt(state_after(sending(doubtful)), sending(doubtful).outbox[0], "NETWORK_TIMEOUT", None, START)
     sent = record_sent(state_after(sending(done)), sending(done).outbox[0], "venue-1", START)
     await commit(database.journal, sent, doubt)
 

@@ -151,7 +151,7 @@ class OrderHistory:
     async def _settle(self, state: OrderState, number: int) -> None:
         row = state.row("new", 1)
         if number % 6 == 2:
-            await self.commit(decisions.record_doubt(state, row, "read time-out ⌛", None, self._now))
+            await self.commit(decisions.record_doubt(state, row, "UNKNOWN", None, self._now, detail="read time-out ⌛"))
             return
         await self.commit(decisions.record_sent(state, row, f"v-{number}", self._now))
         for part, qty in enumerate(("0.00000001", "2.5", "7.49999999")[: number % 6 - 2]):

@@ -85,12 +85,16 @@ async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> Non
         state = state_after(*changes)
 
     take(begin_attempt(state, state.row("new", 1), WORKER, later))
-    take(record_unsent(state, state.row("new", 1), "refusé: “non”", later + timedelta(seconds=2), later))
+    take(
+        record_unsent(
+            state, state.row("new", 1), "BROKER_DOWN", later + timedelta(seconds=2), later, detail="refusé: “non”"
+        )
+    )
     take(begin_attempt(state, state.row("new", 1), WORKER, later))
     take(record_sent(state, state.row("new", 1), "venue-1", later))
     take(request_cancel(state, later))
     take(begin_attempt(state, state.row("cancel", 1), WORKER, later))
-    take(record_doubt(state, state.row("cancel", 1), "time-out", None, later))
+    take(record_doubt(state, state.row("cancel", 1), "NETWORK_TIMEOUT", None, later))
     take(apply_report(state, None, a_report(state, "CANCELED", qty=Decimal(0)), later))
 
     assert await stored(journal, *changes) == state

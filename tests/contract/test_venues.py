@@ -230,7 +230,7 @@ async def test_an_order_that_rests_is_open_until_it_is_cancelled(market: Venue) 
 async def test_a_rejected_order_is_not_at_the_venue(market: Venue) -> None:
     answer = await market.submit(an_order("one", price="150.0001"))
     assert isinstance(answer, VenueRejected)
-    assert "INVALID_PRICE" in answer.reason
+    assert answer.detail == "INVALID_PRICE"
     assert await market.find_by_client_order_id(VenueClientOrderId("one")) is None
 
 

@@ -21,7 +21,8 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import Turn
-from switchyard.ports.venue import Accepted, Ambiguous, OnDeparture, SendOutcome, ignore_departure
+from switchyard.flow.sending.outcomes import AttemptOutcome, OutcomeWriter, SenderDied
+from switchyard.ports.venue import Accepted, OnDeparture, SendOutcome, ignore_departure
 
 # Some orders get through, others are at every stage when death comes.
 PASSES_MAX = 40
@@ -101,28 +102,28 @@ def after_the_answer() -> None:
 
 def before_the_outcome_is_written() -> None:
     """The decision is made and not yet committed."""
-    honest = Dispatcher._outcome_change
+    honest = OutcomeWriter._outcome_change
 
-    def dying(self: Dispatcher, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: datetime) -> Change:
+    def dying(self: OutcomeWriter, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         change = honest(self, state, row, outcome, now)
         if isinstance(outcome, Accepted):  # and not while it recovers what another one left
             perhaps_die(row.venue_client_order_id)
         return change
 
-    Dispatcher._outcome_change = dying  # type: ignore[method-assign]
+    OutcomeWriter._outcome_change = dying  # type: ignore[method-assign]
 
 
 def in_the_middle_of_recovery() -> None:
     """The first life ends in mid-send; the next ones while they bring into doubt what it left."""
     after_the_request_left()
-    settle = Dispatcher._settle
+    settle = OutcomeWriter.write
 
-    async def dying(self: Dispatcher, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
+    async def dying(self: OutcomeWriter, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
         await settle(self, row, outcome, state)
-        if outcome == Ambiguous("SENDER_DIED") and next(recoveries) == RECOVERIES_MAX:
+        if isinstance(outcome, SenderDied) and next(recoveries) == RECOVERIES_MAX:
             die(row.venue_client_order_id)
 
-    Dispatcher._settle = dying  # type: ignore[method-assign]
+    OutcomeWriter.write = dying  # type: ignore[method-assign]
 
 
 BOUNDARIES: dict[str, Callable[[], None]] = {

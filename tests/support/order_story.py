@@ -86,7 +86,7 @@ def story() -> list[Change]:
     cancel = decisions.request_cancel(_after(filled, sent), NOW)
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
-    doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "ReadTimeout", None, NOW)
+    doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "NETWORK_TIMEOUT", None, NOW)
     said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
     rejected = decisions.record_rejected(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)

@@ -19,7 +19,8 @@ from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import Turn
-from switchyard.ports.venue import Capabilities, SendOutcome
+from switchyard.flow.sending.outcomes import AttemptOutcome, OutcomeWriter
+from switchyard.ports.venue import Capabilities
 
 
 def blind_requeue() -> None:
@@ -46,15 +47,15 @@ def sent_before_sending() -> None:
 
 def doubt_is_rejection() -> None:
     """A lost answer is taken for a no."""
-    honest = Dispatcher._outcome_change
+    honest = OutcomeWriter._outcome_change
 
-    def guessing(self: Dispatcher, state: OrderState, row: OutboxRow, outcome: SendOutcome, now: Any) -> Change:
+    def guessing(self: OutcomeWriter, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: Any) -> Change:
         change = honest(self, state, row, outcome, now)
         if change.orders[0].status == "UNKNOWN":
             return decisions.record_rejected(state, row, "BROKER_REJECTED", now)
         return change
 
-    Dispatcher._outcome_change = guessing  # type: ignore[method-assign]
+    OutcomeWriter._outcome_change = guessing  # type: ignore[method-assign]
 
 
 def keys_are_not_looked_up() -> None:
@@ -69,13 +70,13 @@ def keys_are_not_looked_up() -> None:
 def fence_removed() -> None:
     """An outcome is written by whoever has one, whether or not the attempt is still theirs."""
 
-    async def unfenced(self: Dispatcher, row: OutboxRow, outcome: SendOutcome, state: OrderState) -> None:
+    async def unfenced(self: OutcomeWriter, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
         def decision(newest: OrderState) -> Change:
             return self._outcome_change(newest, newest.row(row.kind, row.number), outcome, self._clock.now())
 
         await self._record(row, decision, None)
 
-    Dispatcher._settle = unfenced  # type: ignore[method-assign]
+    OutcomeWriter.write = unfenced  # type: ignore[method-assign]
 
 
 def the_living_are_dead() -> None:

@@ -75,7 +75,7 @@ class Exchange:
         state = (await self._database.journal.load([OrderId(order_id)]))[OrderId(order_id)]
         row = state.row("new", 1)
         if row.status == "sending":
-            return await self._commit(decisions.record_unsent(state, row, "refused", AT + timedelta(hours=1), AT))
+            return await self._commit(decisions.record_unsent(state, row, "BROKER_DOWN", AT + timedelta(hours=1), AT))
         return await self._commit(decisions.begin_attempt(state, row, WorkerId("worker"), AT))
 
     async def fill(self, order_id: str) -> int:

@@ -1,4 +1,4 @@
-"""Canonical JSON: equal requests have equal digests, different ones have not."""
+"""Canonical JSON: equal requests have equal digests, and different requests have different ones."""
 
 import hashlib
 import json
@@ -49,7 +49,7 @@ def test_the_trace_id_is_left_out() -> None:
     assert digest({"a": 1, "trace_id": "x"}) == digest({"a": 1, "trace_id": "y"}) == digest({"a": 1})
 
 
-def test_the_digest_of_a_known_request_stays_what_it_is() -> None:
+def test_the_digest_of_a_known_request_does_not_change() -> None:
     expected = hashlib.sha256(b'{"a":0.1,"b":[1,"x"]}').hexdigest()
     assert digest(parsed('{"b":[1.0,"x"],"a":0.10}')) == f"sha256:{expected}"
 

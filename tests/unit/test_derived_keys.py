@@ -1,4 +1,4 @@
-"""Derived keys: the same order in the same window has the same key, and no other order has it."""
+"""Derived keys: the same order in the same window has the same key, and every other order has another."""
 
 import hashlib
 import json
@@ -107,15 +107,15 @@ def test_equal_quantities_have_one_key_however_they_are_written(same: object) ->
     assert key(quantity=same) == MARKET_KEY
 
 
-def test_a_float_is_what_it_reads_as_and_not_its_binary_neighbour() -> None:
-    # In binary 0.000000105 lies above the half and would go up; as written it lies on it, and goes to the even digit.
+def test_a_float_means_its_decimal_text_and_not_its_binary_value() -> None:
+    # The binary value of 0.000000105 is above the half and would be rounded up; the text is on it, and rounds to even.
     assert round(0.000000105, 8) == 0.00000011
     assert key(quantity=0.000000105) == key(quantity="0.000000105") == key(quantity="0.0000001")
     assert f"{100_000_000.1:.8f}" == "100000000.09999999"
     assert key(quantity=100_000_000.1) == key(quantity="100000000.1")
 
 
-def test_letter_case_does_not_matter_but_in_accounts() -> None:
+def test_letter_case_matters_in_accounts_only() -> None:
     assert key(symbol="aapl", side="buy", order_type="market") == MARKET_KEY
     assert key(account_id="acc123456") != MARKET_KEY
 
@@ -173,7 +173,7 @@ def test_the_key_changes_at_the_window_boundary_and_not_before() -> None:
         ({"secret": ""}, "secret"),
     ],
 )
-def test_nonsense_is_rejected_by_the_name_of_its_argument(changes: dict[str, Any], named: str) -> None:
+def test_a_wrong_argument_is_rejected_by_its_name(changes: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidField) as caught:
         key(**changes)
     assert caught.value.field == named
@@ -202,7 +202,7 @@ def test_only_64_lowercase_hexadecimal_characters_are_a_key(text: Any) -> None:
 
 
 amounts = st.decimals(min_value="0.00000001", max_value="1000000", places=8)
-# Few characters, the delimiter and the escape among them, so that borders meet.
+# Few characters, with the delimiter and the escape, so that different splits of one text are likely.
 labels = st.text(alphabet="aB|\\", min_size=1, max_size=4)
 orders = st.fixed_dictionaries(
     {
@@ -227,7 +227,7 @@ orders = st.fixed_dictionaries(
 
 
 def identity(order: dict[str, Any]) -> tuple[object, ...]:
-    """What makes an order another order, with nothing joined that could run together."""
+    """The parts that distinguish orders, not joined into one text."""
     return (
         order["account_id"],
         order["symbol"].upper(),
@@ -242,9 +242,9 @@ def identity(order: dict[str, Any]) -> tuple[object, ...]:
 
 @given(orders, st.none() | st.just(SECRET))
 def test_every_order_has_a_valid_key_and_always_the_same(order: dict[str, Any], secret: str | None) -> None:
-    made = generate_idempotency_key(**order, secret=secret)
-    assert validate_idempotency_key(made)
-    assert generate_idempotency_key(**json.loads(json.dumps(order, default=str)), secret=secret) == made
+    derived = generate_idempotency_key(**order, secret=secret)
+    assert validate_idempotency_key(derived)
+    assert generate_idempotency_key(**json.loads(json.dumps(order, default=str)), secret=secret) == derived
 
 
 @given(orders, orders)
@@ -264,7 +264,7 @@ def test_any_one_differing_component_gives_another_key(
 
 
 @given(labels, labels, labels)
-def test_a_delimiter_within_a_name_moves_no_border(first: str, second: str, third: str) -> None:
+def test_a_delimiter_within_a_name_does_not_make_keys_equal(first: str, second: str, third: str) -> None:
     left = key(account_id=f"{first}|{second}", symbol=third)
     right = key(account_id=first, symbol=f"{second}|{third}")
     assert left != right
@@ -272,7 +272,7 @@ def test_a_delimiter_within_a_name_moves_no_border(first: str, second: str, thir
 
 @given(orders, st.binary(min_size=1, max_size=64), st.binary(min_size=1, max_size=64))
 def test_without_the_secret_the_key_cannot_be_computed(order: dict[str, Any], secret: bytes, other: bytes) -> None:
-    # HMAC pads keys with zero bytes, so trailing ones tell no two secrets apart.
+    # HMAC pads keys with zero bytes, so secrets that differ only in trailing ones are equal.
     assume(secret.rstrip(b"\0") != other.rstrip(b"\0"))
-    made = generate_idempotency_key(**order, secret=secret)
-    assert made not in (generate_idempotency_key(**order), generate_idempotency_key(**order, secret=other))
+    derived = generate_idempotency_key(**order, secret=secret)
+    assert derived not in (generate_idempotency_key(**order), generate_idempotency_key(**order, secret=other))

@@ -1,4 +1,4 @@
-"""What an order's state is to the Do-Layer's client, and what its schema promises of requests."""
+"""The answers of `/do/order` for each state of an order, and its requests against their schema."""
 
 import json
 from decimal import Decimal
@@ -59,7 +59,7 @@ def test_fills_are_shown_in_lots() -> None:
     assert [(fill.exec_id, fill.qty) for fill in result.fills] == [("e0", Decimal("0.25")), ("e1", Decimal("0.75"))]
 
 
-def test_a_fill_that_came_after_the_look_at_the_order_is_not_shown() -> None:
+def test_a_fill_later_than_the_orders_version_is_not_shown() -> None:
     orders, events = in_parts(250, 250, 500)
     result = exec_result(REQUEST, orders[1], events, FX)
     assert (result.status, result.filled_qty) == ("partially_filled", Decimal("0.5"))
@@ -81,7 +81,9 @@ def test_an_order_that_is_being_cancelled_shows_what_is_filled() -> None:
         ({"status": "EXPIRED", "reason": "BROKER_TIMEOUT"}, True, "BROKER_TIMEOUT", 504),
         ({"status": "UNKNOWN"}, True, "BROKER_TIMEOUT", 504),
         ({"status": "REJECTED", "reason": "BAD_REQUEST: NO"}, False, "BROKER_REJECTED", 400),
+        ({"status": "REJECTED", "reason": "CONFLICT"}, False, "BROKER_REJECTED", 409),
         ({"status": "REJECTED", "reason": "CONFLICT: ID_REUSED"}, False, "BROKER_REJECTED", 409),
+        ({"status": "REJECTED", "reason": "CONFLICTED: NO"}, False, "BROKER_REJECTED", 400),
     ],
 )
 def test_an_end_without_a_result_is_an_error(
@@ -103,17 +105,17 @@ def test_an_end_without_a_result_is_an_error(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"status": "UNKNOWN"},  # a repeat is told so, not that something failed
+        {"status": "UNKNOWN"},  # a repeat gets the status `unknown`, not an error
         {"status": "EXPIRED", "reason": "BROKER_DOWN", "venue_order_id": "v-1"},
         {"status": "CANCELED"},
         {"status": "REJECTED", "filled_qty": Decimal(1), "filled_notional": Decimal(150)},  # money has moved
     ],
 )
-def test_what_there_is_a_result_of_is_no_error(changes: dict[str, Any]) -> None:
+def test_a_state_with_a_result_is_no_error(changes: dict[str, Any]) -> None:
     assert exec_failure(REQUEST, order(**changes), is_first=False) is None
 
 
-def test_the_digest_is_of_what_is_said_whoever_asks() -> None:
+def test_the_digest_depends_on_the_result_and_not_on_the_caller() -> None:
     orders, events = in_parts(250, 750)
 
     def result(request: DoOrderRequest, number: int) -> ExecResult:
@@ -143,7 +145,7 @@ GOOD = body("k")
         {"order_id": "x" * 128, "tags": ["t"] * 16, "idempotency_key": "k" * 255},
     ],
 )
-def test_what_the_schema_allows_is_taken(changes: dict[str, Any]) -> None:
+def test_a_request_that_the_schema_allows_is_accepted(changes: dict[str, Any]) -> None:
     assert problems(DO_REQUEST, GOOD | changes) == []
     as_order(do_order_request(json.loads(json.dumps(GOOD | changes), parse_float=Decimal)), Catalogue())
 
@@ -166,7 +168,7 @@ def test_what_the_schema_allows_is_taken(changes: dict[str, Any]) -> None:
         {"strategy": "s"},
     ],
 )
-def test_what_the_schema_forbids_is_rejected(changes: dict[str, Any]) -> None:
+def test_a_request_that_the_schema_forbids_is_rejected(changes: dict[str, Any]) -> None:
     assert problems(DO_REQUEST, GOOD | changes) != []
     with pytest.raises(InvalidField):
         as_order(do_order_request(json.loads(json.dumps(GOOD | changes), parse_float=Decimal)), Catalogue())

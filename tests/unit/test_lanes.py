@@ -1,4 +1,4 @@
-"""Order of departure within a worker, and how a worker keeps and gives up its lanes."""
+"""Departure order within a worker, and how a worker renews and releases its lanes."""
 
 import asyncio
 from datetime import timedelta
@@ -13,7 +13,7 @@ from switchyard.flow.sending.lanes import STALE_SECONDS, Departures, HeldLanes
 ME, OTHER = WorkerId("me"), WorkerId("other")
 
 
-async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None:
+async def test_sends_of_one_line_leave_in_order_and_other_lines_do_not_wait() -> None:
     line = Departures()
     left: list[str] = []
 
@@ -37,13 +37,13 @@ async def test_whoever_joined_first_leaves_first_and_other_lines_go_on() -> None
     assert left == ["b1", "a1", "a2", "a3"]
 
 
-async def test_nobody_waits_for_his_turn_for_ever() -> None:
+async def test_a_turn_is_not_waited_for_for_ever() -> None:
     line = Departures()
     line.join("a")
     assert not await line.join("a").comes_within(0.01)
 
 
-async def test_one_that_gives_up_its_place_holds_nobody_back() -> None:
+async def test_a_send_that_leaves_its_line_does_not_hold_back_the_next_one() -> None:
     line = Departures()
     first, second = line.join("a"), line.join("a")
     first.depart()

@@ -1,4 +1,4 @@
-"""The lifecycle table as a whole: nothing is lost after the end, and doubt ends only by evidence."""
+"""The lifecycle table: evidence is applied in every status, and nothing is sent after the end."""
 
 from typing import get_args
 
@@ -12,17 +12,17 @@ EVIDENCE: tuple[Step, ...] = ("acknowledge", "part_fill", "fill", "canceled", "r
 
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("step", EVIDENCE)
-def test_what_a_venue_says_is_taken_in_every_state(status: Status, step: Step) -> None:
+def test_evidence_from_a_venue_is_applied_in_every_status(status: Status, step: Step) -> None:
     assert next_status(status, step) in STATUSES
 
 
 @pytest.mark.parametrize("status", STATUSES)
-def test_the_whole_quantity_filled_is_filled_whatever_was_believed_before(status: Status) -> None:
+def test_a_complete_fill_leads_to_filled_from_every_status(status: Status) -> None:
     assert next_status(status, "fill") == "FILLED"
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
-def test_an_end_stays_an_end(status: Status) -> None:
+def test_a_final_status_leads_only_to_final_statuses(status: Status) -> None:
     for step in get_args(Step):
         try:
             after = next_status(status, step)
@@ -44,6 +44,6 @@ def test_doubt_is_not_a_rejection() -> None:
     assert not is_final("UNKNOWN")
 
 
-def test_an_order_that_never_left_is_cancelled_on_the_spot() -> None:
+def test_an_order_that_was_never_sent_is_cancelled_at_once() -> None:
     assert next_status("ACCEPTED", "cancel") == "CANCELED"
     assert next_status("CANCEL_REQUESTED", "unsent") == "CANCELED"

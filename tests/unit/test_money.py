@@ -21,7 +21,7 @@ def test_the_canonical_form_is_the_same_number(amount: Decimal) -> None:
 
 
 @given(amounts)
-def test_an_amount_within_bounds_is_taken_as_it_is(amount: Decimal) -> None:
+def test_an_amount_within_bounds_is_unchanged(amount: Decimal) -> None:
     assert positive_amount(amount, "qty") == amount
 
 
@@ -29,7 +29,7 @@ def test_an_amount_within_bounds_is_taken_as_it_is(amount: Decimal) -> None:
     "text",
     ["0", "-1", "0.000000001", "1.123456789", "1e999", "1e15", "NaN", "Infinity", "-Infinity", "1e-999999", "1e999999"],
 )
-def test_an_amount_out_of_bounds_is_rejected_by_name(text: str) -> None:
+def test_an_amount_out_of_bounds_is_rejected_with_its_field(text: str) -> None:
     with pytest.raises(InvalidField) as caught:
         positive_amount(Decimal(text), "price")
     assert caught.value.field == "price"

@@ -178,12 +178,12 @@ async def test_a_rejection_is_remembered_whatever_the_settings_become(path: Path
         accepted = await exchange.submit(an_order("before"))
     async with running(path, clock, reject_all=True) as exchange:
         answers = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
-        assert answers == [VenueRejected("REJECTED_BY_VENUE")] * 2
-        assert await exchange.submit(an_order("one")) == VenueRejected("REJECTED_BY_VENUE")
+        assert answers == [VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")] * 2
+        assert await exchange.submit(an_order("one")) == VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")
         assert await exchange.submit(an_order("before")) == accepted
         assert await status(exchange, "one") is None
     async with running(path, clock) as exchange:
-        assert await exchange.submit(an_order("one")) == VenueRejected("REJECTED_BY_VENUE")
+        assert await exchange.submit(an_order("one")) == VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")
         assert await exchange.cancel(an_order("one")) == VenueRejected("UNKNOWN_ORDER")
         assert isinstance(await exchange.submit(an_order("two")), Accepted)
 

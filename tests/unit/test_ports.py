@@ -9,6 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
@@ -34,10 +36,12 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import Epochs
+from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.lanes import Lanes
@@ -72,6 +76,8 @@ clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
 venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
 quotes: list[type[Quotes]] = [KnownQuotes]
+audit_files: list[type[AuditFile]] = [LocalAuditFile]
+head_files: list[type[HeadFile]] = [LocalHeadFile]
 
 
 def port_modules() -> list[ModuleType]:

@@ -1,4 +1,4 @@
-"""The arithmetic of fills: what is held, what it has cost, what has been made of it."""
+"""The arithmetic of fills: quantity, cost basis, realised P&L."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -33,10 +33,10 @@ def fill(position: Position | None, side: Side, qty: Decimal | str, price: Decim
 
 def positions(path: list[Fill]) -> list[Position]:
     """The position after each of the fills."""
-    made: list[Position] = []
-    for one in path:
-        made.append(fill(made[-1] if made else None, *one))
-    return made
+    reached: list[Position] = []
+    for step in path:
+        reached.append(fill(reached[-1] if reached else None, *step))
+    return reached
 
 
 def after(*path: tuple[Side, str, str]) -> Position:
@@ -72,7 +72,7 @@ def test_one_fill_closes_a_long_position_and_opens_a_short_one() -> None:
     assert flipped.average_price == 110
 
 
-def test_what_a_part_has_cost_is_rounded_and_the_rest_is_kept() -> None:
+def test_the_cost_of_a_closed_part_is_rounded_and_the_rest_is_exact() -> None:
     position = after(("BUY", "3", "0.00000001"), ("BUY", "0.00000001", "0.00000001"), ("SELL", "1", "1"))
     assert position.realised_pnl == Decimal("0.99999999")
     assert position.cost_basis == Decimal("0.0000000200000001")
@@ -91,7 +91,7 @@ def test_no_cash_is_made_or_lost(path: list[Fill]) -> None:
 def test_the_open_quantity_and_its_cost_have_one_sign_and_end_together(path: list[Fill]) -> None:
     for position in positions(path):
         assert (position.qty == 0) <= (position.cost_basis == 0)
-        # A remainder of less than a rounding step may have nothing left to cost.
+        # The cost of a remainder may be off by less than a rounding step.
         assert position.qty * position.cost_basis >= -(abs(position.qty) * Decimal("0.00000001"))
 
 
@@ -113,7 +113,7 @@ def test_the_order_of_one_orders_fills_changes_nothing_while_it_opens(
 
 
 @given(fills, quantities, prices)
-def test_flipping_is_closing_and_then_opening(path: list[Fill], more: Decimal, price: Decimal) -> None:
+def test_a_flip_equals_a_close_and_an_open(path: list[Fill], more: Decimal, price: Decimal) -> None:
     before = positions(path)[-1]
     if not before.qty:
         return
@@ -127,35 +127,34 @@ def test_flipping_is_closing_and_then_opening(path: list[Fill], more: Decimal, p
 
 
 @given(fills)
-def test_the_peak_is_the_best_there_was_and_the_drawdown_the_way_down_from_it(path: list[Fill]) -> None:
-    made = positions(path)
-    for before, position in pairwise(made):
+def test_the_high_water_mark_is_the_highest_pnl_and_the_drawdown_the_distance_to_it(path: list[Fill]) -> None:
+    for before, position in pairwise(positions(path)):
         assert position.high_water_mark == max(before.high_water_mark, position.realised_pnl)
         assert position.drawdown == EXACT.subtract(position.high_water_mark, position.realised_pnl) >= 0
 
 
-def test_losses_in_a_row_are_counted_by_trade_from_flat_to_flat() -> None:
+def test_consecutive_losses_count_trades_from_flat_to_flat() -> None:
     loss: list[tuple[Side, str, str]] = [("BUY", "3", "10"), ("SELL", "1", "9"), ("SELL", "2", "9")]
     win: list[tuple[Side, str, str]] = [("SELL", "1", "9"), ("BUY", "1", "8")]
 
-    assert after(*loss[:2]).consecutive_losses == 0  # it may still turn out well
+    assert after(*loss[:2]).consecutive_losses == 0  # the trade is still open
     assert after(*loss).consecutive_losses == 1
     assert after(*loss, *loss).consecutive_losses == 2
     assert after(*loss, *loss, *win).consecutive_losses == 0
 
 
-def test_a_trade_that_wins_on_the_whole_is_no_loss() -> None:
+def test_a_trade_with_a_positive_sum_is_no_loss() -> None:
     position = after(("BUY", "2", "10"), ("SELL", "1", "15"), ("SELL", "1", "9"))
     assert [position.realised_pnl, position.trade_result, position.consecutive_losses] == [4, 0, 0]
     assert [position.high_water_mark, position.drawdown] == [5, 1]
 
 
-def test_flipping_ends_a_trade() -> None:
+def test_a_flip_ends_a_trade() -> None:
     flipped = after(("BUY", "1", "10"), ("SELL", "2", "9"))
     assert [flipped.consecutive_losses, flipped.trade_result] == [1, 0]
 
 
-def test_time_does_not_go_back() -> None:
+def test_updated_at_never_decreases() -> None:
     position = fill(None, "BUY", "1", "10")
     earlier = apply_fill(
         position,

@@ -1,3 +1,5 @@
+"""Replay: the lines of the journal fold back into the same rows, and a line that does not follow is named."""
+
 import asyncio
 from datetime import timedelta, timezone
 from decimal import Decimal
@@ -37,7 +39,7 @@ reports = st.builds(
     venue=st.just(VENUE),
     venue_client_order_id=st.just(VenueClientOrderId("")),
     venue_order_id=st.sampled_from(["v-1", "v-2"]),
-    # The first two more often than the others, which end an order's life.
+    # The first two more often than the others, which end the order.
     status=st.sampled_from(["WORKING", "PARTIALLY_FILLED"] * 4 + ["FILLED", "CANCELED", "REJECTED", "EXPIRED"]),
     last_qty=st.just(Decimal(0)) | quantities,
     last_price=prices,
@@ -45,16 +47,16 @@ reports = st.builds(
     reason=st.none() | st.text(max_size=8),
     at=st.just(START),
 )
-# In such numbers that orders come far; an answer without an attempt is nothing.
+# Weighted so that orders get through several states; an outcome without an attempt is skipped.
 happenings = st.sampled_from(
-    ["attempt"] * 5 + ["sent"] * 3 + ["report"] * 3 + ["cancel"] * 2 + ["unsent", "refused", "doubt", "resend"]
+    ["attempt"] * 5 + ["sent"] * 3 + ["report"] * 3 + ["cancel"] * 2 + ["unsent", "rejected", "doubt", "resend"]
 )
-# A clock that goes back now and then: times in rows are the later of two, and must come out the same.
+# The clock goes back sometimes: a row keeps the later of two times, and so must the replay.
 steps = st.tuples(st.integers(0, 2), happenings, st.integers(-30, 90), reports)
 
 
 class History:
-    """Orders that live through whatever hypothesis thinks of, in a journal that keeps their rows."""
+    """Orders with a random history, in a journal that keeps their rows."""
 
     def __init__(self) -> None:
         self.journal = MemoryJournal()
@@ -127,12 +129,12 @@ class History:
             case "sent":
                 return decisions.record_sent(state, row, "v-1", self._now)
             case "unsent":
-                return decisions.record_unsent(state, row, "refused connection", later, self._now)
-            case "refused":
-                return decisions.record_rejected(state, row, "no margin", self._now)
+                return decisions.record_unsent(state, row, "BROKER_DOWN", later, self._now, detail="connection refused")
+            case "rejected":
+                return decisions.record_rejected(state, row, "BROKER_REJECTED", self._now, detail="no margin")
             case _:
-                again = later if happening == "resend" else None
-                return decisions.record_doubt(state, row, "time-out", again, self._now)
+                resend_at = later if happening == "resend" else None
+                return decisions.record_doubt(state, row, "NETWORK_TIMEOUT", resend_at, self._now)
 
 
 def lines(journal: MemoryJournal) -> list[AuditLine]:
@@ -152,7 +154,7 @@ def sorted_orders(journal: MemoryJournal) -> list[Order]:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(steps, min_size=20, max_size=80))
-def test_folding_the_lines_again_makes_the_same_rows(path: list[tuple[int, str, int, ExecutionReport]]) -> None:
+def test_folding_the_lines_makes_the_same_rows(path: list[tuple[int, str, int, ExecutionReport]]) -> None:
     history = History()
 
     async def live() -> None:
@@ -193,9 +195,9 @@ async def filled_history() -> MemoryJournal:
     return history.journal
 
 
-async def test_a_rejected_cancel_leads_back_to_the_fills_there_were() -> None:
+async def test_a_rejected_cancel_leads_back_to_partially_filled() -> None:
     history = History()
-    for happening in ("accept", "attempt", "sent", "report", "cancel", "attempt", "refused"):
+    for happening in ("accept", "attempt", "sent", "report", "cancel", "attempt", "rejected"):
         await history.live_through(1, happening, 1, report("e-1"))
     replay = replayed(lines(history.journal))
     assert [order.status for order in replay.orders.values()] == ["PARTIALLY_FILLED"]
@@ -265,7 +267,7 @@ async def test_a_type_from_the_future_is_rejected() -> None:
         replayed([line])
 
 
-async def test_the_digest_sees_every_field_but_no_way_of_writing() -> None:
+async def test_the_digest_covers_every_field_but_not_its_notation() -> None:
     [order] = (await filled_history()).orders.values()
     elsewhere = timezone(timedelta(hours=9))
     rewritten = msgspec.structs.replace(
@@ -282,7 +284,7 @@ async def test_the_digest_sees_every_field_but_no_way_of_writing() -> None:
 
 async def test_the_digest_is_the_same_on_every_machine() -> None:
     [order] = (await filled_history()).orders.values()
-    # Computed once: no machine, hash seed or time zone may make another one of it.
+    # Computed once: the machine, the hash seed and the time zone must not change it.
     assert state_digest([order]) == "666dc4f9643dc8ee4d605c73fb48aeb36aa85a6f084a0096b841d583015f1022"
 
 

@@ -1,4 +1,4 @@
-"""Execution ids that are unique at their venue, whatever the venue's own are unique within."""
+"""Execution ids are made unique within their venue, whatever scope the venue declares."""
 
 from msgspec.structs import replace
 
@@ -12,16 +12,16 @@ def unique_id(scope: ExecutionIdScope, symbol: str | None = "USDJPY", exec_id: s
     return with_unique_id(replace(REPORT, exec_id=exec_id), scope, symbol).exec_id
 
 
-def test_an_id_is_qualified_by_what_it_is_unique_within() -> None:
+def test_an_id_is_qualified_by_its_scope() -> None:
     assert unique_id("venue") == "7"
     assert unique_id("symbol") == "USDJPY:7"
     assert unique_id("order") == "client-1:7"
 
 
-def test_without_a_known_order_its_client_order_id_stands_for_the_symbol() -> None:
+def test_without_a_known_order_the_client_order_id_replaces_the_symbol() -> None:
     assert unique_id("symbol", symbol=None) == "client-1:7"
 
 
-def test_a_colon_in_a_symbol_or_an_id_moves_no_border() -> None:
+def test_a_colon_in_a_symbol_or_an_id_does_not_make_ids_equal() -> None:
     assert unique_id("symbol", symbol="A:B", exec_id="C") != unique_id("symbol", symbol="A", exec_id="B:C")
     assert unique_id("symbol", symbol="A%3AB") != unique_id("symbol", symbol="A:B")

@@ -1,4 +1,4 @@
-"""What `POST /orders` takes, and how it names what it does not."""
+"""The checks of `POST /orders`, of idempotency keys and of ids."""
 
 from decimal import Decimal
 from typing import Any
@@ -72,13 +72,13 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
         ({"timeInForce": "DAY"}, "timeInForce"),
     ],
 )
-def test_what_is_not_built_yet_says_so(changes: dict[str, Any], field: str) -> None:
+def test_an_unimplemented_value_is_rejected_as_unsupported(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(Unsupported) as caught:
         taken(**changes)
     assert (caught.value.reason, caught.value.field) == ("UNSUPPORTED", field)
 
 
-def test_a_symbol_that_nobody_listed_trades_in_whole_numbers() -> None:
+def test_an_unlisted_symbol_trades_in_whole_numbers() -> None:
     assert taken(symbol="BTC", price=100).price == 100
     with pytest.raises(InvalidField):
         taken(symbol="BTC", price=Decimal("100.5"))
@@ -94,7 +94,7 @@ def test_a_key_may_have_255_visible_characters() -> None:
     assert checked_key("~!" + "x" * 253)
 
 
-def test_ids_sort_by_time_and_carry_their_randomness() -> None:
+def test_ids_sort_by_time_and_contain_their_random_bits() -> None:
     assert ulid(1_700_000_000_000, 5) < ulid(1_700_000_000_001, 0)
     assert ulid(0, 0) == "0" * 26
     assert ulid(2**48 - 1, 2**80 - 1) == "7" + "Z" * 25
@@ -111,7 +111,7 @@ def test_a_venue_sees_an_id_that_depends_on_the_intent_alone() -> None:
         venue_client_order_id(AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
         venue_client_order_id(AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
         venue_client_order_id(AccountId("a"), "orders", None, 0, OrderId("ord_1")),
-        # Neither does the border between two parts move.
+        # Moving a character from one part to the next makes another id.
         venue_client_order_id(AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
         venue_client_order_id(AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
     }

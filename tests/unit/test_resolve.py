@@ -1,4 +1,4 @@
-"""Doubt ends by evidence: what the venue has is adopted, and only what it certainly has not is sent again."""
+"""The dispatcher, its recovery and the resolver over one order: doubt ends only by evidence."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,13 +12,14 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.events import Quote
+from switchyard.domain.events import DecisionFact, Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
+from switchyard.domain.orders import Order, is_proven_unsent
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.resolve import Resolver
 from switchyard.ports.venue import (
     Accepted,
@@ -36,14 +37,14 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 from switchyard.telemetry.metrics import Metrics
-from tests.support.build import VENUE, an_accept
+from tests.support.build import VENUE, a_report, an_accept
 
 SECOND = timedelta(seconds=1)
 WINDOW = timedelta(seconds=10)
 
 
 class ScriptedVenue:
-    """A venue that answers as the test says, and counts what reached it."""
+    """A venue with scripted answers that counts the orders that reached it."""
 
     def __init__(self, dedupe: Dedupe) -> None:
         self.name: VenueName = VENUE
@@ -83,7 +84,7 @@ class ScriptedVenue:
         return None
 
 
-class House:
+class Setup:
     """One worker with its resolver over one order."""
 
     def __init__(self, dedupe: Dedupe, worker: str = "one") -> None:
@@ -103,11 +104,22 @@ class House:
             "metrics": self.metrics,
         }
         self.resolver = Resolver(**common)  # type: ignore[arg-type]
+        randomness = SeededRandomness()
+        self.outcomes = OutcomeWriter(
+            worker=WorkerId(worker),
+            journal=self.journal,
+            commit=self.commit,
+            venues={VENUE: self.venue},  # type: ignore[dict-item]
+            clock=self.clock,
+            randomness=randomness,
+            metrics=self.metrics,
+            retry_max=8,
+        )
         self.lanes = HeldLanes(database.lanes, WorkerId(worker), self.clock)
         self.dispatcher = Dispatcher(
             worker=WorkerId(worker),
             lanes=self.lanes,
-            randomness=SeededRandomness(),
+            randomness=randomness,
             batch_size=8,
             parallelism=1,
             retry_max=8,
@@ -128,8 +140,8 @@ class House:
         self._order_id = change.orders[0].order_id
         return await self.state()
 
-    async def hanging(self, attempt: int = 1) -> OutboxRow:
-        """An attempt of this worker's own that somebody took to hang."""
+    async def stuck(self, attempt: int = 1) -> OutboxRow:
+        """An attempt of this worker that another worker took for stuck."""
         accepted = await self.accept()
         row = msgspec.structs.replace(accepted.row("new", 1), attempt=attempt - 1)
         begun = decisions.begin_attempt(accepted, row, WorkerId("one"), self.clock.now())
@@ -151,7 +163,7 @@ class House:
         return await self.state()
 
     def promise(self, **capabilities: Any) -> None:
-        """Let the venue declare something else."""
+        """Change the venue's declared capabilities."""
         self.venue.capabilities = replace(self.venue.capabilities, **capabilities)
 
     def sent_count(self) -> int:
@@ -161,238 +173,340 @@ class House:
 @pytest.mark.parametrize(
     ("dedupe", "status"), [("forever", "UNKNOWN"), ("open_only", "ACCEPTED"), ("ttl", "ACCEPTED"), ("none", "ACCEPTED")]
 )
-async def test_a_sender_that_was_taken_to_hang_may_say_that_nothing_has_left(dedupe: Dedupe, status: str) -> None:
-    house = House(dedupe)
-    row = await house.hanging()
-    await house.dispatcher._settle(row, Unsent("BROKER_DOWN"), await house.state())
-    state = await house.state()
+async def test_a_sender_that_was_taken_for_stuck_may_record_that_nothing_was_sent(dedupe: Dedupe, status: str) -> None:
+    setup = Setup(dedupe)
+    row = await setup.stuck()
+    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    state = await setup.state()
     assert (state.order.status, state.row("new", 1).status) == (status, "failed")
 
 
 @pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
-async def test_nothing_else_that_it_says_changes_a_row(outcome: SendOutcome) -> None:
-    house = House("open_only")
-    row = await house.hanging()
-    before = await house.state()
-    await house.dispatcher._settle(row, outcome, before)
-    assert await house.state() == before
+async def test_no_other_outcome_of_a_stuck_sender_changes_the_row(outcome: SendOutcome) -> None:
+    setup = Setup("open_only")
+    row = await setup.stuck()
+    before = await setup.state()
+    await setup.outcomes.write(row, outcome, before)
+    assert await setup.state() == before
 
 
-async def test_a_sender_that_hangs_again_and_again_is_not_tried_for_ever() -> None:
-    house = House("open_only")
-    row = await house.hanging(attempt=9)
-    await house.dispatcher._settle(row, Unsent("BROKER_DOWN"), await house.state())
-    state = await house.state()
+async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() -> None:
+    setup = Setup("open_only")
+    row = await setup.stuck(attempt=9)
+    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    state = await setup.state()
     assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED")
 
 
 @pytest.mark.parametrize("dedupe", ["open_only", "ttl", "none"])
-async def test_a_lost_answer_is_doubt_and_nothing_is_sent_again(dedupe: Dedupe) -> None:
-    house = House(dedupe)
-    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")
-    await house.accept()
-    state = await house.send()
+async def test_a_lost_answer_is_doubt_and_the_order_is_not_sent_again(dedupe: Dedupe) -> None:
+    setup = Setup(dedupe)
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await setup.accept()
+    state = await setup.send()
     assert (state.order.status, state.row("new", 1).status) == ("UNKNOWN", "uncertain")
-    house.clock.advance(timedelta(days=1))
-    house.venue.can_be_asked = False
-    await house.resolver.run_once()
-    assert (await house.send()).order.status == "UNKNOWN"
-    assert house.sent_count() == 1
+    setup.clock.advance(timedelta(days=1))
+    setup.venue.can_be_asked = False
+    await setup.resolver.run_once()
+    assert (await setup.send()).order.status == "UNKNOWN"
+    assert setup.sent_count() == 1
 
 
-async def test_what_the_venue_has_is_adopted() -> None:
-    house = House("open_only")
-    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")
-    await house.accept()
-    await house.send()
-    assert await house.resolver.run_once() == 1
-    state = await house.state()
+async def test_an_order_that_the_venue_has_is_adopted() -> None:
+    setup = Setup("open_only")
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await setup.accept()
+    await setup.send()
+    assert await setup.resolver.run_once() == 1
+    state = await setup.state()
     assert (state.order.status, state.order.venue_order_id) == ("WORKING", "venue-1")
     assert state.row("new", 1).status == "sent"
 
 
-async def test_what_is_absent_is_sent_again_only_after_the_acceptance_window() -> None:
-    house = House("open_only")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
-    await house.accept()
-    await house.send()
-    house.clock.advance(WINDOW - SECOND)
-    assert await house.resolver.run_once() == 0
-    house.clock.advance(2 * SECOND)
-    assert await house.resolver.run_once() == 1
-    house.venue.answer, house.venue.takes_orders = Accepted("venue-1"), True
-    state = await house.send()
-    assert (state.order.status, house.sent_count()) == ("WORKING", 1)
+async def test_an_absent_order_is_sent_again_only_after_the_acceptance_window() -> None:
+    setup = Setup("open_only")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await setup.accept()
+    await setup.send()
+    setup.clock.advance(WINDOW - SECOND)
+    assert await setup.resolver.run_once() == 0
+    setup.clock.advance(2 * SECOND)
+    assert await setup.resolver.run_once() == 1
+    setup.venue.answer, setup.venue.takes_orders = Accepted("venue-1"), True
+    state = await setup.send()
+    assert (state.order.status, setup.sent_count()) == ("WORKING", 1)
     assert state.row("new", 1).attempt == 2
 
 
 async def test_absent_counts_from_when_the_venue_was_asked_not_from_when_it_answered() -> None:
-    house = House("open_only")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
-    await house.accept()
-    await house.send()
-    house.clock.advance(WINDOW - SECOND)
-    house.venue.while_asked = lambda: house.clock.advance(5 * SECOND)
-    assert await house.resolver.run_once() == 0
-    house.venue.while_asked = None
-    assert await house.resolver.run_once() == 1
+    setup = Setup("open_only")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await setup.accept()
+    await setup.send()
+    setup.clock.advance(WINDOW - SECOND)
+    setup.venue.while_asked = lambda: setup.clock.advance(5 * SECOND)
+    assert await setup.resolver.run_once() == 0
+    setup.venue.while_asked = None
+    assert await setup.resolver.run_once() == 1
 
 
-async def test_without_lookup_only_a_person_can_tell() -> None:
-    house = House("none")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
-    await house.accept()
-    await house.send()
-    house.clock.advance(timedelta(days=30))
-    assert await house.resolver.run_once() == 0
-    assert (await house.state()).order.status == "UNKNOWN"
+async def test_without_a_lookup_only_an_operator_ends_the_doubt() -> None:
+    setup = Setup("none")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await setup.accept()
+    await setup.send()
+    setup.clock.advance(timedelta(days=30))
+    assert await setup.resolver.run_once() == 0
+    assert (await setup.state()).order.status == "UNKNOWN"
 
 
 async def test_nothing_is_sent_in_place_of_a_sender_that_may_be_alive() -> None:
-    house = House("open_only", worker="two")
-    state = await house.accept()
+    setup = Setup("open_only", worker="two")
+    state = await setup.accept()
     paused = WorkerId("paused")
-    house.liveness.living.add(paused)
-    await house.commit(decisions.begin_attempt(state, state.row("new", 1), paused, house.clock.now()))
-    house.clock.advance(timedelta(minutes=11))
-    assert await house.dispatcher.recover_once() == 1
-    assert (await house.state()).row("new", 1).status == "uncertain"
-    house.clock.advance(timedelta(hours=1))
-    assert await house.resolver.run_once() == 0
-    house.liveness.living.discard(paused)
-    assert await house.resolver.run_once() == 1
-    assert (await house.state()).order.status == "ACCEPTED"
+    setup.liveness.living.add(paused)
+    await setup.commit(decisions.begin_attempt(state, state.row("new", 1), paused, setup.clock.now()))
+    setup.clock.advance(timedelta(minutes=11))
+    assert await setup.dispatcher.recover_once() == 1
+    assert (await setup.state()).row("new", 1).status == "uncertain"
+    setup.clock.advance(timedelta(hours=1))
+    assert await setup.resolver.run_once() == 0
+    setup.liveness.living.discard(paused)
+    assert await setup.resolver.run_once() == 1
+    assert (await setup.state()).order.status == "ACCEPTED"
 
 
 @pytest.mark.parametrize("dedupe", ["open_only", "ttl", "forever"])
 @pytest.mark.parametrize("time_in_force", ["GTC", "IOC"])
 async def test_where_only_open_orders_are_found_absent_proves_nothing(dedupe: Dedupe, time_in_force: str) -> None:
-    house = House(dedupe)
-    house.promise(lookup="open")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
-    state = await house.accept(time_in_force)
-    sending = decisions.begin_attempt(state, state.row("new", 1), WorkerId("one"), house.clock.now())
-    await house.commit(sending)
-    await house.commit(
-        decisions.record_doubt(await house.state(), sending.outbox[0], "NETWORK_TIMEOUT", None, house.clock.now())
+    setup = Setup(dedupe)
+    setup.promise(lookup="open")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
+    state = await setup.accept(time_in_force)
+    sending = decisions.begin_attempt(state, state.row("new", 1), WorkerId("one"), setup.clock.now())
+    await setup.commit(sending)
+    await setup.commit(
+        decisions.record_doubt(await setup.state(), sending.outbox[0], "NETWORK_TIMEOUT", None, setup.clock.now())
     )
-    house.clock.advance(timedelta(days=30))
-    assert await house.resolver.run_once() == 0
-    state = await house.send()
+    setup.clock.advance(timedelta(days=30))
+    assert await setup.resolver.run_once() == 0
+    state = await setup.send()
     assert (state.order.status, state.row("new", 1).attempt) == ("UNKNOWN", 1)
 
 
-async def test_where_only_open_orders_are_found_a_found_one_is_adopted_all_the_same() -> None:
-    house = House("open_only")
-    house.promise(lookup="open")
-    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")
-    await house.accept()
-    await house.send()
-    assert await house.resolver.run_once() == 1
-    assert (await house.state()).order.status == "WORKING"
+async def test_where_only_open_orders_are_found_a_found_order_is_still_adopted() -> None:
+    setup = Setup("open_only")
+    setup.promise(lookup="open")
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await setup.accept()
+    await setup.send()
+    assert await setup.resolver.run_once() == 1
+    assert (await setup.state()).order.status == "WORKING"
 
 
-async def test_a_venue_that_turns_late_requests_away_is_sent_to_again_whether_or_not_the_sender_lives() -> None:
-    house = House("open_only", worker="two")
-    house.promise(request_expiry=True)
-    house.liveness.send_lingers = 100 * WINDOW
-    state = await house.accept()
+async def test_with_request_expiry_an_absent_order_is_sent_again_whether_or_not_its_sender_lives() -> None:
+    setup = Setup("open_only", worker="two")
+    setup.promise(request_expiry=True)
+    setup.liveness.send_lingers = 100 * WINDOW
+    state = await setup.accept()
     paused = WorkerId("paused")
-    house.liveness.living.add(paused)
-    await house.commit(decisions.begin_attempt(state, state.row("new", 1), paused, house.clock.now()))
-    house.clock.advance(timedelta(minutes=11))
-    await house.dispatcher.recover_once()
-    house.clock.advance(WINDOW - SECOND)
-    assert await house.resolver.run_once() == 0
-    house.clock.advance(SECOND)
-    assert await house.resolver.run_once() == 1
-    assert (await house.state()).order.status == "ACCEPTED"
+    setup.liveness.living.add(paused)
+    await setup.commit(decisions.begin_attempt(state, state.row("new", 1), paused, setup.clock.now()))
+    setup.clock.advance(timedelta(minutes=11))
+    await setup.dispatcher.recover_once()
+    setup.clock.advance(WINDOW - SECOND)
+    assert await setup.resolver.run_once() == 0
+    setup.clock.advance(SECOND)
+    assert await setup.resolver.run_once() == 1
+    assert (await setup.state()).order.status == "ACCEPTED"
 
 
-async def test_a_sender_that_only_looks_dead_gets_the_time_to_give_up_and_its_order_the_time_to_turn_up() -> None:
-    house = House("open_only")
-    house.liveness.send_lingers = 7 * SECOND
-    house.venue.takes_orders = False
-    state = await house.accept()
-    await house.commit(decisions.begin_attempt(state, state.row("new", 1), WorkerId("gone"), house.clock.now()))
-    assert await house.dispatcher.recover_once() == 1
-    house.clock.advance(WINDOW + 6 * SECOND)
-    assert await house.resolver.run_once() == 0
-    house.clock.advance(SECOND)
-    assert await house.resolver.run_once() == 1
+async def test_absence_counts_only_after_a_dead_senders_last_byte_could_have_arrived() -> None:
+    setup = Setup("open_only")
+    setup.liveness.send_lingers = 7 * SECOND
+    setup.venue.takes_orders = False
+    state = await setup.accept()
+    await setup.commit(decisions.begin_attempt(state, state.row("new", 1), WorkerId("gone"), setup.clock.now()))
+    assert await setup.dispatcher.recover_once() == 1
+    setup.clock.advance(WINDOW + 6 * SECOND)
+    assert await setup.resolver.run_once() == 0
+    setup.clock.advance(SECOND)
+    assert await setup.resolver.run_once() == 1
 
 
 async def test_an_order_found_absent_after_its_deadline_expires_instead_of_being_sent_late() -> None:
-    house = House("open_only")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
-    await house.accept("IOC")
-    await house.send()
-    house.clock.advance(WINDOW + SECOND)
-    await house.resolver.run_once()
-    state = await house.state()
+    setup = Setup("open_only")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await setup.accept("IOC")
+    await setup.send()
+    setup.clock.advance(WINDOW + SECOND)
+    await setup.resolver.run_once()
+    state = await setup.state()
     assert (state.order.status, state.order.reason) == ("EXPIRED", "BROKER_DOWN")
     assert state.row("new", 1).status == "dead"
 
 
 async def test_a_cancel_that_waited_for_a_doubt_ends_an_order_that_never_arrived() -> None:
-    house = House("open_only")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("BROKER_5XX"), False
-    await house.accept()
-    state = await house.send()
-    cancel = decisions.request_cancel(state, house.clock.now())
+    setup = Setup("open_only")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
+    await setup.accept()
+    state = await setup.send()
+    cancel = decisions.request_cancel(state, setup.clock.now())
     assert cancel is not None
-    await house.commit(cancel)
-    assert (await house.state()).order.status == "UNKNOWN"
-    house.clock.advance(WINDOW + SECOND)
-    await house.resolver.run_once()
-    assert (await house.state()).order.status == "CANCELED"
-    assert house.sent_count() == 0
+    await setup.commit(cancel)
+    assert (await setup.state()).order.status == "UNKNOWN"
+    setup.clock.advance(WINDOW + SECOND)
+    await setup.resolver.run_once()
+    assert (await setup.state()).order.status == "CANCELED"
+    assert setup.sent_count() == 0
 
 
 async def test_a_venue_that_deduplicates_for_good_is_sent_to_again_at_once_but_not_too_late() -> None:
-    house = House("forever")
-    house.venue.answer, house.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
-    await house.accept()
-    assert (await house.send()).row("new", 1).status == "failed"
-    late = House("forever")
+    setup = Setup("forever")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
+    await setup.accept()
+    assert (await setup.send()).row("new", 1).status == "failed"
+    late = Setup("forever")
     late.venue.answer, late.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
     await late.accept("IOC")
     late.clock.advance(SECOND)
     assert (await late.send()).row("new", 1).status == "uncertain"
 
 
-@pytest.mark.parametrize("answer", [Unsent("CONNECTION_REFUSED"), VenueRejected("DUPLICATE_ID")])
+@pytest.mark.parametrize("answer", [Unsent("BROKER_DOWN"), VenueRejected("BAD_REQUEST", "DUPLICATE_ID")])
 async def test_a_resend_that_fails_leaves_the_doubt_about_the_first_send(answer: SendOutcome) -> None:
-    house = House("forever")
-    house.venue.answer = Ambiguous("NETWORK_TIMEOUT")  # and yet the venue took it
-    await house.accept()
-    await house.send()
-    house.clock.advance(5 * SECOND)
-    house.venue.answer, house.venue.takes_orders = answer, False
-    state = await house.send()
+    setup = Setup("forever")
+    setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")  # the venue has the order
+    await setup.accept()
+    await setup.send()
+    setup.clock.advance(5 * SECOND)
+    setup.venue.answer, setup.venue.takes_orders = answer, False
+    state = await setup.send()
     assert state.row("new", 1).attempt == 2
     assert state.order.status == "UNKNOWN"
-    cancel = decisions.request_cancel(state, house.clock.now())
+    cancel = decisions.request_cancel(state, setup.clock.now())
     assert cancel is not None
-    assert cancel.orders[0].status == "UNKNOWN", "an order that may be at the venue is not cancelled on the spot"
+    assert cancel.orders[0].status == "UNKNOWN", "an order that may be at the venue is not cancelled at once"
 
 
 async def test_an_order_that_could_not_leave_in_time_expires_unsent() -> None:
-    house = House("open_only")
-    house.venue.answer = Unsent("CONNECTION_REFUSED")
-    house.venue.takes_orders = False
-    await house.accept("IOC")
-    state = await house.send()
+    setup = Setup("open_only")
+    setup.venue.answer = Unsent("BROKER_DOWN")
+    setup.venue.takes_orders = False
+    await setup.accept("IOC")
+    state = await setup.send()
     assert (state.order.status, state.row("new", 1).status) == ("ACCEPTED", "failed")
-    house.clock.advance(3 * SECOND)
-    state = await house.send()
+    setup.clock.advance(3 * SECOND)
+    state = await setup.send()
     assert (state.order.status, state.order.reason) == ("EXPIRED", "BROKER_DOWN")
 
 
 async def test_an_order_that_waited_too_long_in_the_queue_is_never_sent() -> None:
-    house = House("forever")
-    await house.accept("FOK")
-    house.clock.advance(6 * SECOND)
-    state = await house.send()
+    setup = Setup("forever")
+    await setup.accept("FOK")
+    setup.clock.advance(6 * SECOND)
+    state = await setup.send()
     assert (state.order.status, state.order.reason) == ("EXPIRED", "BROKER_TIMEOUT")
-    assert house.sent_count() == 0
+    assert setup.sent_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "detail"),
+    [
+        (Unsent("BROKER_DOWN", "name lookup failed"), "BROKER_DOWN", "name lookup failed"),
+        (VenueRejected("BAD_REQUEST", "INVALID_QTY"), "BAD_REQUEST", "INVALID_QTY"),
+        (Ambiguous("UNKNOWN", "x" * 501), "UNKNOWN", "x" * 500),
+        (Ambiguous("UNKNOWN", "a\0b"), "UNKNOWN", "a\N{REPLACEMENT CHARACTER}b"),
+        (Accepted("venue-1"), None, None),
+        (Accepted("venue-1", already_processed=True), "CONFLICT_PROCESSED", None),
+    ],
+)
+async def test_last_error_is_a_bare_code_and_the_text_is_beside_it(
+    answer: SendOutcome, code: str | None, detail: str | None
+) -> None:
+    setup = Setup("open_only")
+    setup.venue.answer = answer
+    await setup.accept()
+    row = (await setup.send()).row("new", 1)
+    assert (row.last_error, row.error_detail) == (code, detail)
+
+
+async def test_the_last_error_of_an_exhausted_order_is_kept_as_detail() -> None:
+    setup = Setup("open_only")
+    row = await setup.stuck(attempt=9)
+    await setup.outcomes.write(row, Unsent("BROKER_DOWN", "name lookup failed"), await setup.state())
+    row = (await setup.state()).row("new", 1)
+    assert (row.last_error, row.error_detail) == ("RETRY_EXHAUSTED", "BROKER_DOWN: name lookup failed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (VenueRejected("BAD_REQUEST", "INVALID_QTY"), "BAD_REQUEST: INVALID_QTY"),
+        (VenueRejected("UNAUTHORIZED"), "UNAUTHORIZED"),
+        (VenueRejected("BROKER_REJECTED"), "BROKER_REJECTED"),
+        (VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE"), "REJECTED_BY_VENUE"),
+        (VenueRejected("BROKER_REJECTED", "BROKER_DOWN"), "BROKER_REJECTED: BROKER_DOWN"),
+    ],
+)
+async def test_a_venues_words_never_make_a_rejected_order_look_unsent(answer: SendOutcome, reason: str) -> None:
+    setup = Setup("open_only")
+    setup.venue.answer = answer
+    await setup.accept()
+    order = (await setup.send()).order
+    assert (order.status, order.reason) == ("REJECTED", reason)
+    assert not is_proven_unsent(order)
+
+
+async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_operators_decision() -> None:
+    setup = Setup("open_only")
+    state = await setup.accept()
+    await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
+    state = await setup.send()
+    assert (state.order.status, state.row("new", 1).last_error) == ("UNKNOWN", "EXECUTED_BEFORE")
+    setup.clock.advance(timedelta(days=1))
+    assert await setup.resolver.run_once() == 0, "the venue has reported on it, so absence proves nothing"
+    decision = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it")
+    await setup.commit(decisions.decide_by_hand(state, state.row("new", 1), decision, setup.clock.now()))
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
+
+
+async def test_a_restore_does_not_stand_for_an_operators_decision() -> None:
+    setup = Setup("open_only")
+    state = await setup.accept()
+    await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
+    await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
+    setup.clock.advance(WINDOW + SECOND)
+    assert await setup.resolver.run_once() == 1
+    state = await setup.send()
+    assert (state.row("new", 1).last_error, setup.sent_count()) == ("EXECUTED_BEFORE", 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "label"),
+    [
+        (Accepted("venue-1"), "success"),
+        (Accepted("venue-1", already_processed=True), "conflict_processed"),
+        (Unsent("BROKER_DOWN"), "retry"),
+        (VenueRejected("BAD_REQUEST"), "dead"),
+        (Ambiguous("NETWORK_TIMEOUT"), "uncertain"),
+    ],
+)
+async def test_sends_are_counted_by_the_status_that_they_give_to_the_row(answer: SendOutcome, label: str) -> None:
+    setup = Setup("open_only")
+    setup.venue.answer = answer
+    await setup.accept()
+    await setup.send()
+    assert setup.metrics.registry.get_sample_value("outbox_send_total", {"outcome": label}) == 1
+
+
+async def test_an_exhausted_order_counts_as_dead_and_a_resend_as_a_retry() -> None:
+    setup = Setup("open_only")
+    row = await setup.stuck(attempt=9)
+    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    assert setup.metrics.registry.get_sample_value("outbox_send_total", {"outcome": "dead"}) == 1
+    resending = Setup("forever")
+    resending.venue.answer = Ambiguous("NETWORK_TIMEOUT")
+    await resending.accept()
+    await resending.send()
+    assert resending.metrics.registry.get_sample_value("outbox_send_total", {"outcome": "retry"}) == 1

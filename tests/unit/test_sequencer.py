@@ -24,7 +24,7 @@ ACCOUNT = AccountId("acct")
 
 
 def accepting(number: int, key: str | None = None) -> Change:
-    made = order_id(1_700_000_000_000, number)
+    new_id = order_id(1_700_000_000_000, number)
     request = OrderRequest(symbol="BTC", side="BUY", type="MARKET", qty=Decimal(1), time_in_force="IOC")
     keys = None
     if key is not None:
@@ -33,7 +33,7 @@ def accepting(number: int, key: str | None = None) -> Change:
             operation="orders",
             idempotency_key=key,
             generation=0,
-            order_id=made,
+            order_id=new_id,
             request_digest="sha256:0",
             created_at=NOW,
             expires_at=NOW + timedelta(days=1),
@@ -41,9 +41,9 @@ def accepting(number: int, key: str | None = None) -> Change:
     return decisions.accept(
         request,
         account=ACCOUNT,
-        order_id=made,
+        order_id=new_id,
         venue=VenueName("sim"),
-        venue_client_order_id=venue_client_order_id(ACCOUNT, "orders", key, 0, made),
+        venue_client_order_id=venue_client_order_id(ACCOUNT, "orders", key, 0, new_id),
         key=keys,
         quote=None,
         now=NOW,
@@ -51,7 +51,7 @@ def accepting(number: int, key: str | None = None) -> Change:
 
 
 class GatedJournal(MemoryJournal):
-    """Holds each append back until the gate opens, and notes how large the groups were."""
+    """Delays each append until the gate opens, and records the sizes of the groups."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Bench:
 
 
 @pytest.mark.parametrize(("crowd", "groups"), [(20, [20]), (100, [50, 50]), (2000, [512, 512, 512, 464])])
-async def test_what_comes_during_a_commit_is_committed_together(crowd: int, groups: list[int]) -> None:
+async def test_changes_that_arrive_during_a_commit_are_committed_together(crowd: int, groups: list[int]) -> None:
     async with Bench() as bench:
         bench.journal.gate.clear()
         first = asyncio.create_task(bench.sequencer.commit(accepting(0)))
@@ -147,7 +147,7 @@ async def test_one_bad_change_fails_alone() -> None:
         assert not bench.broken
 
 
-async def test_a_caller_that_goes_away_harms_nobody() -> None:
+async def test_a_cancelled_caller_does_not_affect_the_others() -> None:
     async with Bench() as bench:
         bench.journal.gate.clear()
         leaving = asyncio.create_task(bench.sequencer.commit(accepting(0)))
@@ -186,7 +186,7 @@ async def test_fills_of_one_position_go_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("failure", [OutcomeUnknown("lost"), JournalBroken("disk"), RuntimeError("defect")])
-async def test_a_lost_outcome_is_said_to_be_unknown_never_rejected(failure: Exception) -> None:
+async def test_a_lost_outcome_is_reported_as_unknown_never_as_rejected(failure: Exception) -> None:
     async with Bench() as bench:
         bench.journal.failure = failure
         outcomes = await asyncio.gather(

@@ -1,4 +1,4 @@
-"""The hash chain: each event's hash covers the one before, so that no past can be edited unseen."""
+"""The hash chain of the journal: each event's hash covers the previous one, so that a changed line is detected."""
 
 import hashlib
 from datetime import UTC, datetime
@@ -7,12 +7,12 @@ GENESIS = "0" * 64
 
 
 def stamp(at: datetime) -> str:
-    """A time as it stands in a line: UTC with six decimals, so that text order is time order."""
+    """A time as in a line: UTC with six decimals, so that text order is time order."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def head_text(epoch: int, shard: int, seq: int, at_text: str) -> str:
-    """The line's beginning, which only the journal can write: the event's number and time."""
+    """The beginning of a line, with the number and time that the journal assigns."""
     return f'{{"epoch":{epoch},"shard":{shard},"seq":{seq},"at":"{at_text}",'
 
 

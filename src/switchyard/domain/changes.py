@@ -1,4 +1,4 @@
-"""A change: events and the rows they make, committed together or not at all."""
+"""A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -14,10 +14,10 @@ from switchyard.domain.positions import Position, PositionKey
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """A report that was taken in; there is never a second one with the same venue and id.
+    """A report that was recorded; (venue, execution id) is unique.
 
-    One on an order that nobody knew is filed under no order and the id that the venue gave; the order may turn up
-    later, when its key is repeated after an older database was restored, and then the report may be applied to it.
+    A report on an order that is not in this database has the order id "" and the client order id that the venue gave.
+    After an older database was restored, a repeated key may create the order again; the report is then applied to it.
     """
 
     venue: VenueName
@@ -26,12 +26,12 @@ class Execution(msgspec.Struct, frozen=True):
     stray_client_order_id: VenueClientOrderId | None = None
 
     def may_replace(self, earlier: "Execution | None") -> bool:
-        """Whether it may be taken in, given what there is under the same id."""
+        """Whether this execution may be written where `earlier` has the same venue and id."""
         return earlier is None or (earlier.order_id == "" and self.order_id != "")
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a reader has come."""
+    """The position of a reader in the journal or in a venue's reports."""
 
     name: str
     epoch: int
@@ -40,12 +40,12 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What one decision wants written.
+    """The rows and events of one decision.
 
-    The rows carry what they expect: an order, an outbox row and a key store entry of version n
-    need n-1 (or nothing, for the first) in the database, and an execution must be new. Otherwise the whole
-    change is rejected and its caller decides again. A position may come several times, each one the successor of the
-    one before: the first says what is expected, the last is what is written.
+    The rows carry their expectations: an order, an outbox row and a key entry of version n need version n-1 in the
+    database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and its
+    caller reloads and decides again. A position may come several times, each one the successor of the one before: the
+    first gives the expected version, the last is written.
     """
 
     events: tuple[Event, ...] = ()
@@ -57,7 +57,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     cursors: tuple[Cursor, ...] = ()
 
     def position_moves(self) -> list[tuple[int, Position]]:
-        """For each position the version that it must have in the database, and the row to write."""
+        """For each position the version expected in the database, and the row to write."""
         first: dict[PositionKey, int] = {}
         last: dict[PositionKey, Position] = {}
         for position in self.positions:
@@ -67,9 +67,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(changes: Sequence[Change]) -> Change:
-    """Several decisions as one change; an order may be in one of them only."""
+    """Several decisions as one change; each order may be in one of them only."""
     parts = Change.__struct_fields__
-    return Change(**{part: tuple(chain.from_iterable(getattr(one, part) for one in changes)) for part in parts})
+    return Change(**{part: tuple(chain.from_iterable(getattr(change, part) for change in changes)) for part in parts})
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing of the change was written: a row had moved on, or the key was taken (by `key`)."""
+    """Nothing of the change was written: a row has a newer version, or `key` already holds the idempotency key."""
 
     key: KeyEntry | None = None
 

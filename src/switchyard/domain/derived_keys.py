@@ -1,13 +1,13 @@
-r"""Keys made of an order's own content: the same order within the same minute has the same key.
+r"""Derived idempotency keys: the same order within the same minute has the same key.
 
 Callers compute the key too, so the recipe is fixed: account, SYMBOL, SIDE, quantity, number of the time window, TYPE,
-then the limit price and the stop price where there are any; amounts with eight decimals; `|` in between; SHA-256 of
-the UTF-8 text, or HMAC-SHA256 where a secret is shared.
+then the limit price and the stop price where there are any; amounts with eight decimals; joined by `|`; SHA-256 of the
+UTF-8 text, or HMAC-SHA256 where a secret is shared.
 
-Two things would let different orders share a text, and are closed without touching the key of an ordinary one:
-- An account or symbol may hold a `|` (identity providers do hand out `provider|1234`): inside them `\` is written
-  `\\` and `|` is written `\|`, so a border between two parts cannot move.
-- The text does not say which of the two prices a single price is: the order's type must.
+Two rules keep different orders from having the same text; they do not change the key of an ordinary order:
+- An account or symbol may contain `|` (identity providers issue ids such as `provider|1234`): in them `\` is escaped
+  as `\\` and `|` as `\|`.
+- The text does not say whether a single price is a limit or a stop price, so the order's type decides which is allowed.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from switchyard.domain.money import AMOUNT_LIMIT, DECIMALS_MAX, fixed
 from switchyard.domain.orders import OrderType, Side
 
 Amount = Decimal | int | str | float
-"""A float stands for its shortest text, `0.1` for one tenth."""
+"""A float means its shortest decimal text: `0.1` is one tenth."""
 
 TIMESTAMP_RESOLUTION_MS = 60_000
-# Beyond the year 9999; a larger one is in microseconds or nanoseconds.
+# The year 10000; a larger number is in microseconds or nanoseconds.
 TIMESTAMP_LIMIT_MS = 253_402_300_800_000
-# Longer than any identifier or amount here; nobody hashes a book as an account.
+# Longer than any identifier or amount in the contracts.
 TEXT_LENGTH_MAX = 255
 
 _SIDES = frozenset(get_args(Side))
@@ -40,16 +40,16 @@ _PRICES_BY_TYPE = {
     "STOP_LIMIT": frozenset({"limit_price", "stop_price"}),
 }
 assert set(_PRICES_BY_TYPE) == set(get_args(OrderType))
-# Decimal() also takes underscores, blanks and the digits of every script, which other languages do not.
+# Decimal() also accepts underscores, blanks and non-ASCII digits, which other languages reject.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 class KeyParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Which characteristics of an order enter its key; the time window always does.
+    """Which parts of an order enter its key; the time window always does.
 
-    A part that is left out makes orders alike that differ in nothing else. Without the type, a limit price and a stop
-    price of the same amount are alike too.
+    Orders that differ only in a part that is left out have the same key. Without the type, a limit price and a stop
+    price of the same amount are the same as well.
     """
 
     account: bool = True
@@ -77,7 +77,7 @@ def generate_idempotency_key(
     secret: str | bytes | None = None,
     parts: KeyParts = ALL_PARTS,
 ) -> str:
-    """The order's key, 64 lowercase hexadecimal characters, or an InvalidField that names the argument."""
+    """The order's key: 64 lowercase hexadecimal characters; raises InvalidField that names the wrong argument."""
     window = _whole(timestamp_ms, "timestamp_ms", 0) // _whole(timestamp_resolution_ms, "timestamp_resolution_ms", 1)
     order_type = _word(order_type, "order_type", _PRICES_BY_TYPE)
     components = [
@@ -93,7 +93,7 @@ def generate_idempotency_key(
 
 
 def validate_idempotency_key(key: str) -> bool:
-    """Whether this is what `generate_idempotency_key` makes: exactly 64 lowercase hexadecimal characters."""
+    """Whether the key has the form of `generate_idempotency_key`: exactly 64 lowercase hexadecimal characters."""
     return isinstance(key, str) and _KEY.fullmatch(key) is not None
 
 
@@ -101,7 +101,7 @@ def _digest(text: bytes, secret: str | bytes | None) -> str:
     if secret is None:
         return hashlib.sha256(text).hexdigest()
     if not secret:
-        raise InvalidField("secret", "must not be empty; leave it out for a key without one")
+        raise InvalidField("secret", "must not be empty; pass none for a key without a secret")
     return hmac.digest(secret.encode() if isinstance(secret, str) else secret, text, "sha256").hex()
 
 
@@ -125,13 +125,13 @@ def _text(value: str, name: str, *, upper: bool = False) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidField(name, "must not hold half of a surrogate pair") from None
+        raise InvalidField(name, "must not contain an unpaired surrogate") from None
     text = value.upper() if upper else value
     return text.replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _word(value: str, name: str, known: Collection[str]) -> str:
-    # Some letters beyond ASCII have an ASCII capital, so a word of their own would pass.
+    # Some non-ASCII letters have an ASCII capital (`ſ` becomes `S`), so only ASCII is compared.
     word = value.upper() if isinstance(value, str) and value.isascii() else None
     if word is None or word not in known:
         raise InvalidField(name, f"must be one of {', '.join(sorted(known))}")
@@ -159,7 +159,7 @@ def _amount(value: Amount, name: str) -> str:
 
 
 def decimal_of(value: Amount) -> Decimal | None:
-    """The number that is meant, or none where it is not one."""
+    """The amount as a decimal, or none where it is not a number."""
     match value:
         case Decimal():
             return value
@@ -168,7 +168,7 @@ def decimal_of(value: Amount) -> Decimal | None:
         case int():
             return Decimal(value)
         case float():
-            # Not repr(): a subclass, such as numpy's, may show itself otherwise.
+            # Not repr(): a subclass, such as numpy's, may have another one.
             return Decimal(float.__repr__(value))
         case str() if len(value) <= TEXT_LENGTH_MAX and _NUMBER.fullmatch(value):
             return Decimal(value)

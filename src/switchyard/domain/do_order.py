@@ -1,4 +1,4 @@
-"""The Do-Layer's order: `OrderRequest v1.1` as it is asked for, `ExecResult v1` as it is answered (seed 000)."""
+"""The Do-Layer's order (seed 000): the request `OrderRequest v1.1` and the answer `ExecResult v1`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -25,6 +25,7 @@ from switchyard.domain.orders import (
     checked,
     is_proven_unsent,
 )
+from switchyard.domain.reasons import is_conflict
 
 DO_ORDER = "do.order"
 ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired", "unknown"]
@@ -36,7 +37,7 @@ _MESSAGES: Mapping[FailureCode, str] = {
     "BROKER_TIMEOUT": "the broker did not answer in time: repeat with the same key to learn what became of it",
 }
 
-# What a client is told of an order's state; what is on its way counts as accepted.
+# The order's status as `/do/order` shows it; an order that is being sent counts as accepted.
 _RESULT_STATUS: Mapping[Status, ResultStatus] = {
     "ACCEPTED": "accepted",
     "SENDING": "accepted",
@@ -52,14 +53,14 @@ _RESULT_STATUS: Mapping[Status, ResultStatus] = {
 
 
 class RiskConstraints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Conditions that the market and the account must meet, or the order is not taken."""
+    """Conditions on the market and the account; the order is rejected where one does not hold."""
 
     max_dd: Decimal | None = None
-    """How far realised results may be below their best, as a ratio of the best."""
+    """The largest drawdown of realised P&L, as a ratio of its high-water mark."""
     max_consecutive_loss: Decimal | None = None
-    """How many trades in a row may have ended with a loss."""
+    """The largest number of consecutive losing trades."""
     max_spread: Decimal | None = None
-    """How far apart bid and ask may be, as a ratio of the mid."""
+    """The largest spread between bid and ask, as a ratio of the mid price."""
 
 
 class DoOrderRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +91,7 @@ class DoFill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExecFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why there is no result to show; the body of an error, but for its HTTP status."""
+    """The body of an error answer of `/do/order`."""
 
     error: FailureCode
     message: str
@@ -101,14 +102,14 @@ class ExecFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def http_status(self) -> int:
-        """A rejection is the caller's matter, and a conflict where the broker calls it one."""
+        """The status of the answer; a rejection is 409 where its code is CONFLICT, otherwise 400."""
         if self.error == "BROKER_REJECTED":
-            return 409 if (self.reason_code or "").startswith("CONFLICT") else 400
+            return 409 if is_conflict(self.reason_code) else 400
         return 504 if self.error == "BROKER_TIMEOUT" else 503
 
 
 class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the order so far; quantities in lots, as they were asked for."""
+    """The order's state so far; quantities in lots, as in the request."""
 
     order_id: str
     idempotency_key: str
@@ -123,7 +124,7 @@ class ExecResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
-    """The body's fields with their types, or the first one that is wrong."""
+    """The body as a request; raises InvalidField for the first wrong field."""
     require_numbers(body, ("qty", "price"))
     constraints = body.get("risk_constraints")
     if isinstance(constraints, Mapping):
@@ -145,16 +146,16 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
 
 
 def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
-    """The same order in units, checked against the instruments that may be traded here."""
+    """The order in units, checked against the catalogue."""
     instrument = catalogue.listed(request.instrument)
     if instrument is None:
-        raise InvalidField("instrument", "is not one of the instruments that may be traded")
+        raise InvalidField("instrument", "is not a listed instrument")
     units = canonical(EXACT.multiply(positive_amount(request.qty, "qty"), instrument.lot))
     if not is_multiple(units, instrument.step):
         raise InvalidField(
             "qty", f"must be a multiple of {plain(instrument.step)} units (a lot has {plain(instrument.lot)})"
         )
-    asked = OrderRequest(
+    order_request = OrderRequest(
         symbol=request.instrument,
         side=request.side,
         type="MARKET" if request.price is None else "LIMIT",
@@ -164,11 +165,11 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
         client_order_id=request.order_id,
         tags=request.tags,
     )
-    return checked(asked, catalogue)
+    return checked(order_request, catalogue)
 
 
 def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> ExecFailure | None:
-    """The error that the order's state is for its client; none where there is a result to show."""
+    """The error answer for the order's state; none where the answer is an `ExecResult`."""
     code: FailureCode
     if is_proven_unsent(order):
         code = "BROKER_TIMEOUT" if order.reason == "BROKER_TIMEOUT" else "BROKER_DOWN"
@@ -191,7 +192,7 @@ def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> Ex
 def exec_result(
     request: DoOrderRequest, order: Order, events: Sequence[JournalEvent], instrument: Instrument
 ) -> ExecResult:
-    """The order as the Do-Layer's client sees it; of the order's events those that were fills are shown."""
+    """The order as the Do-Layer's client sees it, with the fills found in the order's events."""
     status = _RESULT_STATUS[order.status]
     return ExecResult(
         order_id=request.order_id,
@@ -208,18 +209,18 @@ def exec_result(
 
 
 def result_digest(result: ExecResult | ExecFailure) -> str:
-    """The digest of what the result says of the order, whoever asked for it."""
-    # Built-in types but for decimals, which have one canonical form; `digest` itself passes over trace_id.
+    """The digest of the result; the same for every caller."""
+    # Decimals stay decimals, so that `digest` writes them in canonical form; it leaves out `trace_id` itself.
     return digest(msgspec.to_builtins(result, builtin_types=(Decimal,)))
 
 
 def _fills(order: Order, events: Sequence[JournalEvent], instrument: Instrument) -> Iterator[DoFill]:
-    """The fills that have made the order what it is here: the events may have been read a moment later."""
+    """The fills up to the order's version: the events were read after the order and may contain later ones."""
     report: ReportFact | None = None
     for event in events:
         if event.type == "ExecutionReport":
             report = decode_report_fact(data_of(event))
-        elif event.type == "OrderUpdated" and report is not None:  # what the report has made of the order
+        elif event.type == "OrderUpdated" and report is not None:  # the report's effect on the order
             if decode_order_fact(data_of(event)).order.version > order.version:
                 return
             if report.last_qty:

@@ -1,38 +1,45 @@
-"""Everything that can go wrong in a way a caller can act upon.
+"""The tree of errors that Switchyard raises on purpose. Each carries its data; HTTP maps them once, at the edge.
 
 SwitchyardError
-├── RequestError              the caller's request cannot be taken (4xx)
+├── RequestError              the request is rejected as it is (4xx)
 │   ├── InvalidJson           not JSON, a duplicate member, NaN, bad UTF-8
 │   ├── BodyTooLarge
 │   ├── InvalidField          one named field is wrong
-│   │   └── Unsupported       in the contract, not built yet
+│   │   ├── Unsupported       in the contract, not implemented yet
+│   │   └── InvalidHeader     a header of a stream request is malformed (entrypoints/http/streams.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
-│   ├── Unauthorized          no token, or a bad one
-│   ├── NotFound              missing, or another account's: the two look alike
+│   ├── Unauthorized          no token, or an invalid one
+│   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
-│   ├── ConstraintViolated    a condition of the request's own does not hold
-│   ├── TooManyRequests       a client is over its rate
-│   └── OrderFinal            nothing left to cancel
-├── NotInDoubt                there is nothing for a person to decide
-├── Unavailable               the request was not taken; repeat it later (503)
+│   ├── ConstraintViolated    one of the request's own risk constraints does not hold
+│   ├── TooManyRequests       the client is over its rate
+│   └── OrderFinal            the order has ended: it cannot be cancelled
+├── NotInDoubt                an operator's decision on a row that is not in doubt
+├── Unavailable               nothing was written or sent; repeat the request later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
-│   ├── QueueDelayed          it would leave for its venue after its deadline
-│   ├── BrokerFailed          the broker cannot be asked what the request needs to know
-│   └── JournalUnavailable    the database did not take it, and certainly so
-│       └── GroupRejected      one of a group's changes cannot be written; which one is to be found out
-├── OutcomeUnknown            it may or may not be written: repeat with the same key (503)
+│   ├── QueueDelayed          the order would be sent after its deadline
+│   ├── BrokerFailed          the broker did not answer a question that the request depends on
+│   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
+│       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
+├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
 ├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
-├── ChainBroken               a line of an audit file was changed (flow/verify.py)
-├── NotEmpty                  a rebuild needs an empty database (flow/replay.py)
-├── VenueUnavailable          a venue cannot be asked right now (ports/venue.py)
+├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
+├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
+├── VenueUnavailable          a venue did not answer a question (ports/venue.py)
+├── LogBroken                 the simulator's log cannot be written (adapters/venues/simulator/log.py)
 ├── ClientError               what the SDK raises (client/errors.py)
-└── CannotStart              the process must not run like this
-    ├── SettingError          a setting is wrong; names it
+│   ├── ApiError              the gateway answered with an error
+│   ├── NotReachable          no answer, in spite of retries
+│   └── UnreadableResponse    the answer is not one of this API
+└── CannotStart               the process must not run; the message says what to do
+    ├── SettingError          a setting has a wrong value
     ├── SchemaMismatch        the database's schema is too old or too new
     ├── AlreadyRunning        another process holds the database
-    └── HistoryMismatch       a reader and the journal disagree about the past
+    └── HistoryMismatch       the journal and a reader's record of it have different histories
+
+Defects are not in the tree: `ImpossibleStep` (domain/lifecycle.py), `Contention` (flow/decide.py).
 """
 
 from datetime import timedelta
@@ -43,7 +50,7 @@ class SwitchyardError(Exception):
 
 
 class RequestError(SwitchyardError):
-    """The caller's request cannot be taken as it is."""
+    """The request is rejected as it is; `reason` is its code over HTTP, `field` the wrong field."""
 
     reason = "REJECTED"
 
@@ -54,13 +61,13 @@ class RequestError(SwitchyardError):
 
 
 class InvalidJson(RequestError):
-    """The body is not one JSON object that reads the same for everyone."""
+    """The body is not exactly one JSON object that every parser reads the same way."""
 
     reason = "INVALID_JSON"
 
 
 class BodyTooLarge(RequestError):
-    """The body is over the bound."""
+    """The body is larger than its bound."""
 
     reason = "BODY_TOO_LARGE"
 
@@ -75,13 +82,13 @@ class InvalidField(RequestError):
 
 
 class Unsupported(InvalidField):
-    """The contract has it, this version does not do it yet."""
+    """The contract has this value, and this version does not implement it yet."""
 
     reason = "UNSUPPORTED"
 
 
 class InvalidKey(RequestError):
-    """The Idempotency-Key header cannot name an intent."""
+    """The Idempotency-Key header is malformed or repeated."""
 
     reason = "INVALID_IDEMPOTENCY_KEY"
 
@@ -90,7 +97,7 @@ class InvalidKey(RequestError):
 
 
 class Unauthorized(RequestError):
-    """No token, or one that proves nothing."""
+    """The request has no token, or an invalid one."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -98,7 +105,7 @@ class Unauthorized(RequestError):
 
 
 class NotFound(RequestError):
-    """There is no such thing, or none that this account may know of."""
+    """It does not exist, or it belongs to another account."""
 
     reason = "NOT_FOUND"
 
@@ -107,7 +114,7 @@ class NotFound(RequestError):
 
 
 class IdempotencyConflict(RequestError):
-    """The key was used before with another body."""
+    """The idempotency key was used before with another body."""
 
     reason = "IDEMPOTENCY_CONFLICT"
 
@@ -117,7 +124,7 @@ class IdempotencyConflict(RequestError):
 
 
 class KeyMismatch(RequestError):
-    """The header must carry the same key as the body."""
+    """The Idempotency-Key header differs from `idempotency_key` in the body."""
 
     reason = "IDEMPOTENCY_MISMATCH"
 
@@ -126,7 +133,7 @@ class KeyMismatch(RequestError):
 
 
 class ConstraintViolated(RequestError):
-    """A condition that the request sets for itself does not hold."""
+    """One of the request's own `risk_constraints` does not hold; `reason_code` names it."""
 
     reason = "VALIDATION_ERROR"
 
@@ -136,7 +143,7 @@ class ConstraintViolated(RequestError):
 
 
 class TooManyRequests(RequestError):
-    """The client is over its rate; `retry_after` tells when there is room again."""
+    """The client is over its rate; `retry_after` is when the next request is allowed."""
 
     reason = "RATE_LIMITED"
 
@@ -146,7 +153,7 @@ class TooManyRequests(RequestError):
 
 
 class OrderFinal(RequestError):
-    """The order has ended; there is nothing left to cancel."""
+    """The order has ended and cannot be cancelled."""
 
     reason = "ORDER_FINAL"
 
@@ -155,32 +162,32 @@ class OrderFinal(RequestError):
 
 
 class NotInDoubt(SwitchyardError):
-    """The row is settled or on its way; only a doubt is decided by hand."""
+    """The outbox row is not `uncertain`, so there is nothing for an operator to decide."""
 
     def __init__(self, status: str) -> None:
         super().__init__(f"the row is {status}, not uncertain: there is nothing to decide")
 
 
 class Unavailable(SwitchyardError):
-    """The request was certainly not taken; the same request may be repeated later."""
+    """Nothing was written or sent; the same request may be repeated later."""
 
     reason = "UNAVAILABLE"
 
 
 class QueueFull(Unavailable):
-    """The queue in front of the journal is at its bound."""
+    """The sequencer's queue is at its bound."""
 
     reason = "QUEUE_REJECT"
 
 
 class QueueDelayed(Unavailable):
-    """Orders wait so long to be sent that this one would leave after its deadline."""
+    """The venue's queue is so long that the order would be sent after its deadline."""
 
     reason = "QUEUE_DELAY"
 
 
 class BrokerFailed(Unavailable):
-    """Nothing was sent, because the broker could not be asked first."""
+    """Nothing was sent, because the broker did not answer a question that the request depends on."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -188,31 +195,31 @@ class BrokerFailed(Unavailable):
 
 
 class JournalUnavailable(Unavailable):
-    """The database rejected the group before anything was committed."""
+    """The database rejected the group or cannot be reached; nothing was committed."""
 
     reason = "JOURNAL_UNAVAILABLE"
 
 
 class GroupRejected(JournalUnavailable):
-    """The database rejected the group's data; nothing of it was written."""
+    """The database rejected the data of one or more of the group's changes; nothing of the group was written."""
 
 
 class OutcomeUnknown(SwitchyardError):
-    """The commit's answer was lost: the request may or may not be written."""
+    """The answer to the commit was lost: the change may or may not be written."""
 
     reason = "OUTCOME_UNKNOWN"
 
 
 class JournalBroken(OutcomeUnknown):
-    """A commit failed in a way after which nothing this process writes can be trusted."""
+    """A commit failed on the disk: after a failed fsync the process cannot know what is stored, so it must end."""
 
 
 class CannotStart(SwitchyardError):
-    """The process must not run in this condition; the message says what to do."""
+    """The process must not run; the message says what to do."""
 
 
 class SettingError(CannotStart):
-    """A setting has a value that cannot be meant."""
+    """A setting has a wrong value; the message says what is allowed."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -220,12 +227,12 @@ class SettingError(CannotStart):
 
 
 class SchemaMismatch(CannotStart):
-    """The database's schema is not the one this version needs."""
+    """The database's schema is too old or too new for this version."""
 
 
 class AlreadyRunning(CannotStart):
-    """Another process holds what only one may hold."""
+    """Another process holds the database's lock."""
 
 
 class HistoryMismatch(CannotStart):
-    """A reader's own record and the journal tell different histories."""
+    """The journal and a reader's own record of it have different histories."""

@@ -1,8 +1,8 @@
-"""Facts: what happened, in the past tense, as the journal keeps it for good.
+"""Events of the journal, in the past tense, and the JSON line of each.
 
-A fact that changed an order carries the order as it stood afterwards (`data.order`) and the outbox rows it
-changed (`data.outbox`), and a fill what the account then holds (`data.position`), so that streams, the bus and a
-rebuild need nothing but the line itself.
+An event that changed an order carries the order after the change (`data.order`) and the outbox rows that changed
+(`data.outbox`); a fill also carries the account's position (`data.position`). Streams, the bus and a rebuild therefore
+need nothing but the line.
 """
 
 from datetime import datetime
@@ -16,6 +16,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, Worker
 from switchyard.domain.orders import Order, OrderSnapshot, Side
 from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.positions import Position
+from switchyard.domain.reasons import SendCode
 from switchyard.domain.reports import ExecutionReport
 
 EventType = Literal[
@@ -23,31 +24,31 @@ EventType = Literal[
     "OrderSending",  # an attempt to send begins
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
-    "OrderUncertain",  # doubt began
-    "OperatorDecision",  # a person ended a doubt
-    "ResultRecorded",  # the final answer to a request that waits for one
+    "OrderUncertain",  # the order, or a cancel of it, came into doubt
+    "OperatorDecision",  # an operator ended a doubt
+    "ResultRecorded",  # the final answer to a `/do/order` request
     "CancelRequested",
     "CancelSent",
     "ExecutionReport",
-    "ReportUnmatched",  # a venue reports on an order that nobody here knows
-    "AuditFileCut",  # the audit file lost lines that it had
+    "ReportUnmatched",  # a venue reports on an order that is not in this database
+    "AuditFileCut",  # the audit file has fewer lines than were written to it
 ]
 
 Verdict = Literal["sent", "not-sent"]
 
-# Accounts own events; what belongs to no account (a cut file, a stray report) is filed under this name.
+# Every event has an account; this one stands for events of no account (a cut audit file, an unmatched report).
 SYSTEM_ACCOUNT = AccountId("-")
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An outbox row as an event left it."""
+    """An outbox row after the event."""
 
     kind: OutboxKind
     number: int
     status: OutboxStatus
     attempt: int
     next_attempt_at: datetime
-    last_error: str | None
+    last_error: SendCode | None
     error_detail: str | None
     worker: WorkerId | None
     updated_at: datetime
@@ -61,14 +62,14 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     generation: int
     digest: str
     expires_at: datetime
+    version: int
+    """Of the key store's row."""
     created_at: datetime | None = None
-    """When the request came, by the database's clock where that decides; none: when the order was accepted."""
-    version: int | None = None
-    """Of the key store's row; none in lines from before it was counted: the generation and one."""
+    """When the request came, by the database's clock; left out where that is the order's `accepted_at`."""
 
 
 class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The data of `ResultRecorded`: what a repeat of the request is answered from now on."""
+    """The data of `ResultRecorded`: the answer that every repeat of the request gets from now on."""
 
     operation: str
     key: str
@@ -80,14 +81,14 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
-    """The venue's market when an order arrived: slippage cannot be recovered later."""
+    """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
 
     bid: Decimal
     ask: Decimal
 
 
 class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Who ended a doubt, how, and why."""
+    """An operator's decision on a row in doubt: the verdict, who decided, and why."""
 
     verdict: Verdict
     by: str
@@ -95,7 +96,7 @@ class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the order's account holds of its symbol after a fill."""
+    """The account's position in the order's symbol after a fill."""
 
     qty: Decimal
     cost_basis: Decimal
@@ -121,7 +122,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The data of an `ExecutionReport` event: the venue's words, and which order they are about."""
+    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report, and the order it is about."""
 
     exec_id: str
     venue: str
@@ -139,7 +140,7 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The data of `AuditFileCut`: how far the file should have reached, and how far it did."""
+    """The data of `AuditFileCut`: the last number the file should have, and the last one it has."""
 
     path: str
     expected_seq: int
@@ -147,17 +148,17 @@ class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """A fact that is not in the journal yet: it has no number, no time and no hash."""
+    """An event that is not in the journal yet: it has no number, no time and no hash."""
 
     type: EventType
     account_id: AccountId
     order_id: OrderId | None
     tail: str
-    """The line from `"type"` on, without the closing brace: fixed here, so that every engine hashes the same bytes."""
+    """The line from `"type"` on, without the closing brace; built here, so that every engine hashes the same bytes."""
 
 
 class JournalEvent(msgspec.Struct, frozen=True):
-    """A fact with its place in the journal."""
+    """An event with its place in the journal."""
 
     seq: int
     at: datetime
@@ -165,12 +166,12 @@ class JournalEvent(msgspec.Struct, frozen=True):
     account_id: AccountId
     order_id: OrderId | None
     text: str
-    """The line up to its hash: exactly the bytes that were hashed."""
+    """The line up to its hash: exactly the hashed bytes."""
     hash: str
 
     @property
     def line(self) -> str:
-        """The whole line, as the audit file and the API show it."""
+        """The whole line, as in the audit file and in the API."""
         return f'{self.text},"hash":"{self.hash}"}}'
 
 
@@ -178,12 +179,12 @@ _number_encoder = msgspec.json.Encoder(decimal_format="number")
 
 
 def encode(value: object) -> bytes:
-    """JSON with decimals as numbers, the form of every answer and event."""
+    """JSON with decimals as numbers, as in every HTTP answer and event."""
     return _number_encoder.encode(value)
 
 
 def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
-    """The fact with its line, as far as it is known before the journal numbers it."""
+    """An event with the part of its line that does not depend on the journal."""
     account_json = encode(account).decode()
     order_json = f'"{order}"' if order else "null"
     tail = f'"type":"{kind}","accountId":{account_json},"orderId":{order_json},"data":{encode(data).decode()}'
@@ -191,7 +192,7 @@ def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgs
 
 
 def outbox_fact(row: OutboxRow) -> OutboxFact:
-    """What an event says of an outbox row."""
+    """An outbox row as events show it."""
     return OutboxFact(
         kind=row.kind,
         number=row.number,
@@ -206,7 +207,7 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
 
 
 def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
-    """What the `OrderAccepted` of an order says of its key."""
+    """A key as the `OrderAccepted` of its order shows it."""
     return KeyFact(
         operation=entry.operation,
         key=entry.idempotency_key,
@@ -219,7 +220,7 @@ def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
 
 
 def position_fact(position: Position) -> PositionFact:
-    """What an event says of a position."""
+    """A position as events show it."""
     return PositionFact(
         qty=position.qty,
         cost_basis=position.cost_basis,
@@ -234,7 +235,7 @@ def position_fact(position: Position) -> PositionFact:
 
 
 def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
-    """The report as an event shows it, with what a reader needs to know of its order."""
+    """A report as events show it, with its order's id, symbol and side; `order` is none for an unmatched report."""
     return ReportFact(
         exec_id=report.exec_id,
         venue=report.venue,

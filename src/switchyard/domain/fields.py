@@ -1,4 +1,4 @@
-"""Fields of a request's body: their types, and which one is wrong."""
+"""Converts the fields of a request's body to their types; an error names the first wrong field."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ import msgspec
 
 from switchyard.domain.errors import InvalidField
 
-# Decimals in quotes would be taken as well otherwise; the contracts have numbers only.
+# msgspec also converts quoted decimals; the contracts allow numbers only.
 _NUMBERS = (int, Decimal, type(None))
 _FIELD = re.compile(r"at `\$([^`]*)`|field `([^`]*)`")
 _INDEX = re.compile(r"\[[^\]]*\]")
@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 def require_numbers(body: Mapping[str, Any], names: Sequence[str], *, within: str = "") -> None:
-    """Reject the first of these fields that is there and no number."""
+    """Raise InvalidField for the first of these fields that is present and not a number."""
     for name in names:
         if type(body.get(name)) not in _NUMBERS:
             raise InvalidField(within + name, "must be a number")
 
 
 def converted(body: Mapping[str, Any], kind: type[T]) -> T:
-    """The body's fields with their types, or the first one that has another."""
+    """The body as `kind`; raises InvalidField for the first field that does not fit."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""One key, one order: what the key store remembers of a request, and keys made from the order itself."""
+"""Entries of the key store: one key, one order. Also the public names of `derived_keys`."""
 
 from datetime import datetime
 from typing import Literal
@@ -30,22 +30,22 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     operation: str
     idempotency_key: str
     generation: int
-    """How often the key began anew, after expiry or after a failure that left nothing at the venue."""
+    """0 for the first order of the key; one more each time the key is reused, after expiry or a proven unsent order."""
     order_id: OrderId
     request_digest: str
     created_at: datetime
     expires_at: datetime
     status: KeyStatus = "accepted"
     http_status: int | None = None
-    """With the body below: the final answer, where the operation has one that a repeat must get again."""
+    """With the body below: the final answer to a `/do/order` request, which every repeat gets again."""
     response_payload_json: str | None = None
     result_digest: str | None = None
     version: int = 1
-    """A write of version n needs n-1 in the database, or nothing for the first."""
+    """A write of version n needs version n-1 in the database, or no row for n = 1."""
 
 
 def checked_key(text: str) -> str:
-    """The key, or an error that names the header: 1 to 255 visible ASCII characters."""
+    """The key; raises InvalidKey unless it has 1 to 255 visible ASCII characters."""
     if not 1 <= len(text) <= KEY_LENGTH_MAX:
         raise InvalidKey(f"must have 1 to {KEY_LENGTH_MAX} characters")
     if not (text.isascii() and text.isprintable() and " " not in text):

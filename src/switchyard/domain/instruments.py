@@ -1,4 +1,4 @@
-"""What can be traded, in which steps of quantity and price."""
+"""The instrument catalogue: symbols with their lots, quantity steps and price ticks."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -28,7 +28,7 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tick: Decimal = ONE
     """Prices are whole multiples of this."""
     collar: Decimal | None = None
-    """How far from the market a price may be, as a ratio; none: anywhere."""
+    """How far from the market a price may be, as a ratio; none: no limit."""
 
 
 def _fx(pair: str, tick: str) -> Instrument:
@@ -38,7 +38,7 @@ def _fx(pair: str, tick: str) -> Instrument:
     )
 
 
-# Majors with their usual pip fractions; everything else comes from the `instruments` section of the settings.
+# FX majors with their usual ticks; other instruments come from the `instruments` section of the settings.
 DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
     instrument.symbol: instrument
     for instrument in (
@@ -56,21 +56,21 @@ DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
 
 
 class Catalogue:
-    """The instruments of this installation; an unknown symbol trades in whole units at whole prices."""
+    """The instruments of this installation; an unlisted symbol trades in whole units at whole prices."""
 
     def __init__(self, listed: Mapping[str, Instrument] = DEFAULT_INSTRUMENTS) -> None:
         self._listed = dict(listed)
 
     def listed(self, symbol: str) -> Instrument | None:
-        """The instrument, where somebody listed it."""
+        """The listed instrument, or none."""
         return self._listed.get(symbol)
 
     def find(self, symbol: str) -> Instrument:
-        """The listed instrument, or the v1 contract's integers for a symbol nobody listed."""
+        """The listed instrument, or one with step 1 and tick 1, as the v1 contract has it for unlisted symbols."""
         return self._listed.get(symbol) or Instrument(symbol=symbol)
 
 
 def check_multiple(amount: Decimal, step: Decimal, field: str, instrument: Instrument) -> None:
-    """Reject a quantity off the step or a price off the tick, naming the field."""
+    """Raise InvalidField for a quantity off the step or a price off the tick."""
     if not is_multiple(amount, step):
         raise InvalidField(field, f"must be a multiple of {plain(step)} for {instrument.symbol}")

@@ -1,14 +1,14 @@
-"""The order lifecycle as one table: (status, what happened) → status."""
+"""The order lifecycle as one table: (status, step) → status."""
 
 from typing import Final, Literal
 
 Status = Literal[
-    "ACCEPTED",  # durable here, nothing sent yet
-    "SENDING",  # an attempt is committed; bytes may be on their way
-    "UNKNOWN",  # doubt: the venue may or may not have it
+    "ACCEPTED",  # committed to the journal; no attempt is under way
+    "SENDING",  # an attempt is committed; bytes may have left
+    "UNKNOWN",  # in doubt: the venue may or may not have it
     "WORKING",  # the venue has it
     "PARTIALLY_FILLED",
-    "CANCEL_REQUESTED",  # the venue has it, or will have, and is asked to drop it
+    "CANCEL_REQUESTED",  # the venue has the order, or is about to get it, and a cancel is queued or sent
     "FILLED",
     "CANCELED",
     "REJECTED",
@@ -18,15 +18,15 @@ Status = Literal[
 FINAL: Final[frozenset[Status]] = frozenset({"FILLED", "CANCELED", "REJECTED", "EXPIRED"})
 
 Step = Literal[
-    "attempt",  # we are about to send
+    "attempt",  # an attempt to send begins
     "acknowledge",  # the venue has the order
     "unsent",  # proven: nothing reached the venue
     "doubt",  # the answer was lost or unreadable
     "reject",  # the venue's documented rejection
     "expire",
     "cancel",  # the account asks to cancel
-    "cancel_rejected",  # the venue would not cancel; the order goes on, unfilled
-    "cancel_rejected_part_filled",  # the same, for an order that has fills
+    "cancel_rejected",  # the venue rejected the cancel of an order without fills
+    "cancel_rejected_part_filled",  # the venue rejected the cancel of an order with fills
     "canceled",
     "part_fill",
     "fill",  # the whole quantity is filled now
@@ -35,10 +35,10 @@ Step = Literal[
 _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "ACCEPTED": {
         "attempt": "SENDING",
-        "cancel": "CANCELED",  # it never left the house, so nobody has to be asked
+        "cancel": "CANCELED",  # never sent, so there is nothing to cancel at the venue
         "reject": "REJECTED",
         "expire": "EXPIRED",
-        # The venue knows better than our 'unsent': evidence is taken in every state.
+        # Evidence from the venue is applied in every status, also after an attempt that was taken for unsent.
         "acknowledge": "WORKING",
         "doubt": "UNKNOWN",
         "canceled": "CANCELED",
@@ -53,17 +53,17 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
-        "part_fill": "PARTIALLY_FILLED",  # a report may overtake the answer to the send
+        "part_fill": "PARTIALLY_FILLED",  # a report may arrive before the answer to the send
         "fill": "FILLED",
     },
     "UNKNOWN": {
-        "attempt": "UNKNOWN",  # a resend does not end the doubt about the send before it
+        "attempt": "UNKNOWN",  # a resend does not settle the earlier attempt
         "acknowledge": "WORKING",
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
         "reject": "REJECTED",
         "expire": "EXPIRED",
-        "cancel": "UNKNOWN",  # doubt outlives the wish to cancel; the cancel waits for the order's fate
+        "cancel": "UNKNOWN",  # the cancel is queued, and sent once the order is known to be at the venue
         "canceled": "CANCELED",
         "part_fill": "PARTIALLY_FILLED",
         "fill": "FILLED",
@@ -87,9 +87,9 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "fill": "FILLED",
     },
     "CANCEL_REQUESTED": {
-        "attempt": "CANCEL_REQUESTED",  # the resend that settles the order's fate, before its cancel
+        "attempt": "CANCEL_REQUESTED",  # a resend settles whether the venue has the order; the cancel follows
         "acknowledge": "CANCEL_REQUESTED",
-        "unsent": "CANCELED",  # nothing is at the venue and nobody wants it there any more
+        "unsent": "CANCELED",  # nothing is at the venue, and the account asked to cancel
         "doubt": "UNKNOWN",
         "reject": "REJECTED",
         "expire": "EXPIRED",
@@ -100,12 +100,12 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "part_fill": "CANCEL_REQUESTED",
         "fill": "FILLED",
     },
-    # After the end nothing is dropped: a late fill is money that moved.
+    # Reports are applied after the end as well: a late fill has moved money.
     "FILLED": {
         "acknowledge": "FILLED",
         "reject": "FILLED",
         "expire": "FILLED",
-        "canceled": "FILLED",  # fills win over cancels
+        "canceled": "FILLED",  # a cancel of nothing: the whole quantity is filled
         "part_fill": "FILLED",
         "fill": "FILLED",
         "doubt": "FILLED",
@@ -115,8 +115,8 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "reject": "CANCELED",
         "expire": "CANCELED",
         "canceled": "CANCELED",
-        "part_fill": "CANCELED",  # the quantity counts, the rest stays cancelled
-        "fill": "FILLED",  # the fill crossed our cancel on the wire
+        "part_fill": "CANCELED",  # the fill counts, the rest stays cancelled
+        "fill": "FILLED",  # the fill and the cancel crossed on the wire
         "doubt": "CANCELED",
     },
     "REJECTED": {
@@ -125,7 +125,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "expire": "REJECTED",
         "canceled": "REJECTED",
         "part_fill": "REJECTED",
-        "fill": "FILLED",  # the venue contradicts its own rejection; the position is real all the same
+        "fill": "FILLED",  # the venue contradicts its own rejection, and the position is real
         "doubt": "REJECTED",
     },
     "EXPIRED": {
@@ -141,22 +141,22 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
 
 
 class ImpossibleStep(Exception):
-    """The table has no such row: a defect here, never the caller's fault."""
+    """The table has no such row: a defect of Switchyard, not an error of the caller."""
 
     def __init__(self, status: Status, step: Step) -> None:
-        super().__init__(f"no step {step!r} from {status}")
+        super().__init__(f"the lifecycle has no step {step!r} from status {status}")
         self.status = status
         self.step = step
 
 
 def is_final(status: Status) -> bool:
-    """Whether the order has ended (late fills are recorded all the same)."""
+    """Whether the order has ended; late fills are still recorded."""
     return status in FINAL
 
 
 def next_status(status: Status, step: Step) -> Status:
-    """Where the step leads."""
-    found = _TABLE[status].get(step)
-    if found is None:
+    """The status after the step."""
+    after = _TABLE[status].get(step)
+    if after is None:
         raise ImpossibleStep(status, step)
-    return found
+    return after

@@ -1,12 +1,12 @@
-"""Decimal amounts: prices, quantities, cash. Binary floats never come near them."""
+"""Decimal amounts: prices, quantities, cash. No binary floats."""
 
 from decimal import ROUND_HALF_EVEN, Context, Decimal, DivisionByZero, Inexact, InvalidOperation, Overflow
 
 from switchyard.domain.errors import InvalidField
 
-# Eight decimals cover every venue we know of (one satoshi); more is a mistake at the caller's side.
+# Eight decimals are the finest step of the supported markets (one satoshi); more is an error of the caller.
 DECIMALS_MAX = 8
-# 10^15 units of anything is beyond any order; the bound keeps products within the context's digits.
+# Larger than any real order; the bound keeps products within the digits of the contexts below.
 AMOUNT_LIMIT = Decimal(10) ** 15
 # A product of two amounts needs at most 46 digits, a sum of a million of them 52.
 EXACT = Context(prec=60, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
@@ -18,7 +18,7 @@ _SMALLEST = Decimal(1).scaleb(-DECIMALS_MAX)
 
 
 def canonical(value: Decimal) -> Decimal:
-    """The same number in its only form: no trailing zeros, no exponent above zero, no minus zero."""
+    """The number in canonical form: no trailing zeros, no exponent above zero, no minus zero."""
     if not value:
         return ZERO
     whole = value.to_integral_value()
@@ -26,17 +26,17 @@ def canonical(value: Decimal) -> Decimal:
 
 
 def plain(value: Decimal) -> str:
-    """The number as text without an exponent, the same text for equal numbers."""
+    """The number as text without an exponent; equal numbers have equal texts."""
     return format(canonical(value), "f")
 
 
 def fixed(value: Decimal) -> str:
-    """The number with all the decimals an amount can have, half to even: the same text for equal numbers."""
+    """The number as text with eight decimals, rounded half to even."""
     return format(ROUNDED.quantize(value, _SMALLEST), "f")
 
 
 def positive_amount(value: Decimal, field: str) -> Decimal:
-    """The amount in canonical form, or an error that names the field."""
+    """The amount in canonical form; raises InvalidField where it is not a positive amount within the bounds."""
     if not value.is_finite():
         raise InvalidField(field, "must be a finite number")
     if value <= 0:
@@ -56,12 +56,12 @@ def is_multiple(value: Decimal, step: Decimal) -> bool:
 
 
 def share(total: Decimal, part: Decimal, whole: Decimal) -> Decimal:
-    """The part's share of a total, rounded like an average; all of it, exactly, for the whole."""
+    """`part / whole` of a total, rounded to eight decimals; exactly the total where the part is the whole."""
     if part == whole:
         return total
     return canonical(ROUNDED.quantize(ROUNDED.divide(ROUNDED.multiply(total, part), whole), _SMALLEST))
 
 
 def average(notional: Decimal, qty: Decimal) -> Decimal:
-    """Notional per unit, rounded to the most decimals an amount can have."""
+    """Notional per unit, rounded to eight decimals."""
     return canonical(ROUNDED.quantize(ROUNDED.divide(notional, qty), _SMALLEST))

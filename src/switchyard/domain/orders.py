@@ -1,4 +1,4 @@
-"""An order as it is asked for, as it is kept, and as it is shown."""
+"""Orders: the request, the row, and the snapshot that clients see; checks of a request."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -11,6 +11,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.instruments import Catalogue, check_multiple
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
+from switchyard.domain.reasons import PROVEN_UNSENT
 
 Side = Literal["BUY", "SELL"]
 OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
@@ -37,12 +38,12 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """The order's row: everything that its events have made of it."""
+    """The order's row, as its events have made it."""
 
     order_id: OrderId
     account_id: AccountId
     client_order_id: str | None
-    """The caller's own label; nothing here depends on it."""
+    """The caller's own label; no behaviour depends on it."""
     venue_client_order_id: VenueClientOrderId
     symbol: str
     side: Side
@@ -54,20 +55,21 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     status: Status
     filled_qty: Decimal
     filled_notional: Decimal
-    """Sum of quantity times price over all fills, exact; the average follows from it."""
+    """Sum of quantity times price over all fills, exact; the average price is derived from it."""
     venue: VenueName
     venue_order_id: str | None
     reason: str | None
+    """Why the order ended: an `EndReason` where Switchyard ended it, otherwise the venue's words."""
     strategy: str | None
     tags: tuple[str, ...]
     accepted_at: datetime
     updated_at: datetime
     version: int
-    """Starts at 1; a write of version n needs n-1 in the database."""
+    """Starts at 1; a write of version n needs version n-1 in the database."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a client sees of an order, in answers, streams and events alike."""
+    """An order as clients see it, in answers, streams and events."""
 
     order_id: OrderId
     account_id: AccountId
@@ -94,7 +96,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def snapshot(order: Order) -> OrderSnapshot:
-    """The order as its account sees it."""
+    """The order as clients see it."""
     return OrderSnapshot(
         order_id=order.order_id,
         account_id=order.account_id,
@@ -122,35 +124,31 @@ def snapshot(order: Order) -> OrderSnapshot:
 
 
 def average_price(order: Order) -> Decimal | None:
-    """What a unit was filled at; none before the first fill."""
+    """The average fill price; none before the first fill."""
     return average(order.filled_notional, order.filled_qty) if order.filled_qty else None
 
 
 def remaining_qty(order: Order) -> Decimal:
-    """What is still to be filled; never below zero, even after an overfill."""
+    """The leaves quantity; never below zero, also after an overfill."""
     if not order.filled_qty:
         return order.qty
     return max(canonical(EXACT.subtract(order.qty, order.filled_qty)), ZERO)
 
 
-# Ends of orders that certainly never reached a venue: it was down, or it was too late to try.
-_UNSENT_REASONS = frozenset({"BROKER_DOWN", "BROKER_TIMEOUT", "RETRY_EXHAUSTED"})
-
-
 def is_proven_unsent(order: Order) -> bool:
-    """Whether the order has failed without a byte of it at the venue, so that trying again risks nothing."""
-    return order.status in ("EXPIRED", "REJECTED") and order.reason in _UNSENT_REASONS and order.venue_order_id is None
+    """Whether the order ended without a byte at the venue, so that a new order in its place cannot execute twice."""
+    return order.status in ("EXPIRED", "REJECTED") and order.reason in PROVEN_UNSENT and order.venue_order_id is None
 
 
 def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
-    """The request with its amounts in canonical form and its defaults filled in, or the first field that is wrong."""
+    """The request with canonical amounts and defaults filled in; raises InvalidField for the first wrong field."""
     check_label("symbol", request.symbol, SYMBOL_LENGTH_MAX)
     if request.client_order_id is not None:
         check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
     if request.strategy is not None:
         check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
     if len(request.tags) > TAGS_MAX:
-        raise InvalidField("tags", f"at most {TAGS_MAX}")
+        raise InvalidField("tags", f"at most {TAGS_MAX} tags, got {len(request.tags)}")
     for tag in request.tags:
         check_label("tags", tag, LABEL_LENGTH_MAX)
     if request.type in ("STOP", "STOP_LIMIT"):
@@ -184,10 +182,10 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
 
 
 def check_label(field: str, text: str, length_max: int) -> None:
-    """A label is short and printable: it ends up in logs, files and other people's systems."""
+    """Raise InvalidField unless the label is short and printable: it goes into logs, files and venues' systems."""
     if not text:
         raise InvalidField(field, "must not be empty")
     if len(text) > length_max:
-        raise InvalidField(field, f"at most {length_max} characters")
+        raise InvalidField(field, f"at most {length_max} characters, got {len(text)}")
     if not text.isprintable():
         raise InvalidField(field, "must consist of printable characters")

@@ -1,4 +1,4 @@
-"""What has to be sent to a venue, and how far that has come."""
+"""The outbox: messages to venues, their status, and the lane that keeps them in order."""
 
 import zlib
 from datetime import datetime
@@ -8,23 +8,30 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
+from switchyard.domain.reasons import SendCode
 
 OutboxKind = Literal["new", "cancel"]
 OutboxStatus = Literal[
-    "queued",
+    "queued",  # never attempted
     "sending",  # an attempt is committed, its outcome is not
     "sent",
-    "failed",  # to be tried again at `next_attempt_at`
-    "uncertain",  # only evidence or a person ends this
+    "failed",  # to be sent again at `next_attempt_at`
+    "uncertain",  # in doubt: ends only by evidence or by an operator's decision
     "dead",
 ]
 
-# Enough that a handful of workers share the load evenly; the table of their owners has a row for each.
+OutboxKey = tuple[OrderId, OutboxKind, int]
+"""The primary key of a row: order, kind, number."""
+
+SETTLED: Final[frozenset[OutboxStatus]] = frozenset({"sent", "dead"})
+"""The statuses in which nothing is left to do."""
+
+# Enough for a handful of workers to share the load evenly; the table of lane owners has one row per lane.
 LANES: Final = 64
 
 
 def lane_of(account: AccountId, symbol: str) -> int:
-    """The lane of an account's orders in a symbol: their first attempts leave in the order of acceptance."""
+    """The lane of an account's orders in a symbol: first attempts of one lane leave in the order of acceptance."""
     return zlib.crc32(f"{account}\n{symbol}".encode()) % LANES
 
 
@@ -41,25 +48,36 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     """Attempts begun; an outcome is written only by the attempt it belongs to."""
     next_attempt_at: datetime
-    last_error: str | None
+    last_error: SendCode | None
+    """Why the row was not sent, is in doubt or is dead; kept while the next attempt is under way."""
     worker: WorkerId | None
-    """Who is sending; tells an orphan from a row in good hands."""
+    """The worker that is sending the row, or that may still be sending a row in doubt."""
     created_at: datetime
     updated_at: datetime
     version: int
     lane: int
     error_detail: str | None = None
-    """The text behind `last_error`, for people; nothing is decided by it."""
+    """The text behind `last_error`, for people; no behaviour depends on it."""
+
+    @property
+    def key(self) -> OutboxKey:
+        """The row's primary key."""
+        return self.order_id, self.kind, self.number
+
+
+def is_first_attempt(row: OutboxRow) -> bool:
+    """Whether the next attempt is the order's first one; a row in retry or in doubt has lost its place in its line."""
+    return row.kind == "new" and not row.attempt
 
 
 class OrderState(msgspec.Struct, frozen=True, kw_only=True):
-    """An order with its outbox rows: what a decision looks at."""
+    """An order with its outbox rows: the input of a decision."""
 
     order: Order
     outbox: tuple[OutboxRow, ...]
 
     def row(self, kind: OutboxKind, number: int) -> OutboxRow:
-        """The row that was loaded with the order."""
+        """One of the order's rows."""
         for row in self.outbox:
             if row.kind == kind and row.number == number:
                 return row

@@ -1,8 +1,8 @@
-"""What an account holds and what it has made of it: the arithmetic of fills at average cost.
+"""Positions at average cost: quantity, cost basis and realised P&L of an account in a symbol.
 
-Nothing is lost to rounding: over any fills, the cash that they moved is exactly `realised_pnl - cost_basis`.
-Amounts are quantity times price in the price's own currency. An instrument's multiplier is not applied here, since
-an order does not know it; it scales every amount alike, so whoever shows money applies it once, at the end.
+No cash is lost to rounding: over any fills, the cash that they moved is exactly `realised_pnl - cost_basis`.
+Amounts are quantity times price, in the price's currency. An instrument's multiplier is not applied here, because an
+order does not carry it; it scales all amounts alike, so a view that shows money applies it once, at the end.
 """
 
 from datetime import datetime
@@ -18,62 +18,62 @@ PositionKey = tuple[AccountId, str]
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """What one account holds of one symbol, and the results that it has realised in it."""
+    """The position of one account in one symbol."""
 
     account_id: AccountId
     symbol: str
     qty: Decimal
     """Above zero when long, below when short."""
     cost_basis: Decimal
-    """What the open quantity has cost, with the sign of the quantity; the average price follows from it."""
+    """The cost of the open quantity, with the sign of the quantity; the average price is derived from it."""
     realised_pnl: Decimal
-    """The sum of all results so far."""
+    """The sum of all realised results."""
     trade_result: Decimal
-    """What has been realised since the position was last flat."""
+    """The result realised since the position was last flat."""
     consecutive_losses: int
-    """Trades that ended with a loss since the last one that did not.
+    """Trades in a row that ended with a loss.
 
-    A trade lasts from flat to flat, so that a venue that fills an order in many parts does not count as many losses.
+    A trade lasts from flat to flat, so that an order filled in many parts counts once.
     """
     high_water_mark: Decimal
-    """The highest that `realised_pnl` has been, at least zero."""
+    """The highest `realised_pnl` so far, at least zero."""
     updated_at: datetime
     version: int
-    """Counts the fills; a write of version n needs n-1 in the database, or before it in the same change."""
+    """Counts the fills; a write of version n needs version n-1 in the database, or before it in the same change."""
 
     @property
     def key(self) -> PositionKey:
-        """There is one position of an account in a symbol."""
+        """The primary key: one position per account and symbol."""
         return self.account_id, self.symbol
 
     @property
     def average_price(self) -> Decimal | None:
-        """What a unit of the open quantity has cost; none when flat."""
+        """Cost per unit of the open quantity; none when flat."""
         return average(self.cost_basis, self.qty) if self.qty else None
 
     @property
     def drawdown(self) -> Decimal:
-        """How far the realised results are below their best."""
+        """How far `realised_pnl` is below its high-water mark."""
         return canonical(EXACT.subtract(self.high_water_mark, self.realised_pnl))
 
 
 def apply_report(
     position: Position | None, order: Order, qty: Decimal, price: Decimal | None, now: datetime
 ) -> Position | None:
-    """The position after a report on an order of it; as it was where nothing was filled.
+    """The position after a report; unchanged where nothing was filled.
 
-    A fill without a price breaks the venue port's contract, but the quantity is held: it counts at the order's price.
+    A fill without a price breaks the venue port's contract, but the quantity is real: it counts at the order's price.
     """
     if not qty:
         return position
-    at = order.price if price is None else price
+    fill_price = order.price if price is None else price
     return apply_fill(
         position,
         account=order.account_id,
         symbol=order.symbol,
         side=order.side,
         qty=qty,
-        price=ZERO if at is None else at,
+        price=ZERO if fill_price is None else fill_price,
         now=now,
     )
 
@@ -88,7 +88,7 @@ def apply_fill(
     price: Decimal,
     now: datetime,
 ) -> Position:
-    """Close what the fill closes, open what is left of it, and count it."""
+    """The position after a fill: first closes the opposite quantity, then opens the rest."""
     before = _flat(account, symbol, now) if position is None else position
     assert before.key == (account, symbol), "a fill of another position"
     signed = qty if side == "BUY" else EXACT.minus(qty)
@@ -120,7 +120,7 @@ def _flat(account: AccountId, symbol: str, now: datetime) -> Position:
 
 
 def _closing(held: Decimal, signed: Decimal) -> Decimal:
-    """The part of a fill that takes back what is held, with the fill's sign."""
+    """The part of a fill that closes the held quantity, with the fill's sign."""
     if not held or (held > 0) == (signed > 0):
         return ZERO
     everything = EXACT.minus(held)
@@ -128,11 +128,11 @@ def _closing(held: Decimal, signed: Decimal) -> Decimal:
 
 
 def _closed(before: Position, closing: Decimal, price: Decimal) -> Position:
-    """The position with `closing` of it taken back at the price."""
-    taken = EXACT.minus(closing)
-    # Rounded once, here: what a part has cost leaves the open notional, the rest of which stays exactly what remains.
-    released = share(before.cost_basis, taken, before.qty)
-    result = EXACT.subtract(EXACT.multiply(taken, price), released)
+    """The position after `closing` of it was closed at the price."""
+    closed = EXACT.minus(closing)
+    # The only rounding: the closed part's cost is rounded and subtracted, so that the remaining basis is exact.
+    released = share(before.cost_basis, closed, before.qty)
+    result = EXACT.subtract(EXACT.multiply(closed, price), released)
     qty = canonical(EXACT.add(before.qty, closing))
     realised = canonical(EXACT.add(before.realised_pnl, result))
     trade_result = canonical(EXACT.add(before.trade_result, result))

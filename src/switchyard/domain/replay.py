@@ -1,4 +1,7 @@
-"""The past, folded again: from the journal's lines to the rows they made, checking every step on the way."""
+"""Replay: folds the journal's lines back into the rows they made, and checks each line against the ones before.
+
+Pure: reads lines that the caller has parsed, writes nothing.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable
@@ -18,10 +21,9 @@ from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_statu
 from switchyard.domain.lines import AuditLine, decode_order_fact, decode_report_fact, decode_result_fact
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
-from switchyard.domain.outbox import OutboxKind, OutboxRow, lane_of
+from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
 from switchyard.domain.positions import Position, PositionKey, apply_report
 
-OutboxKey = tuple[OrderId, OutboxKind, int]
 KeyId = tuple[AccountId, str, str]
 
 
@@ -37,26 +39,26 @@ class ReplayMismatch(SwitchyardError):
 def _reachable() -> dict[Status, frozenset[Status]]:
     reachable: dict[Status, frozenset[Status]] = {}
     for status in get_args(Status):
-        found = {status}  # an event about a cancel leaves its order's status alone
+        statuses = {status}  # an event about a cancel does not change its order's status
         for step in get_args(Step):
             try:
-                found.add(next_status(status, step))
+                statuses.add(next_status(status, step))
             except ImpossibleStep:
                 continue
-        reachable[status] = frozenset(found)
+        reachable[status] = frozenset(statuses)
     return reachable
 
 
 _REACHABLE = _reachable()
-# An order's row is its snapshot but for what is derived from the row, and what the account need not see.
+# A snapshot has all fields of the order's row except the ones that accounts do not see, and some derived ones.
 _SHARED_FIELDS = tuple(name for name in OrderSnapshot.__struct_fields__ if name in Order.__struct_fields__)
 _T = TypeVar("_T")
 
 
 class Replay:
-    """The rows that the events so far have made.
+    """The rows that the lines so far have made.
 
-    A line changes nothing when it is rejected, so the state is always that of the last good line.
+    A rejected line changes nothing, so the state is always that of the last valid line.
     """
 
     def __init__(self) -> None:
@@ -69,14 +71,14 @@ class Replay:
 
     @property
     def within_change(self) -> bool:
-        """Whether the last line was a report whose effect on the order has not come yet."""
+        """Whether the last line was a report whose `OrderUpdated` has not come yet."""
         return self._report is not None
 
     def apply(self, line: AuditLine) -> None:
-        """Take the next line."""
+        """Apply the next line, or raise ReplayMismatch."""
         match line.type:
             case "ExecutionReport":
-                self._take_report(line)
+                self._apply_report(line)
             case "ReportUnmatched":
                 self._expect_no_report(line)
                 self._add_execution(line, _decoded(decode_report_fact, line), OrderId(""))
@@ -84,7 +86,7 @@ class Replay:
                 self._expect_no_report(line)
             case "ResultRecorded":
                 self._expect_no_report(line)
-                self._take_result(line, _decoded(decode_result_fact, line))
+                self._apply_result(line, _decoded(decode_result_fact, line))
             case (
                 "OrderAccepted"
                 | "OrderSending"
@@ -95,15 +97,18 @@ class Replay:
                 | "CancelRequested"
                 | "CancelSent"
             ):
-                self._take_order(line, _decoded(decode_order_fact, line))
+                self._apply_order(line, _decoded(decode_order_fact, line))
             case _:
-                raise ReplayMismatch(line.seq, f"unknown type {line.type!r}: written by a newer Switchyard")
+                raise ReplayMismatch(
+                    line.seq,
+                    f"unknown event type {line.type!r}: written by a newer Switchyard; replay it with that version",
+                )
 
     def sorted_orders(self) -> list[Order]:
-        """All orders by id, as the digest wants them."""
+        """All orders sorted by id, as `state_digest` needs them."""
         return sorted(self.orders.values(), key=lambda order: order.order_id)
 
-    def _take_report(self, line: AuditLine) -> None:
+    def _apply_report(self, line: AuditLine) -> None:
         self._expect_no_report(line)
         if line.order_id not in self.orders:
             raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
@@ -113,7 +118,7 @@ class Replay:
         if self._report is not None:
             raise ReplayMismatch(line.seq, f"the order's update is missing after report {self._report[1].exec_id}")
 
-    def _take_order(self, line: AuditLine, fact: OrderFact) -> None:
+    def _apply_order(self, line: AuditLine, fact: OrderFact) -> None:
         shown = fact.order
         report = None
         if self._report is not None:
@@ -141,14 +146,14 @@ class Replay:
             self.positions[position.key] = position
         self.orders[order.order_id] = order
         for row in fact.outbox:
-            self._take_row(order, row)
+            self._apply_row(order, row)
         if fact.idempotency is not None:
-            self._take_key(order, fact.idempotency)
+            self._apply_key(order, fact.idempotency)
 
     def _position(
         self, line: AuditLine, order: Order, report: ReportFact | None, shown: PositionFact | None
     ) -> Position | None:
-        """What the line makes of the account's position; none where it was no fill."""
+        """The account's position after the line; none where the line is not a fill."""
         if report is None or not report.last_qty:
             if shown is not None:
                 raise ReplayMismatch(line.seq, "a position without a fill")
@@ -169,7 +174,7 @@ class Replay:
             raise ReplayMismatch(line.seq, f"execution {report.exec_id} of {venue} was applied before")
         self.executions[venue, report.exec_id] = execution
 
-    def _take_row(self, order: Order, fact: OutboxFact) -> None:
+    def _apply_row(self, order: Order, fact: OutboxFact) -> None:
         key = (order.order_id, fact.kind, fact.number)
         before = self.outbox.get(key)
         self.outbox[key] = OutboxRow(
@@ -190,7 +195,7 @@ class Replay:
             lane=lane_of(order.account_id, order.symbol),
         )
 
-    def _take_key(self, order: Order, fact: KeyFact) -> None:
+    def _apply_key(self, order: Order, fact: KeyFact) -> None:
         self.keys[order.account_id, fact.operation, fact.key] = KeyEntry(
             account_id=order.account_id,
             operation=fact.operation,
@@ -200,14 +205,14 @@ class Replay:
             request_digest=fact.digest,
             created_at=fact.created_at or order.accepted_at,
             expires_at=fact.expires_at,
-            version=fact.generation + 1 if fact.version is None else fact.version,
+            version=fact.version,
         )
 
-    def _take_result(self, line: AuditLine, fact: ResultFact) -> None:
+    def _apply_result(self, line: AuditLine, fact: ResultFact) -> None:
         key = (line.account_id, fact.operation, fact.key)
         before = self.keys.get(key)
         if before is None or before.order_id != line.order_id or before.version != fact.version - 1:
-            raise ReplayMismatch(line.seq, "a result of a request that was never taken")
+            raise ReplayMismatch(line.seq, "a result of a request that was never accepted")
         self.keys[key] = msgspec.structs.replace(
             before,
             status=fact.status,
@@ -253,14 +258,14 @@ def _order(shown: OrderSnapshot, client_id: VenueClientOrderId, filled: Decimal,
 
 
 class StateDigest:
-    """SHA-256 over orders as they pass by, in the order of their ids: the same on every engine, anywhere."""
+    """SHA-256 over orders, added in the order of their ids; the same on every engine and machine."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._last = ""
 
     def add(self, order: Order) -> None:
-        """Take the next order."""
+        """Add the next order."""
         if order.order_id <= self._last:
             raise ValueError(f"orders must come sorted by id: {order.order_id} after {self._last}")
         self._last = order.order_id
@@ -272,7 +277,7 @@ class StateDigest:
 
 
 def _text(value: object) -> object:
-    # Engines differ in how they hand back a number's zeros and a time's zone; the text does not.
+    # Engines return different trailing zeros and time zones for equal values; the canonical text is the same.
     if isinstance(value, Decimal):
         return plain(value)
     return stamp(value) if isinstance(value, datetime) else value

@@ -1,8 +1,8 @@
-"""What a venue tells us about an order after it took it."""
+"""Execution reports: a venue's messages about an order that it has."""
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -30,16 +30,18 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:
-    """The report under an id that is unique within its venue, which is what the books know executions by.
+    """The report with an execution id that is unique within its venue.
 
-    `symbol` is the order's; where nobody knows the order, its client order id tells reports apart as well.
+    `symbol` is the order's, or none where the order is not in this database; the client order id then qualifies the id.
     """
     match scope:
         case "venue":
             return report
         case "symbol" if symbol is not None:
-            # Escaped, so that the first colon is always the border: `A:B` and `C` is not `A` and `B:C`.
+            # Escaped, so that the first colon is always the separator: `A:B` and `C` must differ from `A` and `B:C`.
             owner = symbol.replace("%", "%25").replace(":", "%3A")
         case "symbol" | "order":
             owner = report.venue_client_order_id
+        case unreachable:
+            assert_never(unreachable)
     return replace(report, exec_id=f"{owner}:{report.exec_id}")

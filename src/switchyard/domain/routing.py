@@ -1,4 +1,4 @@
-"""Which venue an order goes to."""
+"""Routing: the venue of a symbol."""
 
 from collections.abc import Mapping
 
@@ -9,19 +9,19 @@ from switchyard.domain.ids import VenueName
 
 
 class Router:
-    """Routes by symbol; the choice is stored with the order, so a cancel goes where the order went."""
+    """Routes by symbol; the venue is stored with the order, so that a cancel goes to the same venue."""
 
     def __init__(self, default: VenueName, routes: Mapping[str, VenueName]) -> None:
         self._default = default
         self._routes = dict(routes)
 
     def venue_for(self, symbol: str) -> VenueName:
-        """The symbol's venue, else the default one."""
+        """The symbol's venue, or the default venue."""
         return self._routes.get(symbol, self._default)
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where an order goes, and the market there when it arrived."""
+    """The venue of an order, and its market when the order arrived, where known."""
 
     venue: VenueName
     quote: Quote | None

@@ -1,7 +1,7 @@
-"""One clock for all processes of a database: deadlines, ages and dates mean the same to each of them.
+"""The database's clock: deadlines, ages and dates mean the same in all processes of a database.
 
-A process whose own clock is off, or is set while it runs, would otherwise send orders late, let them expire at once, or
-take a key for expired that somebody else still needs.
+With its own wall clock, a process whose clock is wrong or is set while it runs would send orders late, expire them at
+once, or treat a key as expired that is still valid.
 """
 
 import asyncio
@@ -10,44 +10,45 @@ from datetime import datetime, timedelta
 from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore
 
-# Clocks drift by milliseconds in this time.
+# Clocks drift by about a millisecond in this time.
 LOOK_SECONDS = 10.0
-# An answer that took longer says less than what was told before, carried on.
+# A slower answer is less exact than the previous one, advanced by the monotonic clock.
 ROUND_TRIP_SECONDS_MAX = 1.0
 
 
 class DatabaseClock:
-    """ports.clock.Clock: the time that the database told, carried on by this process's monotonic clock."""
+    """Implements `Clock`: the database's time, advanced by this process's monotonic clock."""
 
     def __init__(self, keys: KeyStore, clock: Clock) -> None:
         self._keys = keys
         self._clock = clock
-        self._told: tuple[datetime, float] | None = None
+        self._anchor: tuple[datetime, float] | None = None
+        """The database's time, and the monotonic time at which it was read."""
 
     async def run(self) -> None:
-        """Ask now and then for as long as the process lives."""
+        """Read the database's time periodically for as long as the process lives."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> datetime:
-        """Ask for the time; returns the time that is taken for it."""
-        asked = self._clock.monotonic()
+        """Read the database's time; returns this clock's time."""
+        asked_at = self._clock.monotonic()
         now = await self._keys.now()
-        # As if it were told only now: this clock is a little late, never ahead, so that nothing is dated in the future
-        # and waits until it has come.
-        heard = self._clock.monotonic()
-        if self._told is None or heard - asked <= ROUND_TRIP_SECONDS_MAX:
-            self._told = (now, heard)
+        # Anchored at the answer, not at the question: this clock is late by the round trip at most, and never ahead, so
+        # that no row is due only in the future.
+        answered_at = self._clock.monotonic()
+        if self._anchor is None or answered_at - asked_at <= ROUND_TRIP_SECONDS_MAX:
+            self._anchor = (now, answered_at)
         return self.now()
 
     def now(self) -> datetime:
-        """The database's time; this process's own where it was never told, which is before the first stage starts."""
-        if self._told is None:
+        """The database's time; this process's own time before the first `look`, which precedes every stage."""
+        if self._anchor is None:
             return self._clock.now()
-        now, heard = self._told
-        return now + timedelta(seconds=self._clock.monotonic() - heard)
+        now, answered_at = self._anchor
+        return now + timedelta(seconds=self._clock.monotonic() - answered_at)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds that never decrease."""
         return self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""Decide on versioned rows, and decide again when somebody was faster."""
+"""Load, decide, commit: optimistic concurrency on versioned rows. On a version conflict: reload and decide again."""
 
 from collections.abc import Awaitable, Callable
 
@@ -12,20 +12,20 @@ from switchyard.ports.journal import Journal
 Commit = Callable[[Change], Awaitable[Outcome]]
 Decision = Callable[[OrderState], Change | None]
 
-# An order has a handful of writers; whoever loses this often is looking at a defect, not at bad luck.
+# An order has a handful of writers; this many conflicts in a row are a defect, not bad luck.
 TRIES_MAX = 32
 
 
 class Contention(Exception):
-    """Somebody else changed the order each time we had decided."""
+    """A version conflict at every try: a defect."""
 
 
 async def decide(
     journal: Journal, commit: Commit, order_id: OrderId, decision: Decision, state: OrderState | None = None
 ) -> Change | None:
-    """Commit what the decision makes of the order's newest state; none where it wants nothing.
+    """Commit the decision on the order's newest state; returns the change, or none where the decision is none.
 
-    `state` saves the first look where the caller has just seen the order.
+    `state` saves the first load where the caller has just read the order.
     """
     for _ in range(TRIES_MAX):
         if state is None:
@@ -40,7 +40,7 @@ async def decide(
 
 
 def after(state: OrderState, change: Change) -> OrderState:
-    """The state that a committed change has made."""
+    """The order's state after a committed change."""
     changed = {(row.kind, row.number): row for row in change.outbox}
     rows = tuple(changed.get((row.kind, row.number), row) for row in state.outbox)
     return msgspec.structs.replace(state, order=change.orders[0], outbox=rows)

@@ -1,4 +1,4 @@
-"""Figures that are looked up when somebody asks, not kept while nobody does."""
+"""Gauges that are computed when `/metrics` is read, from the sequencer's queue and the outbox."""
 
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
@@ -9,7 +9,7 @@ STATUSES = ("queued", "failed", "sending", "uncertain")
 
 
 class Gauges:
-    """Brings the gauges up to date."""
+    """Sets the gauges of the queue and the outbox."""
 
     def __init__(self, *, queries: OutboxQueries, sequencer: Sequencer, clock: Clock, metrics: Metrics) -> None:
         self._queries = queries
@@ -18,18 +18,18 @@ class Gauges:
         self._metrics = metrics
 
     async def refresh(self) -> None:
-        """Look at the queue and the outbox."""
+        """Read the queue and the outbox, and set the gauges."""
         self._metrics.queue_depth.set(self._sequencer.depth)
         counts = {count.status: count for count in await self._queries.outbox_counts()}
         for status in STATUSES:
-            found = counts.get(status)
-            self._metrics.outbox_rows.labels(status).set(found.rows if found else 0)
+            count = counts.get(status)
+            self._metrics.outbox_rows.labels(status).set(count.rows if count else 0)
         in_doubt = counts.get("uncertain")
         self._metrics.outbox_uncertain.set(in_doubt.rows if in_doubt else 0)
         waiting = [
             count.oldest_created_at
-            for status in ("queued", "failed")
-            if (count := counts.get(status)) is not None and count.oldest_created_at is not None
+            for count in counts.values()
+            if count.status in ("queued", "failed") and count.oldest_created_at is not None
         ]
         lag = self._clock.now() - min(waiting) if waiting else None
         self._metrics.outbox_oldest.set(max(lag.total_seconds(), 0) if lag else 0)

@@ -1,7 +1,7 @@
-"""The journal's only writer in a process: takes changes from everyone, commits them in groups.
+"""The sequencer: the journal's only writer in a process. Collects changes from all callers and commits them in groups.
 
-While one group is being committed the next one gathers, so that the price of a commit is shared by all who
-came meanwhile, and a lone change waits for nobody.
+While one group is being committed, the next one collects, so that concurrent changes share the cost of a commit and a
+single change is committed at once. Writes through `Journal.append`, wakes the readers after each commit.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# Beyond this a group's commit takes longer than it saves: the next one could have started.
+# Larger groups take longer to commit than they save: the next one could already have started.
 GROUP_MAX = 512
-# Callers that wait for each other move in step: all are answered at once, all come back at once, and the database and
-# the event loop take turns in being idle. From this size on a crowd is split in two groups: while one is committed the
-# next stands ready behind it. A smaller crowd would pay for a second commit more than it wins.
+# Callers that share a group are answered together and come back together, so that the database and the event loop would
+# be idle in turns. From this number of callers on, two groups of half the size are used: while one is committed, the
+# next one is ready behind it. With fewer callers the second commit costs more than it saves.
 SPLIT_MIN = 32
 COMMITTING_MAX = 2
 
@@ -41,7 +41,7 @@ class _Waiting:
         self.followers: list[_Waiting] | None = None
 
     def answer(self, outcome: Outcome) -> None:
-        # A caller that has gone away harms nobody; its change is as durable as any other.
+        # The caller may have been cancelled; its change is committed all the same.
         if not self.future.done():
             self.future.set_result(outcome)
 
@@ -51,7 +51,7 @@ class _Waiting:
 
 
 class Sequencer:
-    """Gathers changes into groups and answers each caller once its group is durable."""
+    """Collects changes into groups and answers each caller once its group is committed."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class Sequencer:
         self._committing: set[asyncio.Task[None]] = set()
 
     async def offer(self, change: Change) -> Outcome:
-        """Have a request's change committed; raises QueueFull at once when too many are waiting already."""
+        """Commit the change of a request; raises QueueFull at once where the queue is at its bound."""
         if len(self._pending) >= self._capacity:
             self._metrics.queue_rejects.inc()
-            raise QueueFull("too many changes are waiting for the journal")
+            raise QueueFull("too many changes are waiting for the journal: repeat the request later")
         return await self.commit(change)
 
     async def commit(self, change: Change) -> Outcome:
-        """Have a stage's change committed; stages bound themselves by their slots and pages."""
+        """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._pending.append(_Waiting(change, future))
         self._arrived.set()
@@ -94,7 +94,7 @@ class Sequencer:
 
     @property
     def depth(self) -> int:
-        """How many changes wait."""
+        """How many changes are waiting."""
         return len(self._pending)
 
     async def run(self) -> None:
@@ -103,20 +103,20 @@ class Sequencer:
             await self._arrived.wait()
             self._arrived.clear()
             while self._may_begin():
-                group = self._gather()
+                group = self._next_group()
                 task = asyncio.create_task(self._commit_group(group))
                 self._committing.add(task)
                 task.add_done_callback(self._committed)
 
     async def drain(self, seconds_max: float) -> None:
-        """Wait until nothing is pending, at most so long."""
+        """Wait until nothing is pending, for a limited time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
                 while self._pending or self._committing:
                     await asyncio.wait(self._committing) if self._committing else await asyncio.sleep(0)
 
     def _may_begin(self) -> bool:
-        """At once when nothing is being committed; behind another group only with one that is as large."""
+        """Whether the next group may start: at once when nothing is being committed, else only if it is as large."""
         if not self._pending or len(self._committing) >= COMMITTING_MAX:
             return False
         return not self._committing or len(self._pending) >= max(self._last_size, SPLIT_MIN)
@@ -127,30 +127,30 @@ class Sequencer:
         for wake in self._wakes:
             wake.notify()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("the sequencer has a defect", error=repr(error))
+            log.critical("sequencer_failed", error=repr(error))
             self._on_broken(repr(error))
 
-    def _gather(self) -> list[_Waiting]:
-        """The next group: changes that touch different rows, in the order of their coming."""
+    def _next_group(self) -> list[_Waiting]:
+        """The next group: changes that touch different rows, in the order of arrival."""
         group: list[_Waiting] = []
         touched: dict[Hashable, _Waiting] = {}
         deferred: list[_Waiting] = []
         pending = self._pending
-        crowd = len(pending) + self._last_size  # those of the last group are on their way back
-        size_max = min(max(crowd // 2, SPLIT_MIN), GROUP_MAX)
+        callers = len(pending) + self._last_size  # the callers of the last group are about to come back
+        size_max = min(max(callers // 2, SPLIT_MIN), GROUP_MAX)
         while pending and len(group) < size_max:
             waiting = pending.popleft()
             keys = _keys(waiting.change)
-            met = [touched[key] for key in keys if key in touched]
-            if not met:
+            earlier = [touched[key] for key in keys if key in touched]
+            if not earlier:
                 group.append(waiting)
                 for key in keys:
                     touched[key] = waiting
-            elif len(met) == 1 and waiting.change.keys and met[0].change.keys:
-                # The same idempotency key twice: the first one's fate answers the second.
-                if met[0].followers is None:
-                    met[0].followers = []
-                met[0].followers.append(waiting)
+            elif len(earlier) == 1 and waiting.change.keys and earlier[0].change.keys:
+                # The same idempotency key twice: the first change's outcome answers the second one.
+                if earlier[0].followers is None:
+                    earlier[0].followers = []
+                earlier[0].followers.append(waiting)
             else:
                 deferred.append(waiting)
                 for key in keys:
@@ -174,16 +174,16 @@ class Sequencer:
             self._on_broken(str(error))
             return
         except OutcomeUnknown as error:
-            log.error("the outcome of a commit is unknown", changes=len(group), error=str(error))
+            log.error("commit_outcome_unknown", changes=len(group), error=str(error))
             self._fail(group, error)
             return
         except SwitchyardError as error:
-            log.error("the journal did not take a group", changes=len(group), error=str(error))
+            log.error("commit_failed", changes=len(group), error=str(error))
             self._fail(group, error)
             return
         except Exception as error:
-            # A defect in the one writer: the callers must not hang, and nothing may be written after it.
-            log.exception("the journal failed in an unexpected way")
+            # A defect of the journal adapter: answer the callers, and write nothing more.
+            log.exception("journal_failed", changes=len(group))
             self._fail(group, OutcomeUnknown(repr(error)))
             self._on_broken(repr(error))
             return
@@ -193,9 +193,9 @@ class Sequencer:
                 self._answer_followers(waiting, outcome)
 
     async def _split(self, group: list[_Waiting], error: GroupRejected) -> None:
-        """One bad change must not fail its group: halve it until the bad one stands alone."""
+        """Commit a rejected group in halves, until the change that the database rejects is alone."""
         if len(group) == 1:
-            log.error("a change cannot be written", error=str(error))
+            log.error("change_rejected", error=str(error))
             self._fail(group, error)
             return
         middle = len(group) // 2
@@ -203,12 +203,12 @@ class Sequencer:
         await self._commit_group(group[middle:])
 
     def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
-        taken = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
+        holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
         for follower in leader.followers or ():
-            if taken is None:
-                self._pending.append(follower)  # the leader failed for a reason of its own
+            if holder is None:
+                self._pending.append(follower)  # the leader's conflict was not about the key
             else:
-                follower.answer(Conflict(taken))
+                follower.answer(Conflict(holder))
 
     def _fail(self, group: list[_Waiting], error: SwitchyardError) -> None:
         for waiting in group:

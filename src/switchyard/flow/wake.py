@@ -1,21 +1,21 @@
-"""A nudge from one stage to another: there is something to look at."""
+"""Wakes a waiting stage. It carries no data: the stage reads its rows."""
 
 import asyncio
 import contextlib
 
 
 class Wake:
-    """Set by whoever has news, waited for by the one who reads it; nothing is passed, so nothing can be lost."""
+    """An event with a time-out: several notifications before a wait count as one."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
 
     def notify(self) -> None:
-        """There is news."""
+        """Wake the waiting stage, or let its next wait return at once."""
         self._event.set()
 
     async def wait(self, seconds: float) -> None:
-        """Return at the next news, or after so many seconds without."""
+        """Return at the next notification, or after so many seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._event.wait()

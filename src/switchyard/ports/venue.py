@@ -11,6 +11,7 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 
 Dedupe = Literal["forever", "open_only", "ttl", "none"]
@@ -59,24 +60,26 @@ class Accepted(msgspec.Struct, frozen=True):
 class VenueRejected(msgspec.Struct, frozen=True):
     """A rejection that the venue's documentation calls final."""
 
-    reason: str
-
-
-# The error of an `Unsent` caused by the venue's rate limit.
-RATE_LIMITED = "RATE_LIMITED"
+    code: RejectCode
+    detail: str | None = None
+    """The venue's own words or code."""
 
 
 class Unsent(msgspec.Struct, frozen=True):
     """Proven unsent: the connection was refused, or the venue throttled the request before processing it."""
 
-    error: str
+    code: UnsentCode
+    detail: str | None = None
+    """For people."""
     retry_after: timedelta | None = None
 
 
 class Ambiguous(msgspec.Struct, frozen=True):
     """Bytes were written, and no readable response arrived."""
 
-    error: str
+    code: AmbiguousCode
+    detail: str | None = None
+    """For people."""
 
 
 class VenueUnavailable(SwitchyardError):

@@ -82,11 +82,11 @@ class TemplateVenue:
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`; calls `left` when the request is on its way."""
-        return Unsent("NOT_IMPLEMENTED")
+        return Unsent("VENUE_DOWN", "not implemented")
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Ask to drop an order, by its `venue_client_order_id`."""
-        return Unsent("NOT_IMPLEMENTED")
+        return Unsent("VENUE_DOWN", "not implemented")
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""

@@ -35,6 +35,7 @@ def list_rows(
 ) -> None:
     """List outbox rows of one status, oldest first, at most 200."""
     from switchyard.bootstrap import outbox_listing
+    from switchyard.domain.reasons import described
     from switchyard.flow.sending.operator import outbox_id
 
     listing: OutboxListing = outbox_listing(load_settings())
@@ -49,9 +50,8 @@ def list_rows(
         table.add_column(name, no_wrap=name == "Id")
     for row in rows:
         since = f"{row.updated_at:%m-%d %H:%M:%S}"
-        table.add_row(
-            outbox_id(row), row.venue, row.venue_client_order_id, str(row.attempt), since, row.last_error or ""
-        )
+        error = "" if row.last_error is None else described(row.last_error, row.error_detail)
+        table.add_row(outbox_id(row), row.venue, row.venue_client_order_id, str(row.attempt), since, error)
     console().print(table)
 
 

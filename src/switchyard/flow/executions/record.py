@@ -1,4 +1,7 @@
-"""Take in what venues report: each execution counts once, whatever order it comes in."""
+"""The recorder: applies a venue's execution reports, each once, in whatever order they arrive.
+
+Reads reports from the venue and states from the journal; writes orders, positions, executions and its own cursor.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -27,12 +30,12 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 PAGE = 256
-# Beyond this, orders that are behind wait for the next sweep.
+# Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
 
 
 class Recorder:
-    """Reads one venue's reports from where it left off."""
+    """Applies one venue's reports, starting after its cursor."""
 
     def __init__(
         self, venue: Venue, *, journal: Journal, queries: Queries, commit: Commit, clock: Clock, metrics: Metrics
@@ -43,51 +46,51 @@ class Recorder:
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
-        self._position: int | None = None
+        self._last_number: int | None = None
         self.behind: dict[VenueClientOrderId, Decimal] = {}
-        """Orders of which the venue reported a higher filled total than we have, with that total."""
+        """Orders whose reported filled total is higher than the sum of the fills that we have, with that total."""
         self.fell_behind = Wake()
 
     async def run(self) -> None:
         """Record for as long as the process lives."""
         while True:
-            await self.run_once()  # an empty page has waited at the venue already
+            await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
 
     async def run_once(self) -> int:
-        """Apply one page of reports, then remember the place.
+        """Apply one page of reports, then commit the cursor; returns how many reports it had.
 
-        A crash between the two repeats the page, and every report of it is recognised by its execution id.
+        After a crash between the two the page is read again, and its reports are recognised by their execution ids.
         """
-        if self._position is None:
+        if self._last_number is None:
             cursor = await self._journal.cursor(self._cursor_name)
-            self._position = 0 if cursor is None else cursor.seq
-        page = await self._venue.reports(self._position, PAGE)
+            self._last_number = 0 if cursor is None else cursor.seq
+        page = await self._venue.reports(self._last_number, PAGE)
         if not page.reports:
             return 0
         await self.apply(page.reports)
         await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
-        self._position = page.last_number
+        self._last_number = page.last_number
         return len(page.reports)
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
-        """Apply the venue's reports, each once, wherever they come from; returns how many were news of an order."""
+        """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         states = await self._states(reports)
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
-        named = [self._with_unique_id(report, states) for report in reports]
-        strays = [report for report in named if report.venue_client_order_id not in states]
-        for report in named:
+        unique = [self._with_unique_id(report, states) for report in reports]
+        strays = [report for report in unique if report.venue_client_order_id not in states]
+        for report in unique:
             if report.venue_client_order_id in states:
                 order = states[report.venue_client_order_id].order
                 by_position.setdefault((order.account_id, order.symbol), []).append(report)
         positions = await self._journal.load_positions(list(by_position))
         applied = await asyncio.gather(
-            *(self._apply(together, states, key, positions.get(key)) for key, together in by_position.items()),
-            *(self._note_unmatched(report) for report in strays),
+            *(self._apply(of_position, states, key, positions.get(key)) for key, of_position in by_position.items()),
+            *(self._record_unmatched(report) for report in strays),
         )
         return sum(applied)
 
     async def missed(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
-        """Of the venue's reports those that were never applied."""
+        """The reports that were never applied."""
         if not reports:
             return []
         states = await self._states(reports)
@@ -118,14 +121,14 @@ class Recorder:
         key: PositionKey,
         position: Position | None,
     ) -> int:
-        """Apply the reports that may move one position, as many as possible in one change.
+        """Apply the reports of one position, as many as possible in one change.
 
-        The position is a row that all of them write: a change for each would wait for the commit of the one before.
+        All of them write the position's row: separate changes would each wait for the commit of the one before.
         """
-        waiting = self._news(reports, states)
-        at_once_max, rejections, applied_count = len(waiting), 0, 0
+        waiting = self._without_known_ends(reports, states)
+        batch_max, conflicts, applied_count = len(waiting), 0, 0
         while waiting:
-            batch = _together(waiting[:at_once_max])
+            batch = _one_change(waiting[:batch_max])
             changes = self._decide(batch, states, position)
             change = merged(changes)
             if isinstance(await self._commit(change), Committed):
@@ -134,28 +137,28 @@ class Recorder:
                     self._note_applied(applied, report)
                 position = change.positions[-1] if change.positions else position
                 applied_count += len(batch)
-                waiting, rejections = self._news(waiting[len(batch) :], states), 0
+                waiting, conflicts = self._without_known_ends(waiting[len(batch) :], states), 0
                 continue
-            rejections += 1
-            if rejections == DECISIONS_MAX:
+            conflicts += 1
+            if conflicts == DECISIONS_MAX:
                 raise Contention(f"report {batch[0].exec_id} could not be written in {DECISIONS_MAX} tries")
-            if rejections > 1:
-                # Any one of the rows may have moved on; the fewer there are, the less likely it is to happen again.
-                at_once_max = max(len(batch) // 2, 1)
+            if conflicts > 1:
+                # Each row of the batch may have a newer version: a smaller batch makes the next conflict less likely.
+                batch_max = max(len(batch) // 2, 1)
             waiting, states, positions = await asyncio.gather(
                 self._not_yet_applied(waiting), self._states(waiting), self._journal.load_positions([key])
             )
             position = positions.get(key)
-            waiting = self._news(waiting, states)
+            waiting = self._without_known_ends(waiting, states)
         return applied_count
 
-    def _news(
+    def _without_known_ends(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
-        """The reports without those of an end that is known already: a lookup may have told of it first."""
-        news = [report for report in reports if not _is_known_end(report, states[report.venue_client_order_id].order)]
-        self._metrics.reports.labels("duplicate").inc(len(reports) - len(news))
-        return news
+        """The reports without those of an end that is recorded already, which a lookup may have found first."""
+        new = [report for report in reports if not _is_known_end(report, states[report.venue_client_order_id].order)]
+        self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
+        return new
 
     def _decide(
         self,
@@ -176,10 +179,15 @@ class Recorder:
         self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
         return new
 
-    async def _note_unmatched(self, report: ExecutionReport) -> int:
+    async def _record_unmatched(self, report: ExecutionReport) -> int:
         if isinstance(await self._commit(decisions.unmatched_report(report)), Committed):
             self._metrics.reports.labels("unmatched").inc()
-            log.error("a venue reports on an order that nobody knows", venue=report.venue, exec_id=report.exec_id)
+            log.error(
+                "report_unmatched",
+                venue=report.venue,
+                exec_id=report.exec_id,
+                client_order_id=report.venue_client_order_id,
+            )
         return 0
 
     def _note_applied(self, change: Change, report: ExecutionReport) -> None:
@@ -190,16 +198,16 @@ class Recorder:
         self._compare_totals(order, report)
         if order.filled_qty > order.qty:
             self._metrics.overfills.inc()
-            log.error("order overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))
+            log.error("order_overfilled", order_id=order.order_id, exec_id=report.exec_id, filled=str(order.filled_qty))
 
     def _compare_totals(self, order: Order, report: ExecutionReport) -> None:
-        """Note an order that is filled further than we have heard; a report that was overtaken ends that again."""
+        """Note an order whose reported total exceeds our fills; a report that comes out of order may close the gap."""
         client_id = order.venue_client_order_id
-        told_qty = max(report.filled_qty_total, self.behind.get(client_id, ZERO))
-        if order.filled_qty >= told_qty:
+        reported_qty = max(report.filled_qty_total, self.behind.get(client_id, ZERO))
+        if order.filled_qty >= reported_qty:
             self.behind.pop(client_id, None)
         elif client_id in self.behind or len(self.behind) < BEHIND_MAX:
-            self.behind[client_id] = told_qty
+            self.behind[client_id] = reported_qty
             self.fell_behind.notify()
 
 
@@ -207,8 +215,8 @@ def _is_known_end(report: ExecutionReport, order: Order) -> bool:
     return not report.last_qty and is_final(order.status) and order.status == report.status
 
 
-def _together(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
-    """The first of the reports, as many as fit in one change: it writes an order and an execution once."""
+def _one_change(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
+    """The first reports that fit into one change, which may write each order and each execution once."""
     seen: set[str] = set()
     for number, report in enumerate(reports):
         if seen & {report.venue_client_order_id, report.exec_id}:

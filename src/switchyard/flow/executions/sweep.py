@@ -1,10 +1,13 @@
-"""Compare our open orders with what the venue has: a stream of reports that looks healthy can still lose a fill."""
+"""The sweeper: compares open orders with the venue's, because a report stream that looks healthy can still lose a fill.
+
+Reads open orders from the database and the venue; applies missing executions through the recorder.
+"""
 
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import structlog
 
@@ -13,6 +16,7 @@ from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.reasons import EndReason
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.executions.record import Recorder
 from switchyard.ports.clock import Clock
@@ -24,22 +28,24 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 PAGE = 500
-# A venue has its own work to do; a sweep is in no hurry.
-QUESTIONS_MAX = 8
-# A report is usually on its way for less than this: asking sooner would mostly ask for what comes anyway.
+# Lookups at the same time: a sweep is not urgent and must not load the venue.
+LOOKUPS_MAX = 8
+# Most reports arrive within this time: an earlier lookup would ask for fills whose reports are on their way.
 GRACE = timedelta(seconds=2)
-# An order that is absent may have ended a moment ago, with its report on the way; one sweep later it has not.
+# An absent order may just have ended, with its report on the way; at the next sweep that report has arrived.
 ABSENCES_MIN = 2
-# What was said once is not said again; when this many are remembered the oldest is forgotten, and repeated.
-REMEMBERED_MAX = 10_000
+# Alarms are raised once per order; beyond this number of orders the oldest entry is dropped, and may alarm again.
+ALARMS_MAX = 10_000
 
+_FOUND_ENDED: EndReason = "FOUND_ENDED_AT_VENUE"
 _T = TypeVar("_T")
 
 
 class Sweeper:
-    """Asks one venue about orders that differ, and applies what it has beyond us; two of them at once are harmless.
+    """Looks up the orders that differ at one venue and applies the fills and ends that are missing here.
 
-    What the venue's own fills cannot explain is never guessed at: it is counted, logged as an error and left alone.
+    A difference that the venue's own fills do not explain is never guessed: it is counted, logged as an error and left
+    as it is. Several sweepers may run at once.
     """
 
     def __init__(
@@ -60,13 +66,13 @@ class Sweeper:
         self._clock = clock
         self._metrics = metrics
         self._interval_seconds = interval.total_seconds()
-        self._questions = asyncio.Semaphore(QUESTIONS_MAX)
+        self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
         self._asked: dict[VenueClientOrderId, Decimal] = {}
         self._absences: dict[VenueClientOrderId, int] = {}
         self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
 
     async def run(self) -> None:
-        """Sweep for as long as the process lives; an order that a report shows to be behind is asked for at once."""
+        """Sweep for as long as the process lives; look up at once an order that falls behind its reported total."""
         swept_at = float("-inf")
         while True:
             if self._clock.monotonic() - swept_at >= self._interval_seconds:
@@ -77,7 +83,7 @@ class Sweeper:
             await self._recorder.fell_behind.wait(max(rest_seconds, 0.0))
 
     async def run_once(self) -> int:
-        """Compare every open order with the venue's; returns how many reports had been missing."""
+        """Compare every open order with the venue's; returns how many missing reports were applied."""
         self._asked = {}
         page = await self._queries.open_orders(self._venue.name, limit=PAGE)
         if not page:
@@ -85,7 +91,7 @@ class Sweeper:
         try:
             shown = {order.venue_client_order_id: order for order in await self._venue.open_orders()}
         except VenueUnavailable as error:
-            log.warning("a venue cannot be swept", venue=self._venue.name, error=str(error))
+            log.warning("sweep_skipped", venue=self._venue.name, error=str(error))
             return 0
         untouched_since = self._clock.now() - GRACE
         missing = 0
@@ -99,21 +105,21 @@ class Sweeper:
         return missing
 
     async def ask_behind_once(self) -> int:
-        """Ask about each order of which a report told more than we have; returns how many reports had been missing.
+        """Look up each order that is behind its reported total; returns how many missing reports were applied.
 
-        One about which the venue could not tell more is asked for again after the next sweep.
+        An order that the lookup does not explain is looked up again after the next sweep.
         """
         behind = dict(self._recorder.behind)
-        news = [client_id for client_id, told_qty in behind.items() if self._asked.get(client_id) != told_qty]
+        new = [client_id for client_id, total in behind.items() if self._asked.get(client_id) != total]
         self._asked = behind
-        return await self._ask_all(news)
+        return await self._ask_all(new)
 
     async def _ask_all(self, client_ids: Iterable[VenueClientOrderId]) -> int:
         return sum(await asyncio.gather(*(self._ask(client_id) for client_id in client_ids)))
 
     async def _ask(self, client_id: VenueClientOrderId) -> int:
-        async with self._questions:
-            # Ours first: a venue's total never falls, so one that is then below ours is no matter of timing.
+        async with self._lookups:
+            # Ours first: a venue's total never decreases, so a lower total at the venue is a real difference.
             state = await self._state(client_id)
             try:
                 found = await self._venue.find_by_client_order_id(client_id)
@@ -126,7 +132,7 @@ class Sweeper:
             return await self._catch_up(state.order, found)
 
     async def _catch_up(self, ours: Order, found: VenueOrder) -> int:
-        """Apply the venue's fills that we have not heard of and then its end, as far as they add up."""
+        """Apply the venue's fills that are missing here, then its end, as far as the quantities add up."""
         fills = await self._recorder.missed(_fill_reports(ours, found))
         explained_qty = ours.filled_qty
         for fill in fills:
@@ -136,19 +142,21 @@ class Sweeper:
             return 0
         applied = await self._apply(ours, fills)
         newest = (await self._state(ours.venue_client_order_id)).order
-        told_qty = self._recorder.behind.get(ours.venue_client_order_id, ZERO)
-        if newest.filled_qty >= told_qty:
+        reported_qty = self._recorder.behind.get(ours.venue_client_order_id, ZERO)
+        if newest.filled_qty >= reported_qty:
             self._recorder.behind.pop(ours.venue_client_order_id, None)
-        if newest.filled_qty < max(found.filled_qty, told_qty):
+        if newest.filled_qty < max(found.filled_qty, reported_qty):
             self._note_gap(newest, found)
         elif not is_final(newest.status):
             match found.status:
                 case "CANCELED" | "REJECTED" | "EXPIRED":
                     applied += await self._apply(newest, [_end_report(newest, found, self._clock.now())])
                 case "FILLED":
-                    self._note_gap(newest, found)  # it says that nothing is left, and shows less than all
+                    self._note_gap(newest, found)  # the status is FILLED, and the fills are less than the quantity
                 case "WORKING" | "PARTIALLY_FILLED":
                     pass
+                case unreachable:
+                    assert_never(unreachable)
         return applied
 
     async def _state(self, client_id: VenueClientOrderId) -> OrderState:
@@ -158,19 +166,19 @@ class Sweeper:
         applied = await self._recorder.apply(reports) if reports else 0
         if applied:
             self._metrics.missed_reports.inc(applied)
-            log.warning("reports were missing", venue=self._venue.name, order_id=order.order_id, reports=applied)
+            log.warning("reports_missing", venue=self._venue.name, order_id=order.order_id, reports=applied)
         return applied
 
     def _note_absent(self, state: OrderState) -> None:
         order = state.order
         if order.venue_order_id is None and state.row("new", 1).status != "sent":
-            return  # a cancel was asked for while the order itself is still on its way
+            return  # CANCEL_REQUESTED while the order itself is not sent yet
         times = self._absences.get(order.venue_client_order_id, 0) + 1
         _remember(self._absences, order.venue_client_order_id, times)
         if times == ABSENCES_MIN:
             self._recorder.behind.pop(order.venue_client_order_id, None)
             self._metrics.orders_missing.inc()
-            log.error("a venue does not know an order any more", venue=order.venue, order_id=order.order_id)
+            log.error("order_missing_at_venue", venue=order.venue, order_id=order.order_id)
 
     def _note_gap(self, order: Order, found: VenueOrder) -> None:
         totals = (order.filled_qty, found.filled_qty)
@@ -179,7 +187,7 @@ class Sweeper:
         _remember(self._gaps, order.venue_client_order_id, totals)
         self._metrics.quantity_gaps.inc()
         log.error(
-            "a venue's quantity cannot be explained by its fills",
+            "quantity_gap",
             venue=order.venue,
             order_id=order.order_id,
             filled_here=str(order.filled_qty),
@@ -193,7 +201,7 @@ def _differs(order: Order, shown: VenueOrder | None) -> bool:
 
 
 def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
-    """The reports that the venue must have sent, or meant to, about an order's fills."""
+    """The reports of the order's fills, as the venue should have sent them."""
     reports = []
     total = ZERO
     for fill in found.fills:
@@ -215,7 +223,7 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
 
 
 def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionReport:
-    """A report of the order's end; whoever makes one gives it the same id."""
+    """A report of the order's end; its id is derived, so that several sweepers record it once."""
     return ExecutionReport(
         exec_id=f"{order.venue_client_order_id}:{found.status}",
         venue=order.venue,
@@ -223,12 +231,12 @@ def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionRepo
         venue_order_id=found.venue_order_id,
         status=found.status,
         filled_qty_total=found.filled_qty,
-        reason="FOUND_ENDED_AT_VENUE",
+        reason=_FOUND_ENDED,
         at=now,
     )
 
 
 def _remember(known: dict[VenueClientOrderId, _T], client_id: VenueClientOrderId, value: _T) -> None:
-    if client_id not in known and len(known) >= REMEMBERED_MAX:
+    if client_id not in known and len(known) >= ALARMS_MAX:
         del known[next(iter(known))]
     known[client_id] = value

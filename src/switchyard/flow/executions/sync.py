@@ -1,4 +1,7 @@
-"""Before a venue's first send: hear what it has, so that nothing is decided on an old belief."""
+"""Synchronises with a venue before the first send to it: reads its open orders and its waiting reports.
+
+Applies reports through the recorder, and raises an alarm for open orders that are not in this database.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ PAGE = 500
 
 
 class VenueSync:
-    """Brings one venue and the journal together at start."""
+    """Synchronises the journal with one venue at start."""
 
     def __init__(self, venue: Venue, recorder: Recorder, *, journal: Journal, metrics: Metrics) -> None:
         self._venue = venue
@@ -26,23 +29,23 @@ class VenueSync:
         self._metrics = metrics
 
     async def run(self) -> None:
-        """Try until the venue has told what it has; a venue that cannot be asked is not sent to."""
+        """Retry until the venue has answered; nothing is sent to it before."""
         while True:
             if await self.run_once():
                 return
             await asyncio.sleep(RETRY_SECONDS)
 
     async def run_once(self) -> bool:
-        """Take in the reports that are waiting, and look at every open order; false while the venue does not answer.
+        """Apply the waiting reports and check every open order; false while the venue does not answer.
 
-        A venue that cannot be asked at all is heard through its reports alone.
+        Without a lookup, the venue's reports are all there is to read.
         """
         open_orders: Sequence[VenueOrder] = ()
         try:
             if self._venue.capabilities.lookup != "none":
                 open_orders = await self._venue.open_orders()
         except VenueUnavailable as error:
-            log.warning("a venue cannot be asked yet; nothing is sent to it", venue=self._venue.name, error=str(error))
+            log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
         while await self._recorder.run_once():
             pass
@@ -51,13 +54,13 @@ class VenueSync:
             known = await self._journal.load_by_client_order_id([order.venue_client_order_id for order in page])
             for order in page:
                 if order.venue_client_order_id not in known:
-                    # Somebody else's, or one that a lost database knew of: a person has to look.
+                    # Placed by another system, or from a database that was lost: an operator has to look at it.
                     self._metrics.strays.inc()
                     log.error(
-                        "a venue has an open order that nobody here knows",
+                        "venue_order_unknown",
                         venue=self._venue.name,
                         venue_order_id=order.venue_order_id,
                         client_order_id=order.venue_client_order_id,
                     )
-        log.info("reconciled", venue=self._venue.name, open_orders=len(open_orders))
+        log.info("venue_synced", venue=self._venue.name, open_orders=len(open_orders))
         return True

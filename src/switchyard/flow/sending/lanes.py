@@ -1,4 +1,4 @@
-"""Order of departure: which lanes a worker sends, and who leaves after whom."""
+"""Departure order: the lanes that a worker owns, and the order of sends within an account and symbol."""
 
 import asyncio
 from collections import Counter
@@ -9,15 +9,14 @@ from switchyard.domain.outbox import LANES
 from switchyard.ports.clock import Clock
 from switchyard.ports.lanes import Lanes, LaneShare
 
-# A lane whose owner died is taken over within this time: well below the deadline of an order that wants to be filled
-# at once (2.5 s).
+# A lane whose owner died is taken over within this time: well below the send deadline of an IOC order (2.5 s).
 RENEW_SECONDS = 0.5
-# A worker that could not renew for so long may have been passed over; half of the others' patience with it.
+# After this time without a renewal, other workers may soon take the lanes over; half of the time they wait.
 STALE_SECONDS = 5.0
 
 
 class HeldLanes:
-    """The lanes of one worker: renewed all the time, given up only once nothing is under way on them."""
+    """The lanes of one worker: renewed periodically, released only when nothing is under way on them."""
 
     def __init__(self, lanes: Lanes, worker: WorkerId, clock: Clock) -> None:
         self._lanes = lanes
@@ -35,46 +34,46 @@ class HeldLanes:
             await asyncio.sleep(RENEW_SECONDS)
 
     async def renew(self) -> None:
-        """Stay an owner; lanes beyond a fair share go to others, the busy ones when they are idle."""
-        asked_at = self._clock.monotonic()
+        """Renew the ownership; lanes beyond the fair share are released, busy ones as soon as they are idle."""
+        started_at = self._clock.monotonic()
         self._held = await self._lanes.hold(self._worker, [lane for lane in self._leaving if not self._under_way[lane]])
-        self._renewed_at = asked_at
-        # What was being given up stays so, lest a lane that is never idle be kept by changing one's mind.
+        self._renewed_at = started_at
+        # Lanes that are being released stay chosen: otherwise a lane that is rarely idle might never be released.
         kept = sorted(self._leaving & self._held.lanes)
         others = [lane for lane in sorted(self._held.lanes, reverse=True) if lane not in kept]
         self._leaving = frozenset((kept + others)[: max(len(self._held.lanes) - self._held.share, 0)])
 
     def usable(self) -> frozenset[int]:
-        """The lanes to send on right now: none when the last renewal is too long ago."""
+        """The lanes to send on now; none when the last renewal is too old."""
         if self._clock.monotonic() - self._renewed_at > STALE_SECONDS:
             return frozenset()
         return self._held.lanes - self._leaving
 
     def begin(self, lane: int) -> None:
-        """Something is under way on this lane."""
+        """A send begins on this lane."""
         self._under_way[lane] += 1
 
     def end(self, lane: int) -> None:
-        """It has come to its end."""
+        """A send on this lane has ended."""
         self._under_way[lane] -= 1
 
     def filter(self) -> list[int] | None:
-        """The same as a filter on rows: none where every lane is usable."""
+        """The usable lanes as a filter for `Queries.due`; none where every lane is usable."""
         usable = self.usable()
         return None if len(usable) == LANES else sorted(usable)
 
 
 class Turn:
-    """One send's place in a line of departures."""
+    """One send's place in a line."""
 
-    def __init__(self, line: "Departures", key: Hashable, before: asyncio.Event | None) -> None:
-        self._line = line
+    def __init__(self, departures: "Departures", key: Hashable, before: asyncio.Event | None) -> None:
+        self._departures = departures
         self._key = key
         self._before = before
         self._departed = asyncio.Event()
 
     async def comes_within(self, seconds: float) -> bool:
-        """Wait until whoever stands before has left, at most so long."""
+        """Wait until the send before this one has left; false where it has not within this time."""
         if self._before is None or self._before.is_set():
             return True
         try:
@@ -85,29 +84,29 @@ class Turn:
         return True
 
     def depart(self) -> None:
-        """Nothing holds back the next one any more; called as often as one likes."""
+        """Let the next send in the line go; may be called more than once."""
         self._departed.set()
-        self._line.forget(self._key, self._departed)
+        self._departures.remove(self._key, self._departed)
 
     @property
     def departed(self) -> asyncio.Event:
-        """Set once this one has left."""
+        """Set once this send has left."""
         return self._departed
 
 
 class Departures:
-    """Lines of sends that must not overtake each other, one for each key."""
+    """Lines of sends that must leave in order, one line per key."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, asyncio.Event] = {}
 
     def join(self, key: Hashable) -> Turn:
-        """Stand at the end of a line."""
+        """Join the end of the key's line."""
         turn = Turn(self, key, self._last.get(key))
         self._last[key] = turn.departed
         return turn
 
-    def forget(self, key: Hashable, departed: asyncio.Event) -> None:
-        """Drop a line whose last has left."""
+    def remove(self, key: Hashable, departed: asyncio.Event) -> None:
+        """Drop the key's line if this was its last send."""
         if self._last.get(key) is departed:
             del self._last[key]

@@ -1,4 +1,4 @@
-"""What people decide: the end of a doubt that no venue can settle."""
+"""Operator decisions: end a doubt that no venue can settle. Reads the order, commits an `OperatorDecision`."""
 
 import re
 
@@ -14,26 +14,26 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 
 REASON_LENGTH_MAX = 500
-# Room for any order id, and for more cancels than an order can have.
+# Long enough for any order id, and for more cancels than an order can have.
 _ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::cancel:([0-9]{1,9}))?")
 
 
 def outbox_id(row: OutboxRow) -> str:
-    """What people call an outbox row: the order itself by its id, a cancel by the order's id and its number."""
+    """The id of an outbox row for people: the order's id, and for a cancel also its number (`ord_…:cancel:1`)."""
     return row.order_id if row.kind == "new" else f"{row.order_id}:{row.kind}:{row.number}"
 
 
 def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
-    """The row that an id means."""
-    found = _ROW_ID.fullmatch(text)
-    if found is None:
+    """The row of such an id."""
+    matched = _ROW_ID.fullmatch(text)
+    if matched is None:
         raise InvalidField("ID", "must look like ord_… or ord_…:cancel:1")
-    order_id, number = found.groups()
+    order_id, number = matched.groups()
     return (OrderId(order_id), "new", 1) if number is None else (OrderId(order_id), "cancel", int(number))
 
 
 def check_decision(row_id: str, by: str, reason: str) -> None:
-    """Raise InvalidField for what nobody can have meant, before any database is asked."""
+    """Raise InvalidField for a malformed decision; needs no database."""
     check_label("by", by, LABEL_LENGTH_MAX)
     check_label("reason", reason, REASON_LENGTH_MAX)
     parse_outbox_id(row_id)
@@ -42,19 +42,19 @@ def check_decision(row_id: str, by: str, reason: str) -> None:
 async def end_doubt(
     journal: Journal, commit: Commit, clock: Clock, *, row_id: str, verdict: Verdict, by: str, reason: str
 ) -> Order:
-    """Record a person's decision about a row in doubt; returns the order as it left it."""
+    """Record an operator's decision about a row in doubt; returns the order after the decision."""
     check_decision(row_id, by, reason)
     order_id, kind, number = parse_outbox_id(row_id)
     if order_id not in await journal.load([order_id]):
         raise NotFound
-    said = DecisionFact(verdict=verdict, by=by, reason=reason)
+    fact = DecisionFact(verdict=verdict, by=by, reason=reason)
 
     def decision(state: OrderState) -> Change:
-        found = [row for row in state.outbox if (row.kind, row.number) == (kind, number)]
-        if not found:
+        row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)
+        if row is None:
             raise NotFound
-        return decisions.decide_by_hand(state, found[0], said, clock.now())
+        return decisions.decide_by_hand(state, row, fact, clock.now())
 
     change = await decide(journal, commit, order_id, decision)
-    assert change is not None, "a decision that changes nothing is rejected"
+    assert change is not None, "a decision always changes the row, or raises NotInDoubt"
     return change.orders[0]

@@ -1,4 +1,7 @@
-"""Settle what is in doubt by evidence: ask the venue, adopt what it has, send again only what it certainly has not."""
+"""The resolver: asks venues about rows in doubt, adopts the orders they have, requeues those that are proven absent.
+
+Reads rows in doubt and the workers' liveness, asks venues, writes through `Commit`. It never sends an order.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,15 +23,15 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# Often enough that a doubt ends with its acceptance window, seldom enough not to be a load on a venue in trouble.
+# Short enough that a doubt ends soon after its acceptance window, long enough not to load a venue in trouble.
 PAUSE_SECONDS = 0.5
 PAGE = 200
-# A venue that is slow to answer must not hold up the others for long.
-QUESTIONS_MAX = 16
+# Lookups at the same time, over all venues: a slow venue must not hold up the others for long.
+LOOKUPS_MAX = 16
 
 
 class Resolver:
-    """Asks venues about orders in doubt until each is settled; two of them at once are harmless."""
+    """Asks venues about rows in doubt until each is settled; several resolvers may run at once."""
 
     def __init__(
         self,
@@ -48,7 +51,7 @@ class Resolver:
         self._venues = venues
         self._clock = clock
         self._metrics = metrics
-        self._questions = asyncio.Semaphore(QUESTIONS_MAX)
+        self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
 
     async def run(self) -> None:
         """Resolve for as long as the process lives."""
@@ -57,7 +60,7 @@ class Resolver:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def run_once(self) -> int:
-        """Ask once about each order in doubt, a page of them; returns how many were settled."""
+        """Ask once about each row of one page of rows in doubt; returns how many were settled."""
         doubtful = await self._queries.unsettled("uncertain", PAGE)
         settled = await asyncio.gather(*(self._resolve(due) for due in doubtful))
         return sum(settled)
@@ -65,10 +68,10 @@ class Resolver:
     async def _resolve(self, due: Due) -> bool:
         venue = self._venues.get(due.row.venue)
         if venue is None or venue.capabilities.lookup == "none":
-            return False  # nobody can be asked: a person decides
+            return False  # the venue has no lookup: only a report or an operator ends the doubt
         try:
-            async with self._questions:
-                # Absent means absent when we asked: an order may have turned up while the answer was under way.
+            async with self._lookups:
+                # "Absent" is true of the time of the question: the order may have arrived since.
                 asked_at = self._clock.now()
                 found = await venue.find_by_client_order_id(due.row.venue_client_order_id)
         except VenueUnavailable:
@@ -78,7 +81,7 @@ class Resolver:
         def decision(newest: OrderState) -> Change | None:
             row = newest.row(due.row.kind, due.row.number)
             if row.status != "uncertain" or row.attempt != due.row.attempt:
-                return None  # a report, another recoverer or a person was faster
+                return None  # already settled by a report, another resolver or an operator
             return self._verdict(newest, row, found, sender_gone, asked_at)
 
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
@@ -86,7 +89,7 @@ class Resolver:
             return False
         verdict = "absent" if found is None else "found"
         self._metrics.resolved.labels(verdict).inc()
-        log.info("doubt settled", order_id=due.row.order_id, kind=due.row.kind, verdict=verdict)
+        log.info("order_resolved", order_id=due.row.order_id, kind=due.row.kind, verdict=verdict)
         return True
 
     def _verdict(
@@ -95,22 +98,22 @@ class Resolver:
         if found is not None:
             if row.kind == "new":
                 return decisions.record_sent(state, row, found.venue_order_id, now)
-            return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)  # a repeated cancel is harmless
+            return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
         if row.kind == "cancel":
-            return None  # an order that is not there cannot be cancelled; its own row is settled first
-        if row.last_error == decisions.EXECUTED_BEFORE:
-            return None  # the venue had it once, whether or not it still remembers
-        if not self._is_never_to_come(row, sender_gone, now):
+            return None  # the order's own row is settled first
+        if row.last_error == "EXECUTED_BEFORE":
+            return None  # the venue has reported on it: "absent" then only means that it no longer shows the order
+        if not self._is_proven_absent(row, sender_gone, now):
             return None
         return decisions.record_unsent(state, row, "ABSENT_AT_VENUE", now, now)
 
-    def _is_never_to_come(self, row: OutboxRow, sender_gone: bool, now: datetime) -> bool:
-        """Whether an order that was absent at this time was never executed and cannot turn up any more."""
-        venue = self._venues[row.venue].capabilities
-        if venue.lookup == "open":
-            return False  # it may have been filled and forgotten: a report or a person must tell
-        may_turn_up_until = row.updated_at + venue.acceptance_window
-        if venue.request_expiry:
-            return now >= may_turn_up_until  # whoever still sends it is turned away by the venue
-        # A sender that only looks dead writes its last byte this much later, and the window begins with that.
-        return sender_gone and now >= may_turn_up_until + self._liveness.send_lingers
+    def _is_proven_absent(self, row: OutboxRow, sender_gone: bool, now: datetime) -> bool:
+        """Whether an order that was absent at this time was never executed and cannot arrive any more."""
+        capabilities = self._venues[row.venue].capabilities
+        if capabilities.lookup == "open":
+            return False  # the order may have been filled: only a report or an operator ends the doubt
+        may_arrive_until = row.updated_at + capabilities.acceptance_window
+        if capabilities.request_expiry:
+            return now >= may_arrive_until  # the venue itself rejects requests that arrive later
+        # A sender that only looks dead may write its last byte this much later, and the window starts then.
+        return sender_gone and now >= may_arrive_until + self._liveness.send_lingers

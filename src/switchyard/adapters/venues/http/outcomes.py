@@ -1,78 +1,77 @@
-"""What an answer means for an order: pure functions from what came back to what is known."""
+"""Interprets a broker's answers: pure functions from an HTTP exchange to the outcome of an attempt."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import msgspec
 
 from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
 from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorResponse, OrderResponse
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import RATE_LIMITED, Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
-BROKER_5XX = "BROKER_5XX"
-# A venue that asks for more than this is down, not busy.
+# A venue that asks for a longer pause is down, not busy: send again after this time.
 RETRY_AFTER_MAX = timedelta(hours=1)
 
 _Wire = TypeVar("_Wire")
 
 
 def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
-    """What is known of an order after it was sent."""
+    """The outcome of sending an order."""
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
-            return _taken(order, decoded(body, OrderResponse))
+            return _accepted(order, decoded(body, OrderResponse))
         case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
-            return VenueRejected(f"BAD_REQUEST: {problem.error}")
+            return VenueRejected("BAD_REQUEST", problem.error)
         case BrokerResponse(409, body):
             problem = decoded(body, ErrorResponse)
             shown = None if problem is None else problem.order
             if shown is not None and shows(order, shown):
                 return Accepted(shown.broker_order_id, already_processed=True)
-            return Ambiguous(f"CONFLICT: {problem.error if problem else 'no reason given'}")
+            return Ambiguous("CONFLICT", problem.error if problem else "no reason given")
         case _:
-            return _otherwise(exchange, now)
+            return _common_outcome(exchange, now)
 
 
 def cancelled(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
-    """What is known of a cancel after it was sent."""
+    """The outcome of sending a cancel."""
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             answer = decoded(body, OrderResponse)
             if answer is None or not _is_about(order, answer):
-                return Ambiguous("UNKNOWN: the answer is not about this order")
+                return Ambiguous("UNKNOWN", "the answer is not about this order")
             return Accepted(answer.broker_order_id)
         case BrokerResponse(404, body) if (problem := decoded(body, ErrorResponse)) and problem.error == UNKNOWN_ORDER:
-            return VenueRejected(UNKNOWN_ORDER)
+            return VenueRejected("UNKNOWN_ORDER")
         case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) and problem.error == ORDER_FINAL:
-            return VenueRejected(ORDER_FINAL)
+            return VenueRejected("ORDER_FINAL")
         case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
-            return VenueRejected(f"BAD_REQUEST: {problem.error}")
+            return VenueRejected("BAD_REQUEST", problem.error)
         case _:
-            return _otherwise(exchange, now)
+            return _common_outcome(exchange, now)
 
 
 def shows(order: Order, answer: OrderResponse) -> bool:
-    """Whether the answer proves that the broker has this very order."""
+    """Whether the answer proves that the broker has exactly this order."""
     shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
     return _is_about(order, answer) and shown == (order.symbol, order.side, order.qty)
 
 
 def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
-    """The body by its schema, or none."""
+    """The body as `kind`, or none where it does not fit."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def _taken(order: Order, answer: OrderResponse | None) -> SendOutcome:
+def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
-        return Ambiguous("UNKNOWN: the answer cannot be read")
+        return Ambiguous("UNKNOWN", "the answer cannot be read")
     if not _is_about(order, answer) or _contradicts(order, answer):
-        return Ambiguous("UNKNOWN: the answer is about another order")
+        return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
     return Accepted(answer.broker_order_id)
@@ -84,38 +83,40 @@ def _is_about(order: Order, answer: OrderResponse) -> bool:
 
 
 def _contradicts(order: Order, answer: OrderResponse) -> bool:
-    """Whether something that the answer does show differs; a broker may show less than all."""
-    shown = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
-    return any(theirs is not None and theirs != ours for theirs, ours in shown)
+    """Whether a field of the answer differs from the order; a broker may leave fields out."""
+    pairs = (answer.symbol, order.symbol), (answer.intent, order.side), (answer.qty, order.qty)
+    return any(theirs is not None and theirs != ours for theirs, ours in pairs)
 
 
-def _otherwise(exchange: Exchange, now: datetime) -> SendOutcome:
-    """What is common to all that is sent."""
+def _common_outcome(exchange: Exchange, now: datetime) -> SendOutcome:
+    """The outcomes that orders and cancels share."""
     match exchange:
-        case NotSent(error):
-            return Unsent(error)
-        case Lost(error):
-            return Ambiguous(error)
+        case NotSent(code, detail):
+            return Unsent(code, detail)
+        case Lost(code, detail):
+            return Ambiguous(code, detail)
         case BrokerResponse(401 | 403):
             return VenueRejected("UNAUTHORIZED")
         case BrokerResponse(429, _, retry_after):
-            return Unsent(RATE_LIMITED, _pause(retry_after, now))
+            return Unsent("RATE_LIMITED", retry_after=_pause(retry_after, now))
         case BrokerResponse(status) if status >= 500:
-            return Ambiguous(BROKER_5XX)
+            return Ambiguous("BROKER_5XX")
         case BrokerResponse(status):
-            # A redirect, a time-out of some proxy's, a page that is not the broker's: none of them is a documented no.
-            return Ambiguous(f"UNKNOWN: HTTP {status}")
+            # A redirect, a proxy's time-out or a page of another server is not a documented rejection.
+            return Ambiguous("UNKNOWN", f"HTTP {status}")
+        case unreachable:
+            assert_never(unreachable)
 
 
 def _pause(retry_after: str | None, now: datetime) -> timedelta | None:
-    """The header as seconds or as a date, within reason."""
+    """The Retry-After header, in seconds or as a date, limited to RETRY_AFTER_MAX; none where it cannot be read."""
     if retry_after is None:
         return None
     try:
         if retry_after.isascii() and retry_after.isdigit():
-            wanted = timedelta(seconds=min(int(retry_after), RETRY_AFTER_MAX.total_seconds()))
+            pause = timedelta(seconds=min(int(retry_after), RETRY_AFTER_MAX.total_seconds()))
         else:
-            wanted = parsedate_to_datetime(retry_after) - now
+            pause = parsedate_to_datetime(retry_after) - now
     except (ValueError, TypeError, OverflowError):
         return None
-    return max(timedelta(), min(wanted, RETRY_AFTER_MAX))
+    return max(timedelta(), min(pause, RETRY_AFTER_MAX))

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
 # Connecting, with the name lookup, the handshake and the wait for a free connection. Nothing has left by then, so
@@ -16,9 +17,6 @@ from switchyard.ports.venue import OnDeparture, ignore_departure
 CONNECT_SECONDS: Final = 2.0
 # The deadlines are our own, see `Transport.ask`.
 _NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
-
-NETWORK_TIMEOUT: Final = "NETWORK_TIMEOUT"
-NETWORK_DISCONNECTED: Final = "NETWORK_DISCONNECTED"
 
 
 class BrokerResponse(msgspec.Struct, frozen=True):
@@ -32,13 +30,15 @@ class BrokerResponse(msgspec.Struct, frozen=True):
 class NotSent(msgspec.Struct, frozen=True):
     """Proven: no byte of the request left."""
 
-    error: str
+    code: UnsentCode
+    detail: str | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):
     """Bytes may have left, and no whole answer came back."""
 
-    error: str
+    code: AmbiguousCode
+    detail: str | None = None
 
 
 Exchange = BrokerResponse | NotSent | Lost
@@ -136,8 +136,8 @@ class Transport:
         except Exception as error:
             # Whatever it was: what follows from it depends on nothing but this.
             if departure is not None and departure.has_departed:
-                return Lost(_loss(error))
-            return NotSent(_obstacle(error))
+                return _loss(error)
+            return NotSent("BROKER_DOWN", _obstacle(error))
 
 
 async def _note_departure(
@@ -157,25 +157,25 @@ async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def _loss(error: Exception) -> str:
+def _loss(error: Exception) -> Lost:
     match error:
         case TimeoutError():
-            return NETWORK_TIMEOUT
+            return Lost("NETWORK_TIMEOUT")
         case _Oversized() | aiohttp.ClientResponseError():
-            return f"UNKNOWN: {error}"
+            return Lost("UNKNOWN", str(error))
         case aiohttp.ClientError() | OSError():
-            return NETWORK_DISCONNECTED
+            return Lost("NETWORK_DISCONNECTED")
         case _:
-            return f"UNKNOWN: {error!r}"
+            return Lost("UNKNOWN", repr(error))
 
 
 def _obstacle(error: Exception) -> str:
     match error:
         case TimeoutError():
-            return "BROKER_DOWN: no connection in time"
+            return "no connection in time"
         case aiohttp.ClientConnectorDNSError():
-            return "BROKER_DOWN: name lookup failed"
+            return "name lookup failed"
         case aiohttp.ClientConnectorError():
-            return f"BROKER_DOWN: {error.strerror or 'no connection'}"
+            return error.strerror or "no connection"
         case _:
-            return f"BROKER_DOWN: {error!r}"
+            return repr(error)

@@ -36,6 +36,7 @@ from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
+from switchyard.domain.reasons import described
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
@@ -298,5 +299,5 @@ def _described(exchange: Exchange) -> str:
             return "the answer cannot be read"
         case BrokerResponse(status):
             return f"HTTP {status}"
-        case NotSent(error) | Lost(error):
-            return error
+        case NotSent(code, detail) | Lost(code, detail):
+            return described(code, detail)

@@ -222,7 +222,7 @@ class PaperExchange:
             reports: Sequence[ExecutionReport] = ()
             if group or due or reached:
                 quotes = {command.order.symbol: self._market.quote(command.order.symbol, now) for command in group}
-                answers = [Ambiguous("the paper exchange's book could not be written")] * len(group)
+                answers = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * len(group)
                 answers, reports = await self._on_thread(self._settle, book, group, due, reached, quotes, now)
             # Only a book that agrees with the file is kept; after a failure it is read again.
             self._book = book

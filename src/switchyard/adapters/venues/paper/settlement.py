@@ -61,7 +61,7 @@ class Settlement:
             if reason is not None:
                 self.rejections[client_id] = reason
         if reason is not None:
-            return VenueRejected(reason)
+            return VenueRejected("BROKER_REJECTED", reason)
         if self._room <= 0:
             return BUSY
         self._last_order += 1

@@ -1,0 +1,39 @@
+"""Decisions: pure functions from an order's state and something that happened to the `Change` to commit.
+
+They read no clock and no database; the caller commits the change, and decides again when a row has moved on.
+"""
+
+from switchyard.domain.decisions.accept import accept
+from switchyard.domain.decisions.attempts import (
+    begin_attempt,
+    record_doubt,
+    record_exhausted,
+    record_expired,
+    record_rejected,
+    record_sent,
+    record_unsent,
+)
+from switchyard.domain.decisions.cancel import request_cancel
+from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
+from switchyard.domain.decisions.operator import decide_by_hand
+from switchyard.domain.decisions.reports import apply_report, unmatched_report
+from switchyard.domain.decisions.results import record_result
+
+__all__ = [
+    "SEND_DEADLINES",
+    "accept",
+    "apply_report",
+    "backoff",
+    "begin_attempt",
+    "decide_by_hand",
+    "is_past_deadline",
+    "record_doubt",
+    "record_exhausted",
+    "record_expired",
+    "record_rejected",
+    "record_result",
+    "record_sent",
+    "record_unsent",
+    "request_cancel",
+    "unmatched_report",
+]

@@ -1,0 +1,64 @@
+"""Acceptance: the order, its idempotency key and its outbox row in one change."""
+
+from datetime import datetime
+
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions.rows import new_row
+from switchyard.domain.events import OrderFact, Quote, event, key_fact, outbox_fact
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order, OrderRequest, snapshot
+
+
+def accept(
+    request: OrderRequest,
+    *,
+    account: AccountId,
+    order_id: OrderId,
+    venue: VenueName,
+    venue_client_order_id: VenueClientOrderId,
+    key: KeyEntry | None,
+    quote: Quote | None,
+    now: datetime,
+) -> Change:
+    """Accept a checked request: the order, its key and its outbox row, in one change."""
+    assert request.time_in_force is not None, "the request was not checked"
+    order = Order(
+        order_id=order_id,
+        account_id=account,
+        client_order_id=request.client_order_id,
+        venue_client_order_id=venue_client_order_id,
+        symbol=request.symbol,
+        side=request.side,
+        type=request.type,
+        time_in_force=request.time_in_force,
+        qty=request.qty,
+        price=request.price,
+        stop_price=request.stop_price,
+        status="ACCEPTED",
+        filled_qty=ZERO,
+        filled_notional=ZERO,
+        venue=venue,
+        venue_order_id=None,
+        reason=None,
+        strategy=request.strategy,
+        tags=request.tags,
+        accepted_at=now,
+        updated_at=now,
+        version=1,
+    )
+    row = new_row(order, "new", 1, now)
+    fact = OrderFact(
+        order=snapshot(order),
+        outbox=(outbox_fact(row),),
+        venue_client_order_id=venue_client_order_id,
+        idempotency=None if key is None else key_fact(key, now),
+        quote=quote,
+    )
+    return Change(
+        events=(event("OrderAccepted", account, order_id, fact),),
+        orders=(order,),
+        keys=() if key is None else (key,),
+        outbox=(row,),
+    )

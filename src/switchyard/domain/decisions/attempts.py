@@ -1,0 +1,120 @@
+"""An attempt to send a row: its begin, and each outcome it can have."""
+
+from datetime import datetime
+
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions.deadlines import is_past_deadline
+from switchyard.domain.decisions.rows import (
+    closed_cancels,
+    ended_attempt,
+    has_pending_cancel,
+    moved,
+    order_change,
+    stepped,
+    touched,
+)
+from switchyard.domain.ids import WorkerId
+from switchyard.domain.lifecycle import Step
+from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, described, rejection_reason
+
+
+def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: datetime) -> Change:
+    """Begin to send a row; committed before the first byte leaves."""
+    sending = moved(row, now, status="sending", attempt=row.attempt + 1, worker=worker)
+    order = stepped(state.order, "attempt", now) if row.kind == "new" else touched(state.order, now)
+    return order_change("OrderSending", order, (sending,))
+
+
+def record_sent(
+    state: OrderState, row: OutboxRow, venue_order_id: str | None, now: datetime, *, processed_before: bool = False
+) -> Change:
+    """The venue has the order or the cancel.
+
+    `processed_before`: it had it before this attempt, and answered with a conflict that shows the order.
+    """
+    sent = ended_attempt(row, now, "sent", "CONFLICT_PROCESSED" if processed_before else None, None)
+    if row.kind == "cancel":
+        return order_change("CancelSent", touched(state.order, now), (sent,))
+    order = stepped(state.order, "acknowledge", now, venue_order_id=venue_order_id or state.order.venue_order_id)
+    return order_change("OrderSent", order, (sent,))
+
+
+def record_unsent(
+    state: OrderState, row: OutboxRow, code: SendCode, retry_at: datetime, now: datetime, *, detail: str | None = None
+) -> Change:
+    """Proven: nothing reached the venue. Retry later, unless the order is cancelled or its deadline passes first."""
+    failed = ended_attempt(row, now, "failed", code, detail, next_attempt_at=retry_at)
+    if row.kind == "cancel":
+        return order_change("OrderUpdated", touched(state.order, now), (failed,))
+    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
+        # A report arrived before this outcome was recorded: the venue has the order, and evidence wins.
+        return record_sent(state, row, state.order.venue_order_id, now)
+    if has_pending_cancel(state):
+        ended = touched(state.order, now, status="CANCELED", reason="CANCELED_BEFORE_SENDING")
+        dead = ended_attempt(row, now, "dead", code, detail)
+        return order_change("OrderUpdated", ended, (dead, *closed_cancels(state, now)))
+    if is_past_deadline(state.order, retry_at):
+        return record_expired(state, row, "BROKER_DOWN", now, detail=described(code, detail))
+    return order_change("OrderUpdated", stepped(state.order, "unsent", now), (failed,))
+
+
+def record_expired(
+    state: OrderState, row: OutboxRow, reason: ExpiryReason, now: datetime, *, detail: str | None = None
+) -> Change:
+    """Proven unsent, and its send deadline has passed: the order ends and is not sent late."""
+    dead = ended_attempt(row, now, "dead", reason, detail)
+    order = stepped(state.order, "expire", now, reason=reason)
+    return order_change("OrderUpdated", order, (dead, *closed_cancels(state, now)))
+
+
+def record_exhausted(state: OrderState, row: OutboxRow, now: datetime, *, detail: str | None = None) -> Change:
+    """Proven unsent after the last retry: the order ends REJECTED, a cancel is given up."""
+    return _given_up(state, row, "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
+
+
+def record_rejected(
+    state: OrderState, row: OutboxRow, code: RejectCode, now: datetime, *, detail: str | None = None
+) -> Change:
+    """The venue rejected the order or the cancel, and its documents call that final."""
+    return _given_up(state, row, code, detail, rejection_reason(code, detail), now)
+
+
+def record_doubt(
+    state: OrderState,
+    row: OutboxRow,
+    code: SendCode,
+    resend_at: datetime | None,
+    now: datetime,
+    *,
+    detail: str | None = None,
+    suspect: WorkerId | None = None,
+) -> Change:
+    """The outcome is lost: the venue may or may not have it.
+
+    `resend_at` is set only where the venue deduplicates client order ids forever: sending again is then safe. `suspect`
+    is a sender that is not proven gone: until it is, nothing may be sent in its place.
+    """
+    if resend_at is not None and not is_past_deadline(state.order, resend_at):
+        doubtful = ended_attempt(row, now, "failed", code, detail, next_attempt_at=resend_at)
+    else:
+        doubtful = ended_attempt(row, now, "uncertain", code, detail, worker=suspect)
+    if row.kind == "cancel":
+        return order_change("OrderUncertain", touched(state.order, now), (doubtful,))
+    if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
+        return record_sent(state, row, state.order.venue_order_id, now)  # a report has shown that the venue has it
+    return order_change("OrderUncertain", stepped(state.order, "doubt", now), (doubtful,))
+
+
+def _given_up(
+    state: OrderState, row: OutboxRow, code: SendCode, detail: str | None, reason: str, now: datetime
+) -> Change:
+    """The row is dead: with it the order, or the wish to cancel it."""
+    dead = ended_attempt(row, now, "dead", code, detail)
+    if row.kind == "new":
+        order = stepped(state.order, "reject", now, reason=reason)
+        return order_change("OrderUpdated", order, (dead, *closed_cancels(state, now)))
+    if state.order.status != "CANCEL_REQUESTED":
+        return order_change("OrderUpdated", touched(state.order, now), (dead,))
+    step: Step = "cancel_rejected_part_filled" if state.order.filled_qty else "cancel_rejected"
+    return order_change("OrderUpdated", stepped(state.order, step, now), (dead,))

@@ -1,0 +1,27 @@
+"""An account asks to cancel an order."""
+
+from datetime import datetime
+
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions.rows import ended_attempt, has_pending_cancel, new_row, order_change, stepped
+from switchyard.domain.errors import OrderFinal
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.outbox import OrderState
+
+
+def request_cancel(state: OrderState, now: datetime) -> Change | None:
+    """Queue a cancel, or end an order that was never sent; none where a cancel is already under way."""
+    order = state.order
+    if is_final(order.status):
+        raise OrderFinal
+    if has_pending_cancel(state):
+        return None
+    cancel_count = sum(row.kind == "cancel" for row in state.outbox)
+    if order.status == "ACCEPTED":
+        ended = stepped(order, "cancel", now, reason="CANCELED_BEFORE_SENDING")
+        row = ended_attempt(state.row("new", 1), now, "dead", "CANCELED_BEFORE_SENDING", None)
+        return order_change("CancelRequested", ended, (row,))
+    if order.status == "CANCEL_REQUESTED" and cancel_count:
+        return None
+    requested = stepped(order, "cancel", now)
+    return order_change("CancelRequested", requested, (new_row(requested, "cancel", cancel_count + 1, now),))

@@ -1,0 +1,82 @@
+"""Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import assert_never
+
+from switchyard.domain import positions
+from switchyard.domain.changes import Change, Execution
+from switchyard.domain.decisions.rows import closed_cancels, stepped
+from switchyard.domain.events import SYSTEM_ACCOUNT, OrderFact, event, outbox_fact, position_fact, report_fact
+from switchyard.domain.ids import OrderId
+from switchyard.domain.lifecycle import Step, is_final
+from switchyard.domain.money import EXACT, canonical
+from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position
+from switchyard.domain.reports import ExecutionReport
+
+
+def apply_report(state: OrderState, position: Position | None, report: ExecutionReport, now: datetime) -> Change:
+    """Apply a report: quantities add up by execution, in whatever order the reports arrive.
+
+    `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill.
+    """
+    before = state.order
+    filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
+    notional = before.filled_notional
+    if report.last_price is not None:
+        notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
+    step = _report_step(before, report, filled)
+    ends = step in ("canceled", "reject", "expire") and not is_final(before.status)
+    order = stepped(
+        before,
+        step,
+        now,
+        filled_qty=filled,
+        filled_notional=notional,
+        venue_order_id=report.venue_order_id,
+        reason=report.reason if ends else before.reason,
+    )
+    closed = closed_cancels(state, now) if is_final(order.status) else ()
+    after = positions.apply_report(position, before, report.last_qty, report.last_price, now)
+    changed = () if after is None or after is position else (after,)
+    fact = OrderFact(
+        order=snapshot(order),
+        outbox=tuple(outbox_fact(row) for row in closed),
+        position=position_fact(changed[0]) if changed else None,
+    )
+    return Change(
+        events=(
+            event("ExecutionReport", order.account_id, order.order_id, report_fact(report, order)),
+            event("OrderUpdated", order.account_id, order.order_id, fact),
+        ),
+        orders=(order,),
+        outbox=closed,
+        positions=changed,
+        executions=(Execution(report.venue, report.exec_id, order.order_id),),
+    )
+
+
+def unmatched_report(report: ExecutionReport) -> Change:
+    """Record a report on an order that is not in this database, so that it is recognised if it comes again."""
+    return Change(
+        events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None)),),
+        executions=(Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_order_id),),
+    )
+
+
+def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step:
+    if filled >= order.qty:
+        return "fill"
+    match report.status:
+        case "CANCELED":
+            return "canceled"
+        case "REJECTED":
+            return "reject"
+        case "EXPIRED":
+            return "expire"
+        case "WORKING" | "PARTIALLY_FILLED" | "FILLED":
+            return "part_fill" if report.last_qty else "acknowledge"
+        case unreachable:
+            assert_never(unreachable)

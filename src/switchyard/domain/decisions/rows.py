@@ -1,0 +1,85 @@
+"""New versions of orders and outbox rows, and the change that commits them. Shared by the decisions only."""
+
+from datetime import datetime
+
+import msgspec
+
+from switchyard.domain.changes import Change
+from switchyard.domain.events import EventType, OrderFact, event, outbox_fact
+from switchyard.domain.lifecycle import Step, next_status
+from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.outbox import SETTLED, OrderState, OutboxKind, OutboxRow, OutboxStatus, lane_of
+from switchyard.domain.reasons import SendCode, bounded_detail
+
+
+def new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> OutboxRow:
+    """A queued row of an order."""
+    return OutboxRow(
+        order_id=order.order_id,
+        kind=kind,
+        number=number,
+        venue=order.venue,
+        venue_client_order_id=order.venue_client_order_id,
+        status="queued",
+        attempt=0,
+        next_attempt_at=now,
+        last_error=None,
+        error_detail=None,
+        worker=None,
+        created_at=now,
+        updated_at=now,
+        version=1,
+        lane=lane_of(order.account_id, order.symbol),
+    )
+
+
+def moved(row: OutboxRow, now: datetime, **changes: object) -> OutboxRow:
+    """The row's next version."""
+    successor: OutboxRow = msgspec.structs.replace(
+        row, updated_at=max(now, row.updated_at), version=row.version + 1, **changes
+    )
+    return successor
+
+
+def ended_attempt(
+    row: OutboxRow, now: datetime, status: OutboxStatus, code: SendCode | None, detail: str | None, **changes: object
+) -> OutboxRow:
+    """The row's next version after an attempt or a doubt has ended: nobody is sending it."""
+    fields = {"worker": None, "last_error": code, "error_detail": bounded_detail(detail), **changes}
+    return moved(row, now, status=status, **fields)
+
+
+def touched(order: Order, now: datetime, **changes: object) -> Order:
+    """The order's next version, in the same status unless the changes name another."""
+    successor: Order = msgspec.structs.replace(
+        order, updated_at=max(now, order.updated_at), version=order.version + 1, **changes
+    )
+    return successor
+
+
+def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order:
+    """The order's next version after a step of the lifecycle."""
+    return touched(order, now, status=next_status(order.status, step), **changes)
+
+
+def order_change(kind: EventType, order: Order, rows: tuple[OutboxRow, ...]) -> Change:
+    """One event about an order, with the rows that changed."""
+    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row) for row in rows))
+    return Change(events=(event(kind, order.account_id, order.order_id, fact),), orders=(order,), outbox=rows)
+
+
+def has_pending_cancel(state: OrderState) -> bool:
+    """Whether a cancel of the order is not settled yet."""
+    return any(row.kind == "cancel" and row.status not in SETTLED for row in state.outbox)
+
+
+def closed_cancels(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+    """The cancels that need not be sent any more because the order has ended.
+
+    A cancel that is being sent is left to its own attempt.
+    """
+    return tuple(
+        ended_attempt(row, now, "dead", "ORDER_FINAL", None)
+        for row in state.outbox
+        if row.kind == "cancel" and row.status in ("queued", "failed", "uncertain")
+    )

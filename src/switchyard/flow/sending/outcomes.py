@@ -1,0 +1,159 @@
+"""Records the outcome of an attempt: decides what it means for the row and its order, and commits that.
+
+Reads the order's newest state from the journal, writes through `Commit`. Used by the dispatcher and by recovery.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime
+from typing import assert_never
+
+import msgspec
+import structlog
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Committed
+from switchyard.domain.errors import OutcomeUnknown, Unavailable
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
+from switchyard.domain.reasons import DoubtCode, described
+from switchyard.flow.decide import Commit, Decision, decide
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.ports.outbox import Due
+from switchyard.ports.randomness import Randomness
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
+from switchyard.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+# While the database is away, an outcome waits in memory and occupies its slot; once a second is often enough to retry.
+RECORD_AGAIN_SECONDS = 1.0
+# The label of `outbox_send_total` by the status that the outcome gives to the row.
+_OUTCOME_LABELS: Mapping[OutboxStatus, str] = {
+    "sent": "success",
+    "failed": "retry",
+    "dead": "dead",
+    "uncertain": "uncertain",
+}
+
+
+class SenderDied(msgspec.Struct, frozen=True):
+    """The worker that made the attempt is gone, and the attempt's outcome with it."""
+
+
+AttemptOutcome = SendOutcome | SenderDied
+
+
+class OutcomeWriter:
+    """Writes the outcomes of attempts, each only while its attempt is the row's current one."""
+
+    def __init__(
+        self,
+        *,
+        worker: WorkerId,
+        journal: Journal,
+        commit: Commit,
+        venues: Mapping[VenueName, Venue],
+        clock: Clock,
+        randomness: Randomness,
+        metrics: Metrics,
+        retry_max: int,
+    ) -> None:
+        self._worker = worker
+        self._journal = journal
+        self._commit = commit
+        self._venues = venues
+        self._clock = clock
+        self._randomness = randomness
+        self._metrics = metrics
+        self._retry_max = retry_max
+
+    async def write(self, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
+        """Commit the outcome of the row's attempt; discard it where the attempt is not the current one any more."""
+
+        def decision(newest: OrderState) -> Change | None:
+            current = newest.row(row.kind, row.number)
+            if current.attempt == row.attempt and (current.status == "sending" or self._may_correct(current, outcome)):
+                return self._outcome_change(newest, current, outcome, self._clock.now())
+            self._metrics.stale_writes.inc()
+            return None
+
+        change = await self._record(row, decision, state)
+        if change is not None:
+            self._note(row, outcome, change)
+
+    async def write_doubt(self, due: Due, code: DoubtCode, suspect: WorkerId | None = None) -> None:
+        """Bring a row into doubt without an outcome; a version conflict means that one was recorded after all."""
+        log.error("order_uncertain", order_id=due.row.order_id, venue=due.row.venue, error=code, worker=suspect)
+        change = decisions.record_doubt(due.state, due.row, code, None, self._clock.now(), suspect=suspect)
+        if isinstance(await self._commit(change), Committed):
+            self._metrics.uncertain.inc()
+
+    def _may_correct(self, row: OutboxRow, outcome: AttemptOutcome) -> bool:
+        """Whether the row was taken for stuck, and this worker, its sender, knows that nothing was sent."""
+        return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
+
+    async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
+        """Commit the decision, however long the database is away: the venue's answer is stored nowhere else."""
+        while True:
+            try:
+                return await decide(self._journal, self._commit, row.order_id, decision, state)
+            except (Unavailable, OutcomeUnknown) as error:
+                log.warning("send_outcome_waiting", order_id=row.order_id, error=str(error))
+            state = None
+            await asyncio.sleep(RECORD_AGAIN_SECONDS)
+
+    def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
+        is_exhausted = row.attempt > self._retry_max
+        retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
+        is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "forever"
+        # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row that
+        # was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
+        in_doubt = (
+            row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or is_safe_to_repeat)
+        )
+        match outcome:
+            case Accepted(venue_order_id, already_processed):
+                return decisions.record_sent(state, row, venue_order_id, now, processed_before=already_processed)
+            case VenueRejected(code, detail):
+                if in_doubt:
+                    return decisions.record_doubt(state, row, code, None, now, detail=detail)
+                return decisions.record_rejected(state, row, code, now, detail=detail)
+            case Unsent(code, detail, retry_after):
+                if retry_after is not None:
+                    retry_at = max(retry_at, now + retry_after)
+                if in_doubt:
+                    resend_at = None if is_exhausted else retry_at
+                    return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
+                if is_exhausted:
+                    return decisions.record_exhausted(state, row, now, detail=described(code, detail))
+                return decisions.record_unsent(state, row, code, retry_at, now, detail=detail)
+            case Ambiguous(code, detail):
+                resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
+                return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
+            case SenderDied():
+                # No backoff: the worker is gone, the venue is not known to be in trouble.
+                resend_at = now if is_safe_to_repeat and not is_exhausted else None
+                return decisions.record_doubt(state, row, "SENDER_DIED", resend_at, now)
+            case unreachable:
+                assert_never(unreachable)
+
+    def _note(self, row: OutboxRow, outcome: AttemptOutcome, change: Change) -> None:
+        order, written = change.orders[0], change.outbox[0]
+        is_repeat = written.last_error == "CONFLICT_PROCESSED"
+        self._metrics.sends.labels("conflict_processed" if is_repeat else _OUTCOME_LABELS[written.status]).inc()
+        if written.status in SETTLED:
+            self._metrics.retries.observe(row.attempt - 1)
+        if row.kind == "new" and isinstance(outcome, Accepted):
+            waited = order.updated_at - order.accepted_at
+            self._metrics.accept_to_sent.observe(waited.total_seconds() * 1000)
+        if order.status == "UNKNOWN":
+            self._metrics.uncertain.inc()
+            log.error(
+                "order_uncertain",
+                order_id=order.order_id,
+                venue=row.venue,
+                error=written.last_error,
+                detail=written.error_detail,
+            )
