@@ -49,7 +49,7 @@ async def test_an_unexpected_error_releases_every_waiting_caller() -> None:
     batches = Batches(fail)
     with structlog.testing.capture_logs() as lines:
         replies = await asyncio.gather(batches.ask(1), batches.ask(2))
-    assert replies == [None, None]
+    assert list(replies) == [None, None]
     assert [(line["event"], line["log_level"]) for line in lines] == [("redis_batch_failed", "error")]
 
 
