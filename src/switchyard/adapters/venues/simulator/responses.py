@@ -11,9 +11,10 @@ from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.wire import ErrorResponse, encode
 
 JSON = (b"content-type", b"application/json")
-# The beginning of a valid response, so that a decoder fails late.
+# A truncated JSON object.
 NOT_JSON = b'{"broker_order_id": "brk-'
 
+# Aborts the connection of an ASGI request.
 HangUp = Callable[[Scope], None]
 
 
@@ -43,7 +44,7 @@ def with_faults(response: SimulatorResponse, plan: FaultPlan) -> SimulatorRespon
     if plan.hits("drop_answer"):
         return NO_RESPONSE
     if plan.hits("accepted_5xx"):
-        return error_response(500, "INTERNAL_ERROR", "fault accepted_5xx: the request was carried out")
+        return error_response(500, "INTERNAL_ERROR", "internal error")
     if plan.hits("garbage"):
         return SimulatorResponse(200, NOT_JSON)
     return response
