@@ -43,7 +43,7 @@ def test_the_stream_may_arrive_byte_by_byte() -> None:
         ("data: a: b: c", "a: b: c"),
         ("data: 1\ndata\ndata: 3", "1\n\n3"),
         ("unknown: field\ndata: kept", "kept"),
-        ("Data: names have a case\ndata: kept", "kept"),
+        ("Data: field names are case-sensitive\ndata: kept", "kept"),
         (": a comment\ndata: kept", "kept"),
     ],
 )

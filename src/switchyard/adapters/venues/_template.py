@@ -90,11 +90,11 @@ class TemplateVenue:
         return Unsent("NOT_IMPLEMENTED")
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """Return the order as the venue has it, or None; raises VenueUnavailable if the venue cannot tell."""
+        """Return the order as the venue has it, or None; raises VenueUnavailable if the venue does not answer."""
         raise VenueUnavailable(f"{self._name} has no order lookup")
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return every order that the venue may still fill; raises VenueUnavailable if the venue cannot tell."""
+        """Return every order that the venue may still fill; raises VenueUnavailable if the venue does not answer."""
         raise VenueUnavailable(f"{self._name} has no order lookup")
 
     async def reports(self, after: int, limit: int) -> ReportPage:
