@@ -1,4 +1,4 @@
-"""`make bench`: every server under the same load, in one run, on one machine."""
+"""`make bench`: measures every server under the same load, in one run on one machine."""
 
 import argparse
 import signal
@@ -27,19 +27,19 @@ END_TO_END = "e2e"
 KEYS = "keys"
 CACHE = "cache"
 DRAIN = "drain"
-# How long to watch before each measurement whether somebody else is at work on this machine.
+# How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
 END_TO_END_PARTS: tuple[Part, ...] = ("sqlite", "postgres")
 
 
 def main() -> int:
-    """Measure and show; 0 when every measurement could be made, whatever came out."""
+    """Run the measurements and print them; returns 0 if every measurement completed, whether or not goals are met."""
     options = _options()
-    # Without this a SIGTERM would end this process at once and leave its servers behind.
+    # The default action of SIGTERM would end this process at once and leave its servers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Sent to a file, the table must not be folded to the width of a terminal that is not there.
+    # Without a terminal, rich would fold the table to 80 columns.
     console = Console() if sys.stdout.isatty() else Console(width=120)
-    # These need none of the servers below, so that alone they need nothing installed.
+    # These parts need none of the servers below; run alone, they need nothing installed.
     keys = key_figures() if KEYS in options.only else {}
     lookups = measure_lookups(options.seconds) if CACHE in options.only else []
     if set(options.only) <= {KEYS, CACHE}:
@@ -47,19 +47,19 @@ def main() -> int:
         return 0
     rows: list[Row] = []
     drains: list[Drain] = []
-    others: list[float] = []
+    other_load: list[float] = []
     failed = False
     try:
-        # Without wrk the drain can still be measured; anything else had better fail before it begins.
+        # The drain needs no wrk; any other part fails here if wrk is missing, before a measurement starts.
         load = {} if set(options.only) <= {KEYS, CACHE, DRAIN} else load_facts()
         with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder, PostgresServer() as server:
             facts = machine_facts(Path(folder)) | load | postgres_facts(PostgresStore(server.url())) | keys
             bench = Bench(Path(folder), options.seconds, lambda: new_database(server))
-            for title, measured in _measurements(bench, options):
-                others.append(busy_share(QUIET_SECONDS))
-                console.print(f"{title} (others use {others[-1]:.0%})", style="dim", highlight=False)
+            for title, results in _measurements(bench, options):
+                other_load.append(busy_share(QUIET_SECONDS))
+                console.print(f"{title} (other processes use {other_load[-1]:.0%})", style="dim", highlight=False)
                 try:
-                    for result in measured:
+                    for result in results:
                         drains.append(result) if isinstance(result, Drain) else rows.append(result)
                 except BenchError as error:
                     failed = True
@@ -67,7 +67,7 @@ def main() -> int:
     except BenchError as error:
         console.print(f"{error}", style="red", markup=False, highlight=False)
         return 1
-    facts["others"] = f"used up to {max(others):.0%} of the cores just before a measurement"
+    facts["others"] = f"used up to {max(other_load):.0%} of the cores just before a measurement"
     _show(console, facts, rows, drains, lookups, options.out)
     return 1 if failed else 0
 
@@ -89,7 +89,7 @@ def _show(
 
 @contextmanager
 def new_database(server: PostgresServer) -> Iterator[str]:
-    """A database for one measurement, which neither pays for the writes of the one before nor leaves any behind."""
+    """Create a database for one measurement after a checkpoint, and drop it afterwards."""
     maintenance = PostgresStore(server.url())
     maintenance.rows("CHECKPOINT")
     url = server.create_database()
@@ -100,7 +100,7 @@ def new_database(server: PostgresServer) -> Iterator[str]:
 
 
 def _measurements(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[str, Iterator[Row | Drain]]]:
-    """The servers in turn at each level, so that a machine that drifts drifts for all of them."""
+    """Yield the measurements; the servers alternate at each level, so that a drift of the machine affects them all."""
     for level in options.connections:
         for part in PARTS:
             if part in options.only:
@@ -119,25 +119,25 @@ def _measurements(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[s
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     choices = [*PARTS, END_TO_END, KEYS, CACHE, DRAIN]
-    parser.add_argument("--seconds", type=_natural, default=8, help="length of each measurement (%(default)s)")
-    parser.add_argument("--connections", type=_naturals, default=[1, 64, 256], help="levels, default 1,64,256")
-    parser.add_argument("--rows", type=_natural, default=ROWS, help="rows of each drain (%(default)s)")
+    parser.add_argument("--seconds", type=_positive, default=8, help="length of each measurement (%(default)s)")
+    parser.add_argument("--connections", type=_positives, default=[1, 64, 256], help="levels, default 1,64,256")
+    parser.add_argument("--rows", type=_positive, default=ROWS, help="rows of each drain (%(default)s)")
     parser.add_argument("--only", type=_names, default=choices, help=f"some of {','.join(choices)}")
     parser.add_argument("--out", type=Path, help="also write the table to this file, as Markdown")
     options = parser.parse_args()
     if unknown := set(options.only) - set(choices):
-        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}")
+        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}; choose from {', '.join(choices)}")
     return options
 
 
-def _natural(text: str) -> int:
+def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
-def _naturals(text: str) -> list[int]:
-    return [_natural(part) for part in text.split(",")]
+def _positives(text: str) -> list[int]:
+    return [_positive(part) for part in text.split(",")]
 
 
 def _names(text: str) -> list[str]:

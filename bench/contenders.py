@@ -1,4 +1,4 @@
-"""The servers that are compared, each as one process and one command."""
+"""The servers that are compared, each started as one process by one command."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SWITCHYARD = Path(sys.executable).parent / "switchyard"
 
 @dataclass(frozen=True)
 class Contender:
-    """How to run one server, and where its orders end up (nowhere, for `hello`)."""
+    """How to run one server, and the database of its orders (None for `hello`)."""
 
     folder: Path
     port: int
@@ -24,18 +24,18 @@ class Contender:
     store: Store | None
 
     def serving(self) -> AbstractContextManager[str]:
-        """Run it until the block ends; yields its address once it is healthy."""
+        """Run the server until the block ends; yields its URL once it is healthy."""
         return serving(self.command, self.environment, self.folder, self.port)
 
 
 def hello(folder: Path) -> Contender:
-    """The bare server stack."""
+    """The HTTP stack without any work."""
     port = free_port()
     return Contender(folder, port, _uvicorn("bench.hello.app:app", port), {}, None)
 
 
 def peer(folder: Path, secret: str, database_url: str) -> Contender:
-    """FastAPI and asyncpg, one transaction per request."""
+    """FastAPI and asyncpg, with one transaction per request."""
     port = free_port()
     environment = {"JWT_HS256_SECRET": secret, "PEER_DATABASE_URL": database_url}
     return Contender(folder, port, _uvicorn("bench.peer.app:app", port), environment, PostgresStore(database_url))
@@ -44,7 +44,7 @@ def peer(folder: Path, secret: str, database_url: str) -> Contender:
 def switchyard(
     folder: Path, secret: str, database_url: str | None, redis_url: str | None = None, *, worker: bool
 ) -> Contender:
-    """The product, on SQLite in the folder or on PostgreSQL; without its worker it only accepts."""
+    """Switchyard, on SQLite in the folder or on PostgreSQL; without `worker` it only accepts orders."""
     port = free_port()
     data = folder / "data"
     environment = {

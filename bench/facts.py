@@ -1,4 +1,4 @@
-"""The machine that the figures belong to."""
+"""Describes the machine and the software of a run."""
 
 import os
 import platform
@@ -15,15 +15,17 @@ from bench.processes import BenchError
 from bench.stores import PostgresStore
 
 FSYNC_ROUNDS = 200
-# What a group commit of a few orders adds to a log.
+# About the size of the write-ahead log records of a group commit of a few orders.
 FSYNC_BYTES = 4096
 
 
 def machine_facts(folder: Path) -> dict[str, str]:
-    """Cores, versions, and what one durable write costs in the folder that the databases use."""
+    """Cores, versions, and the latency of an fsync in the folder of the databases."""
     disk = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True, check=True).stdout.strip()
     if disk in ("tmpfs", "ramfs"):
-        raise BenchError("temporary files are in memory, nothing would be durable: set TMPDIR to a folder on a disk")
+        raise BenchError(
+            "the folder for temporary files is in memory, so nothing would be durable: set TMPDIR to a folder on a disk"
+        )
     p50_ms, p99_ms = fsync_latency(folder)
     return {
         "machine": f"{os.cpu_count()} cores, {_processor()}, {platform.system()} {platform.release()}",
@@ -34,8 +36,8 @@ def machine_facts(folder: Path) -> dict[str, str]:
 
 
 def load_facts() -> dict[str, str]:
-    """What the orders over HTTP are posted with, and the peer that takes them too."""
-    # wrk prints its version together with its usage, and ends with 1.
+    """Versions of the load generator and of the peer server."""
+    # wrk prints its version with its usage and exits with 1.
     wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
     return {
         "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
@@ -44,33 +46,35 @@ def load_facts() -> dict[str, str]:
 
 
 def postgres_facts(store: PostgresStore) -> dict[str, str]:
-    """The server's version; rejects one that would acknowledge what it has not made durable."""
-    shown = {name: str(store.rows(f"SHOW {name}")[0][0]) for name in ("server_version", "fsync", "synchronous_commit")}
-    if shown["fsync"] != "on" or shown["synchronous_commit"] != "on":
-        raise BenchError(f"PostgreSQL is not durable, the comparison would be false: {shown}")
-    return {"PostgreSQL": f"{shown['server_version']}, fsync on, synchronous_commit on"}
+    """The version of PostgreSQL; raises BenchError if it acknowledges commits before they are durable."""
+    settings = {
+        name: str(store.rows(f"SHOW {name}")[0][0]) for name in ("server_version", "fsync", "synchronous_commit")
+    }
+    if settings["fsync"] != "on" or settings["synchronous_commit"] != "on":
+        raise BenchError(f"PostgreSQL must run with fsync and synchronous_commit on: {settings}")
+    return {"PostgreSQL": f"{settings['server_version']}, fsync on, synchronous_commit on"}
 
 
 def fsync_latency(folder: Path) -> tuple[float, float]:
-    """p50 and p99 in milliseconds of appending a little and waiting until it is on the disk."""
+    """p50 and p99, in milliseconds, of a small append followed by an fsync."""
     path = folder / "fsync.probe"
     took_ms = []
     with path.open("wb", buffering=0) as file:
         for _ in range(FSYNC_ROUNDS):
-            began = time.perf_counter()
+            started = time.perf_counter()
             file.write(bytes(FSYNC_BYTES))
             os.fsync(file.fileno())
-            took_ms.append((time.perf_counter() - began) * 1e3)
+            took_ms.append((time.perf_counter() - started) * 1e3)
     path.unlink()
     return statistics.median(took_ms), percentile(took_ms, 99)
 
 
 def busy_share(seconds: float) -> float:
-    """How much of the cores is in use while this process only waits: figures from a busy machine mean little."""
+    """Share of the cores that other processes use; figures from a busy machine are not comparable."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(field) for field in Path("/proc/stat").read_text("ascii").split("\n", 1)[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]  # all, and those that were idle or waited for a disk
+        return sum(fields), fields[3] + fields[4]  # total; idle and waiting for I/O
 
     total, idle = ticks()
     time.sleep(seconds)
@@ -79,7 +83,7 @@ def busy_share(seconds: float) -> float:
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """The smallest value that this share of the values does not exceed."""
+    """The smallest value that at least this percentage of the values does not exceed (nearest rank)."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""Lookups in the idempotency cache: how long one takes, alone and among many."""
+"""Measures lookups in the idempotency cache, one at a time and concurrently."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ from switchyard.ports.cache import Cache, CacheEntry
 from tests.support.redis import RedisServer
 
 ENTRIES = 10_000
-# As long as an answer of `/do/order` with one fill.
+# As long as a response of `/do/order` with one fill.
 RESPONSE = "x" * 400
 AT_ONCE = (1, 64)
 WARM_UP_SECONDS = 0.5
@@ -34,7 +34,7 @@ OPERATION = "do/order"
 
 @dataclass(frozen=True)
 class LookupRow:
-    """One line of the table; `lost` are lookups that missed what was there, for want of time."""
+    """One line of the table; `lost` counts lookups that timed out and so missed an existing entry."""
 
     place: str
     at_once: int
@@ -46,7 +46,7 @@ class LookupRow:
 
 
 def measure_lookups(seconds: float) -> list[LookupRow]:
-    """Both caches, with every second lookup a hit."""
+    """Measure both caches; every second lookup is a hit."""
     with RedisServer() as server:
         return uvloop.run(_measure_all(server.url, seconds))
 
@@ -60,8 +60,8 @@ def print_lookups(console: Console, rows: Sequence[LookupRow]) -> None:
     for row in rows:
         table.add_row(*_cells(row))
     console.print(table)
-    for met, line in _goals(rows):
-        console.print(f"[green]pass[/]         {line}" if met else f"[red]falls short[/]  {line}", highlight=False)
+    for passed, line in _goals(rows):
+        console.print(f"[green]pass[/]         {line}" if passed else f"[red]falls short[/]  {line}", highlight=False)
 
 
 def lookups_markdown(rows: Sequence[LookupRow]) -> str:
@@ -69,7 +69,7 @@ def lookups_markdown(rows: Sequence[LookupRow]) -> str:
         return ""
     lines = ["", "## Lookups in the idempotency cache", "", f"| {' | '.join(HEADINGS)} |"]
     lines += ["|---|" + "---:|" * (len(HEADINGS) - 1), *(f"| {' | '.join(_cells(row))} |" for row in rows), ""]
-    lines += [f"- {'pass' if met else 'falls short'}: {line}" for met, line in _goals(rows)]
+    lines += [f"- {'pass' if passed else 'falls short'}: {line}" for passed, line in _goals(rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -78,20 +78,20 @@ async def _measure_all(url: str, seconds: float) -> list[LookupRow]:
     memory = MemoryCache(clock=clock)
     redis = RedisCache(RedisHost(url, clock=clock), key=token_bytes(32), clock=clock)
     rows = []
-    for place, cache, settle in (("in memory", memory, _nothing), ("on Redis", redis, redis.write_once)):
-        await _fill(cache, settle)
+    for place, cache, flush in (("in memory", memory, _no_writes), ("on Redis", redis, redis.write_once)):
+        await _fill(cache, flush)
         for at_once in AT_ONCE:
             await _look_up(cache, at_once, WARM_UP_SECONDS)
-            began = time.perf_counter()
+            started = time.perf_counter()
             took_ms, lost = await _look_up(cache, at_once, seconds)
-            rate = len(took_ms) / (time.perf_counter() - began)
+            rate = len(took_ms) / (time.perf_counter() - started)
             percentiles = statistics.median(took_ms), percentile(took_ms, 95), percentile(took_ms, 99)
             rows.append(LookupRow(place, at_once, rate, *percentiles, lost))
     await redis.close()
     return rows
 
 
-async def _fill(cache: Cache, settle: Callable[[], Awaitable[int]]) -> None:
+async def _fill(cache: Cache, flush: Callable[[], Awaitable[int]]) -> None:
     now = SystemClock().now()
     for number in range(ENTRIES):
         cache.put(
@@ -109,14 +109,14 @@ async def _fill(cache: Cache, settle: Callable[[], Awaitable[int]]) -> None:
                 expires_at=now + timedelta(hours=1),
             )
         )
-    while await settle():
+    while await flush():
         pass
 
 
 async def _look_up(cache: Cache, at_once: int, seconds: float) -> tuple[list[float], int]:
-    """How long each lookup took, and how many did not find what was there."""
+    """Return the duration of each lookup in milliseconds, and the number of lookups that missed an existing entry."""
     account = AccountId("bench")
-    # Every second number is beyond what was put.
+    # Every second number has no entry.
     numbers: Iterator[int] = itertools.cycle(
         number for pair in zip(range(ENTRIES), range(ENTRIES, 2 * ENTRIES), strict=True) for number in pair
     )
@@ -124,24 +124,24 @@ async def _look_up(cache: Cache, at_once: int, seconds: float) -> tuple[list[flo
     lost = 0
     ends_at = time.perf_counter() + seconds
 
-    async def ask_on() -> None:
+    async def keep_looking_up() -> None:
         nonlocal lost
-        began = time.perf_counter()
-        while began < ends_at:
+        started = time.perf_counter()
+        while started < ends_at:
             number = next(numbers)
-            found = await cache.get(account, OPERATION, str(number))
+            entry = await cache.get(account, OPERATION, str(number))
             ended = time.perf_counter()
-            took_ms.append((ended - began) * 1e3)
-            lost += found is None and number < ENTRIES
-            # A lookup in memory never gives the others their turn.
+            took_ms.append((ended - started) * 1e3)
+            lost += entry is None and number < ENTRIES
+            # A lookup in memory does not yield to the event loop by itself.
             await asyncio.sleep(0)
-            began = time.perf_counter()
+            started = time.perf_counter()
 
-    await asyncio.gather(*(ask_on() for _ in range(at_once)))
+    await asyncio.gather(*(keep_looking_up() for _ in range(at_once)))
     return took_ms, lost
 
 
-async def _nothing() -> int:
+async def _no_writes() -> int:
     return 0
 
 
@@ -152,6 +152,6 @@ def _cells(row: LookupRow) -> tuple[str, ...]:
 
 def _goals(rows: Sequence[LookupRow]) -> Iterator[tuple[bool, str]]:
     for row in rows:
-        most = P99_MS_MAX[row.place]
-        what = f"{row.place}, {row.at_once} at once: p99 {row.p99_ms:.3f} ms, goal below {most:g}"
-        yield row.p99_ms < most, what
+        limit_ms = P99_MS_MAX[row.place]
+        text = f"{row.place}, {row.at_once} at once: p99 {row.p99_ms:.3f} ms, goal below {limit_ms:g}"
+        yield row.p99_ms < limit_ms, text

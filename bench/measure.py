@@ -1,4 +1,4 @@
-"""The measurements: each on a fresh server and database, warmed up, loaded, stopped, and checked by counting."""
+"""The measurements. Each starts a new server and database, warms up, applies load, and checks the row counts."""
 
 import secrets
 import statistics
@@ -22,63 +22,63 @@ from bench.stores import count_orders, wait_until_finished
 from tests.support.redis import RedisServer
 
 WARM_UP_SECONDS = 1
-# Enough to keep groups filled, few enough that answers stay quick.
+# Enough to fill commit groups, few enough to keep latency low.
 END_TO_END_CONNECTIONS = 64
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all measurements of one run share."""
+    """The context that all measurements of one run share."""
 
     folder: Path
     seconds: int
     new_database: Callable[[], AbstractContextManager[str]]
-    """Makes a PostgreSQL database and yields its address."""
+    """Creates a PostgreSQL database and yields its URL."""
     secret: str = field(default_factory=lambda: secrets.token_hex(32))
 
     def accept(self, part: Part, connections: int) -> Iterator[Row]:
-        """How many orders a second are accepted, and how quickly each."""
+        """Measure the accept rate and latency."""
         bearer = tokens(self.secret)
         with self._fresh(part, worker=False) as contender:
             with contender.serving() as url:
                 warm_up = post_orders(url, bearer, connections, WARM_UP_SECONDS)
                 load = post_orders(url, bearer, connections, self.seconds)
             if contender.store is not None:
-                # wrk leaves at the end of each run with up to one order per connection under way.
+                # Each wrk run may end with one unanswered order per connection.
                 _check_count(count_orders(contender.store), warm_up.answers + load.answers, 2 * connections)
         yield Row(part, "accept", connections, load.per_second, load.p50_ms, load.p99_ms)
 
     def end_to_end(self, part: Part) -> Iterator[Row]:
-        """How many orders a second come to their end, and how long one takes at half that load."""
+        """Measure the rate at which orders become final, and the latency at half that rate."""
         bearer = tokens(self.secret)
         with self._fresh(part, worker=True) as contender, contender.serving() as url:
             store = contender.store
-            assert store is not None, "only a server that keeps orders can finish them"
+            assert store is not None, "end to end needs a server that stores orders"
             post_orders(url, bearer, END_TO_END_CONNECTIONS, WARM_UP_SECONDS)
             wait_until_finished(store)
 
-            began = datetime.now(UTC)
+            started = datetime.now(UTC)
             load = post_orders(url, bearer, END_TO_END_CONNECTIONS, self.seconds)
             wait_until_finished(store)
-            times = store.times(began)
+            times = store.times(started)
             _check_count(len(times), load.answers, END_TO_END_CONNECTIONS)
-            # The end is taken from the rows, not from the poll that noticed it: polls are rare so as not to disturb.
-            sustained = len(times) / (max(final for _, final in times) - began).total_seconds()
+            # The end comes from the rows, not from the time of the poll: polls are rare, so that they do not add load.
+            sustained = len(times) / (max(final for _, final in times) - started).total_seconds()
             yield Row(part, "end to end", END_TO_END_CONNECTIONS, sustained)
 
-            began = datetime.now(UTC)
+            started = datetime.now(UTC)
             posted = uvloop.run(post_orders_steadily(url, bearer, sustained / 2, self.seconds))
             wait_until_finished(store)
-            times = store.times(began)
+            times = store.times(started)
             _check_count(len(times), posted, 0)
-            # The pace that was kept, which is less than asked for where the poster itself is too slow.
-            kept = posted / (max(accepted for accepted, _ in times) - began).total_seconds()
+            # The actual rate, which is below the target if the load generator is too slow.
+            actual = posted / (max(accepted for accepted, _ in times) - started).total_seconds()
             took_ms = [(final - accepted).total_seconds() * 1e3 for accepted, final in times]
-            yield Row(part, "half load", PACED_CONNECTIONS, kept, statistics.median(took_ms), percentile(took_ms, 99))
+            yield Row(part, "half load", PACED_CONNECTIONS, actual, statistics.median(took_ms), percentile(took_ms, 99))
 
     @contextmanager
     def _fresh(self, part: Part, *, worker: bool) -> Iterator[Contender]:
-        """A server that has seen no order yet; its files and its database outlive it until the block ends."""
+        """Yield a new server without orders; its files and database exist until the block ends."""
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
             match part:
@@ -99,7 +99,7 @@ class Bench:
                     assert_never(part)
 
 
-def _check_count(kept: int, answered: int, under_way_max: int) -> None:
-    """Every acceptance must be in the database, and nothing else but what was under way when the load ended."""
-    if not answered <= kept <= answered + under_way_max:
-        raise BenchError(f"{answered} orders were accepted, {kept} are in the database")
+def _check_count(stored: int, accepted: int, unanswered_max: int) -> None:
+    """Check that the database has every accepted order, and besides them only unanswered ones from the end."""
+    if not accepted <= stored <= accepted + unanswered_max:
+        raise BenchError(f"{accepted} orders were accepted, {stored} are in the database")

@@ -1,4 +1,4 @@
-"""Servers under measurement: started, awaited, and always ended."""
+"""Starts servers, waits until they are healthy, and stops them at the end of a block."""
 
 import os
 import socket
@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 START_SECONDS_MAX = 30.0
-# A server may have a full queue to write when it is told to end.
+# A server may have to write a full queue when it is stopped.
 STOP_SECONDS_MAX = 15.0
 LOG = "process.log"
 LOG_TAIL_LINES = 40
-# Nothing else is inherited: a setting left in the caller's shell must not change what is measured.
+# The only inherited variables: settings in the shell of the caller must not affect the measurement.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 class BenchError(Exception):
-    """A measurement that cannot be made, or whose figure would not be honest."""
+    """A measurement failed, or its result would not be valid."""
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
+    """An unused loopback port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @contextmanager
 def serving(command: Sequence[str], environment: Mapping[str, str], folder: Path, port: int) -> Iterator[str]:
-    """Run the command until the block ends; yields the server's address once it answers `GET /health`."""
+    """Run the command until the block ends; yields the server's URL once it responds to `GET /health`."""
     url = f"http://127.0.0.1:{port}"
     with running(command, environment, folder) as process:
         _wait_until_healthy(process, f"{url}/health", folder / LOG)
@@ -41,7 +41,7 @@ def serving(command: Sequence[str], environment: Mapping[str, str], folder: Path
 
 @contextmanager
 def running(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the command until the block ends, which it must not do by itself before."""
+    """Run the command until the block ends; raises BenchError if it exits before that."""
     log = folder / LOG
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -55,7 +55,7 @@ def running(command: Sequence[str], environment: Mapping[str, str], folder: Path
     try:
         yield process
         if process.poll() is not None:
-            raise BenchError(f"the process ended by itself with {process.returncode}:\n{_tail(log)}")
+            raise BenchError(f"the process exited with {process.returncode}:\n{_tail(log)}")
     finally:
         _stop(process)
 
@@ -69,13 +69,13 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
     deadline = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise BenchError(f"the server did not start, it ended with {process.returncode}:\n{_tail(log)}")
+            raise BenchError(f"the server did not start, it exited with {process.returncode}:\n{_tail(log)}")
         try:
-            with urllib.request.urlopen(url, timeout=1) as answer:
-                if answer.status == 200:
+            with urllib.request.urlopen(url, timeout=1) as response:
+                if response.status == 200:
                     return
         except (urllib.error.URLError, OSError):
-            pass  # not listening yet, or not ready yet
+            pass  # not listening or not ready yet
         time.sleep(0.05)
     raise BenchError(f"the server was not healthy within {START_SECONDS_MAX:.0f} s:\n{_tail(log)}")
 
@@ -90,4 +90,4 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _tail(log: Path) -> str:
-    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]) or "(its log is empty)"
+    return "\n".join(log.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:]) or "(the log is empty)"

@@ -1,4 +1,4 @@
-"""What the server under measurement left in its database: the figures are checked against it."""
+"""Reads the database of a measured server, to check its results against the stored orders."""
 
 import asyncio
 import time
@@ -29,11 +29,11 @@ class Store(Protocol):
     """The database behind one server."""
 
     def rows(self, query: str) -> Sequence[Any]:
-        """What the query answers."""
+        """Return the rows of a query."""
         ...
 
     def times(self, since: datetime) -> list[tuple[datetime, datetime]]:
-        """When each order since then was accepted and when it last changed."""
+        """Return the times of acceptance and of the last change of each order accepted since then."""
         ...
 
 
@@ -49,8 +49,8 @@ class PostgresStore:
         async def fetch() -> Sequence[Any]:
             connection = await asyncpg.connect(self.url)
             try:
-                found: Sequence[Any] = await connection.fetch(query, *values)
-                return found
+                rows: Sequence[Any] = await connection.fetch(query, *values)
+                return rows
             finally:
                 await connection.close()
 
@@ -58,7 +58,7 @@ class PostgresStore:
 
 
 class SqliteStore:
-    """Reads through a connection of its own each time, so that it never holds back a checkpoint."""
+    """Opens a connection per query, so that it does not block a checkpoint of the server."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class SqliteStore:
                 with path.open("rb") as file:
                     if file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
                         return path
-        raise BenchError("the server left no SQLite database in its data folder")
+        raise BenchError(f"no SQLite database in {self.folder}")
 
 
 def count_orders(store: Store) -> int:
@@ -90,16 +90,16 @@ def count_orders(store: Store) -> int:
 
 
 def wait_until_finished(store: Store) -> None:
-    """Return once every order has ended and no more arrive; all of them must have been filled."""
+    """Wait until every order is final and no more arrive; raises BenchError if one was not filled."""
     deadline = time.monotonic() + DRAIN_SECONDS_MAX
-    known = -1
+    previous = -1
     while time.monotonic() < deadline:
         orders, final, filled = store.rows(PROGRESS)[0]
-        # Orders that were under way when the load ended may still come in: one quiet poll says that none did.
-        if orders == final == known:
+        # Orders in flight at the end of the load may still arrive; two polls with equal counts show that none did.
+        if orders == final == previous:
             if filled != orders:
                 raise BenchError(f"{orders - filled} orders ended without being filled")
             return
-        known = orders
+        previous = orders
         time.sleep(POLL_SECONDS)
     raise BenchError(f"{orders - final} orders were not final after {DRAIN_SECONDS_MAX:.0f} s")

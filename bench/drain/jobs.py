@@ -1,4 +1,4 @@
-"""What every queue is filled with: the same order, so often."""
+"""The job that fills every queue: the same order, repeated."""
 
 import os
 from collections.abc import Iterator
@@ -16,6 +16,6 @@ def database_url() -> str:
 
 
 def chunks(rows: int) -> Iterator[range]:
-    """The numbers of the rows, some at a time: no queue is asked to take all of them in one statement."""
+    """Yield the row numbers in chunks, so that no queue has to insert all rows in one statement."""
     for first in range(0, rows, CHUNK):
         yield range(first, min(first + CHUNK, rows))

@@ -1,4 +1,4 @@
-"""One queue, filled, then worked off by one worker process."""
+"""Fills one queue, then measures how fast one worker process drains it."""
 
 import subprocess
 import time
@@ -13,7 +13,7 @@ from bench.processes import BenchError, environment_of, running
 from bench.stores import POLL_SECONDS, PostgresStore
 
 ROWS = 50_000
-# Without a row finished for so long, a queue is stuck, not slow.
+# A queue that finishes no row for this long is stuck.
 STALLED_SECONDS_MAX = 60.0
 
 
@@ -24,12 +24,12 @@ def queues() -> list[Queue]:
 def drain(
     queue: Queue, rows: int, folder: Path, new_database: Callable[[], AbstractContextManager[str]]
 ) -> Iterator[Drain]:
-    """How many rows a second leave the queue."""
+    """Measure the rows per second that the worker finishes."""
     with TemporaryDirectory(dir=folder) as own, new_database() as url:
         environment = queue.environment(Path(own) / "data", url)
         _fill(queue, rows, environment, Path(own))
         store = PostgresStore(url)
-        # Nobody pays for his own filling, and nobody plans by statistics that are not there yet.
+        # The filling must not slow down the drain, and the planner needs statistics of the filled tables.
         for statement in ("VACUUM ANALYZE", "CHECKPOINT"):
             store.rows(statement)
         if (queued := _left(queue, store)) != rows:
@@ -43,7 +43,7 @@ def drain(
 
 
 def _fill(queue: Queue, rows: int, environment: dict[str, str], folder: Path) -> None:
-    ended = subprocess.run(
+    completed = subprocess.run(
         [*queue.fill, "fill", str(rows)],
         env=environment_of(environment),
         cwd=folder,
@@ -51,8 +51,8 @@ def _fill(queue: Queue, rows: int, environment: dict[str, str], folder: Path) ->
         text=True,
         check=False,
     )
-    if ended.returncode:
-        raise BenchError(f"{queue.name} could not be filled:\n{ended.stdout}{ended.stderr}")
+    if completed.returncode:
+        raise BenchError(f"{queue.name} could not be filled:\n{completed.stdout}{completed.stderr}")
 
 
 def _wait_until_empty(queue: Queue, store: PostgresStore) -> None:

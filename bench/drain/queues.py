@@ -1,4 +1,4 @@
-"""The queues that are compared: how each is filled and worked off, and what it wrote down about that itself."""
+"""The queues that are compared: how each is filled and drained, and the queries that read its own timestamps."""
 
 import sys
 from collections.abc import Mapping
@@ -12,22 +12,22 @@ from bench.drain import with_pgqueuer, with_procrastinate
 from bench.drain.jobs import URL_VARIABLE
 
 QueueName = Literal["Switchyard", "Switchyard, filled", "PgQueuer", "Procrastinate"]
-# Send slots, OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM: in flight as many as PgQueuer has with two of its batches.
+# Send slots: OUTBOX_BATCH_SIZE × OUTBOX_PARALLELISM = 1,024, about as many jobs in flight as two batches of PgQueuer.
 BATCH_SIZE, PARALLELISM = 256, 4
 
 
 @dataclass(frozen=True)
 class Queue:
-    """One contender. Its own log tells when the first row left and the last one was finished, to the transaction."""
+    """One queue. Its own tables record when the first row was taken and when the last one was finished."""
 
     name: QueueName
     setup: str
     fill: list[str]
     work: list[str]
     left: str
-    """SQL: how many rows are not finished yet."""
+    """SQL: the number of unfinished rows."""
     done: str
-    """SQL: when the first row was taken, when the last one was finished, and how many were."""
+    """SQL: the time of the first taken row, the time of the last finished row, and the number of finished rows."""
     extra: Mapping[str, str]
 
     def environment(self, folder: Path, database_url: str) -> dict[str, str]:
@@ -37,7 +37,7 @@ class Queue:
 
 
 def switchyard(*, fills: bool) -> Queue:
-    """An acknowledgement is what a job that does nothing is elsewhere; a fill for each order comes on top."""
+    """Switchyard's outbox. An acknowledged order corresponds to an empty job elsewhere; `fills` adds a fill to each."""
     return Queue(
         name="Switchyard, filled" if fills else "Switchyard",
         setup=f"{BATCH_SIZE * PARALLELISM:,} at once",
@@ -85,5 +85,5 @@ def _script(name: str) -> list[str]:
 
 
 def _done(table: str, time: str, kind: str, first: str, last: str) -> str:
-    begun, finished = (f"FILTER (WHERE {kind} = '{what}')" for what in (first, last))
-    return f"SELECT min({time}) {begun}, max({time}) {finished}, count(*) {finished} FROM {table}"
+    started, finished = (f"FILTER (WHERE {kind} = '{name}')" for name in (first, last))
+    return f"SELECT min({time}) {started}, max({time}) {finished}, count(*) {finished} FROM {table}"

@@ -1,4 +1,4 @@
-"""The drains as a table, on the screen and as Markdown, and the goal they are held against."""
+"""Prints the drains as a table, on the screen and as Markdown, and compares them with the goal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ RATIO_MIN = 1.0
 
 @dataclass(frozen=True)
 class Drain:
-    """One queue worked off by one process."""
+    """The result for one queue, drained by one process."""
 
     queue: str
     setup: str
@@ -32,47 +32,47 @@ def print_drains(console: Console, drains: Sequence[Drain]) -> None:
     table = Table(*HEADINGS, title=TITLE, title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
-    for one in drains:
-        table.add_row(*_cells(one, drains))
+    for drain in drains:
+        table.add_row(*_cells(drain, drains))
     console.print(table)
-    for met, line in goals(drains):
-        console.print(f"[green]pass[/]         {line}" if met else f"[red]falls short[/]  {line}", highlight=False)
+    for passed, line in goals(drains):
+        console.print(f"[green]pass[/]         {line}" if passed else f"[red]falls short[/]  {line}", highlight=False)
 
 
 def drains_markdown(drains: Sequence[Drain]) -> str:
     if not drains:
         return ""
     lines = ["", f"## {TITLE}", "", f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    lines += [f"| {' | '.join(_cells(one, drains))} |" for one in drains]
-    lines += ["", *(f"- {'pass' if met else 'falls short'}: {line}" for met, line in goals(drains))]
+    lines += [f"| {' | '.join(_cells(drain, drains))} |" for drain in drains]
+    lines += ["", *(f"- {'pass' if passed else 'falls short'}: {line}" for passed, line in goals(drains))]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def goals(drains: Sequence[Drain]) -> Iterator[tuple[bool, str]]:
-    """The outbox is not slower than a queue that does nothing else. Fills come on top and are only shown."""
-    for one in drains:
-        if one.queue == "Switchyard":
+    """The outbox must not be slower than the peers; the row with fills is shown without a goal."""
+    for drain in drains:
+        if drain.queue == "Switchyard":
             for peer in PEERS:
-                ratio = _ratio(one, peer, drains)
+                ratio = _ratio(drain, peer, drains)
                 if ratio is not None:
-                    what = f"the outbox drains at {ratio:.2f} × {peer}"
-                    yield ratio >= RATIO_MIN, f"Switchyard: {what}, goal at least {RATIO_MIN:g}"
+                    text = f"the outbox drains at {ratio:.2f} × {peer}"
+                    yield ratio >= RATIO_MIN, f"Switchyard: {text}, goal at least {RATIO_MIN:g}"
 
 
-def _cells(one: Drain, drains: Sequence[Drain]) -> tuple[str, ...]:
-    ratios = (_ratio(one, peer, drains) for peer in PEERS)
+def _cells(drain: Drain, drains: Sequence[Drain]) -> tuple[str, ...]:
+    ratios = (_ratio(drain, peer, drains) for peer in PEERS)
     return (
-        one.queue,
-        one.setup,
-        f"{one.rows:,}",
-        f"{one.seconds:,.2f}",
-        f"{one.per_second:,.0f}",
+        drain.queue,
+        drain.setup,
+        f"{drain.rows:,}",
+        f"{drain.seconds:,.2f}",
+        f"{drain.per_second:,.0f}",
         *("" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
     )
 
 
-def _ratio(one: Drain, peer: str, drains: Sequence[Drain]) -> float | None:
+def _ratio(drain: Drain, peer: str, drains: Sequence[Drain]) -> float | None:
     for other in drains:
         if other.queue == peer:
-            return one.per_second / other.per_second
+            return drain.per_second / other.per_second
     return None

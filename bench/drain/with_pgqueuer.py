@@ -1,7 +1,7 @@
-"""PgQueuer: `fill ROWS` queues jobs, `work` runs one worker until it is ended.
+"""PgQueuer: `fill ROWS` queues jobs, `work` runs one worker until it is stopped.
 
-Set up as its tuning guide advises for many short jobs: asyncpg with a pool, its own autovacuum settings, large batches,
-no limit on tasks. All tables are logged, its default: a crash must not lose a job here either.
+Configured as its tuning guide recommends for many short jobs: an asyncpg pool, its autovacuum settings, large batches,
+no limit on tasks. All tables are logged, which is its default: a crash must not lose a job.
 """
 
 import sys
@@ -15,9 +15,9 @@ from pgqueuer.queries import Queries
 
 from bench.drain.jobs import NAME, PAYLOAD, chunks, database_url
 
-# Tried: 10 (its default), 100, 500, 1,000 and 2,000; a quarter of the speed, three quarters, and three times the same.
+# Tested: 10 (its default) has a quarter of the speed of 500, 100 three quarters; 1,000 and 2,000 are no faster.
 BATCH_SIZE = 500
-# One for the notifications; the others fetch and finish at the same time.
+# One connection for notifications; the others fetch and finish jobs concurrently.
 CONNECTIONS = 8
 
 
@@ -37,7 +37,7 @@ async def work() -> None:
 
         @worker.entrypoint(NAME)
         async def send(job: Job) -> None:
-            """Do nothing, as the null venue does."""
+            """Do nothing, like the null venue."""
 
         await worker.run(batch_size=BATCH_SIZE)
 

@@ -1,6 +1,6 @@
-"""Procrastinate: `fill ROWS` queues jobs, `work` runs one worker until it is ended.
+"""Procrastinate: `fill ROWS` queues jobs, `work` runs one worker until it is stopped.
 
-It fetches and finishes each job by itself; all that can be set is how many run at once.
+It fetches and finishes each job separately; the only setting is the concurrency.
 """
 
 import sys
@@ -11,12 +11,12 @@ from procrastinate.types import JSONDict
 
 from bench.drain.jobs import NAME, PAYLOAD, chunks, database_url
 
-# Tried: 1 (its default), 4, 10 and 30. Jobs are fetched one after the other, so few are ever at work at once.
+# Tested: 1 (its default), 4, 10 and 30. Jobs are fetched one at a time, so few run concurrently.
 CONCURRENCY = 4
 
 
 def application() -> App:
-    # A connection for each job, one to fetch and one for the notifications.
+    # One connection per job, one to fetch and one for notifications.
     size = CONCURRENCY + 2
     return App(connector=PsycopgConnector(conninfo=database_url(), min_size=size, max_size=size))
 
@@ -35,7 +35,7 @@ async def work() -> None:
 
     @app.task(name=NAME)
     async def send(order: str) -> None:
-        """Do nothing, as the null venue does."""
+        """Do nothing, like the null venue."""
 
     async with app.open_async():
         await app.run_worker_async(concurrency=CONCURRENCY)

@@ -1,4 +1,4 @@
-"""Switchyard: `fill ROWS` accepts orders as a gateway does; the worker is the product's own command."""
+"""Switchyard: `fill ROWS` accepts orders as a gateway does; `switchyard worker` drains them."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ from switchyard.bootstrap import running_engine, upgrade_if_new
 from switchyard.domain.ids import AccountId
 from switchyard.settings import load_settings
 
-# Orders of one account and symbol leave in order, one after the other; a real house has many of both.
+# Orders of one account and symbol are sent one after the other; a real installation has many of both.
 ACCOUNTS = 100
 SYMBOLS = 10
 
@@ -20,7 +20,7 @@ SYMBOLS = 10
 async def fill(rows: int) -> None:
     settings = load_settings()
     await upgrade_if_new(settings)
-    order = msgspec.json.decode(PAYLOAD) | {"price": 100}  # a whole number: these symbols are in no catalogue
+    order = msgspec.json.decode(PAYLOAD) | {"price": 100}  # a whole number: symbols outside the catalogue have tick 1
     lanes = cycle(product(range(SYMBOLS), range(ACCOUNTS)))
     async with running_engine(settings, "gateway") as engine:
         desk = engine.desks.orders

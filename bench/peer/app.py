@@ -1,4 +1,4 @@
-"""The peer: the order API as a careful engineer writes it with FastAPI and asyncpg, one transaction per request."""
+"""The peer: a straightforward order API with FastAPI and asyncpg, one transaction per request."""
 
 import hashlib
 import os
@@ -64,7 +64,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 async def account(authorization: Annotated[str, Header()]) -> str:
-    """The account that the bearer token names."""
+    """The account of the bearer token."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer":
         raise HTTPException(401, "TOKEN_MISSING")
@@ -87,7 +87,7 @@ async def place_order(
     account_id: Annotated[str, Depends(account)],
     idempotency_key: Annotated[str, Header(min_length=1, max_length=255)],
 ) -> OrderResponse:
-    """Write the key, the order, its outbox row and its event together, or answer what the key already stands for."""
+    """Write the key, the order, its outbox row and its event in one transaction; a known key returns its order."""
     order_id = f"ord_{secrets.token_hex(13)}"
     canonical = body.model_dump_json()
     digest = hashlib.sha256(canonical.encode()).digest()

@@ -1,4 +1,4 @@
--- What a plain service keeps per order: the same four rows that Switchyard writes.
+-- The same four rows per order that Switchyard writes.
 
 CREATE TABLE idempotency (
     account_id text NOT NULL,

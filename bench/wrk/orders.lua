@@ -1,5 +1,5 @@
--- Posts one distinct, valid order per request and prints what was measured as one JSON line.
--- Arguments after `--`: a label that no other run uses, the body, then one bearer token per account.
+-- Posts one distinct, valid order per request and prints the results as one JSON line.
+-- Arguments after `--`: a label unique to the run, the body, then one bearer token per account.
 
 local KEY_PLACE = "@key@"
 
@@ -13,7 +13,7 @@ end
 function init(args)
   key_prefix = args[1] .. "-" .. thread_number .. "-"
   sent = 0
-  -- Everything but the key is put together once: the generator shares two cores with the server it measures.
+  -- Everything except the key is built once: the load generator shares the cores with the server it measures.
   heads, tails = {}, {}
   for i = 3, #args do
     local text = wrk.format("POST", "/orders", {

@@ -1,4 +1,4 @@
-"""The client against a gateway, with a network in between that fails as told."""
+"""The client against a real gateway, through a proxy that injects network failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -15,34 +15,34 @@ from switchyard.domain.orders import OrderSnapshot
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
 
-# Tests need the repeats, not the pauses between them.
+# Short delays: the tests need the retries, not the pauses.
 QUICK = Retry(first_seconds=0.001, seconds_max=0.01)
-# Far beyond what a slow machine needs; reached only by a test that fails.
+# Generous: only a failing test reaches it.
 DEADLINE_SECONDS = 30
 
 
 @pytest.fixture
 async def proxy(embedded: RunningGateway) -> AsyncIterator[FaultyProxy]:
-    async with faulty_proxy(embedded.url) as found:
-        yield found
+    async with faulty_proxy(embedded.url) as proxy:
+        yield proxy
 
 
 @pytest.fixture
 async def client(embedded: RunningGateway, proxy: FaultyProxy) -> AsyncIterator[Client]:
-    async with Client(proxy.url, embedded.token("demo"), retry=QUICK) as found:
-        yield found
+    async with Client(proxy.url, embedded.token("demo"), retry=QUICK) as client:
+        yield client
 
 
 async def until_filled(messages: AsyncGenerator[Message, None]) -> list[Message]:
-    """The updates up to the one that shows the order filled."""
-    found = []
+    """The `order_update` messages up to the one that shows the order filled."""
+    updates = []
     async with asyncio.timeout(DEADLINE_SECONDS):
         async for message in messages:
             if message.event == "order_update":
-                found.append(message)
+                updates.append(message)
                 if msgspec.json.decode(message.data, type=OrderSnapshot).status == "FILLED":
-                    return found
-    raise AssertionError("the stream ended")
+                    return updates
+    raise AssertionError("the stream ended before the order was filled")
 
 
 async def test_an_order_is_placed_and_read_back_exactly(client: Client) -> None:
@@ -68,7 +68,7 @@ async def test_an_order_without_a_limit_is_a_market_order(client: Client) -> Non
     assert (await client.order(placed.order_id)).type == "MARKET"
 
 
-async def test_a_lost_answer_is_asked_for_again_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
     proxy.lose_answer(times=2)
     placed = await client.place("USDJPY", "BUY", 1)
     keys = proxy.headers("Idempotency-Key")
@@ -78,7 +78,7 @@ async def test_a_lost_answer_is_asked_for_again_under_the_same_key(client: Clien
     assert [order.order_id async for order in client.orders()] == [placed.order_id]
 
 
-async def test_a_gateway_that_is_away_is_asked_again_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_503_is_retried_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
     proxy.be_unavailable()
     placed = await client.place("USDJPY", "BUY", 1)
     assert proxy.headers("Idempotency-Key") == [placed.idempotency_key] * 2
@@ -90,7 +90,7 @@ async def test_two_orders_have_two_keys(client: Client) -> None:
     assert first.order_id != second.order_id
 
 
-async def test_after_the_last_attempt_the_error_names_the_key_that_makes_a_repeat_safe(
+async def test_after_the_last_attempt_the_error_carries_the_key_for_a_safe_retry(
     client: Client, proxy: FaultyProxy
 ) -> None:
     proxy.lose_answer(times=QUICK.attempts_max)
@@ -103,7 +103,7 @@ async def test_after_the_last_attempt_the_error_names_the_key_that_makes_a_repea
     assert len([order async for order in client.orders()]) == 1
 
 
-async def test_an_order_that_never_left_is_not_in_doubt(unused_url: str) -> None:
+async def test_an_order_that_was_never_sent_is_not_in_doubt(unused_url: str) -> None:
     async with Client(unused_url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable, match="Connection refused") as failure:
             await client.place("USDJPY", "BUY", 1)
@@ -119,9 +119,7 @@ async def test_a_rejection_is_final_and_names_the_field(client: Client, proxy: F
     assert len(proxy.headers("Idempotency-Key")) == 1
 
 
-async def test_a_key_that_no_header_can_carry_is_rejected_before_anything_is_sent(
-    client: Client, proxy: FaultyProxy
-) -> None:
+async def test_a_key_that_is_invalid_in_a_header_is_rejected_before_sending(client: Client, proxy: FaultyProxy) -> None:
     with pytest.raises(InvalidKey):
         await client.place("USDJPY", "BUY", 1, idempotency_key="two\r\nlines")
     assert proxy.headers("Idempotency-Key") == []
@@ -141,12 +139,12 @@ async def test_orders_come_newest_first_over_all_pages(client: Client, monkeypat
     assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
 
 
-async def test_orders_can_be_chosen_by_status_and_symbol(client: Client, embedded: RunningGateway) -> None:
+async def test_orders_can_be_filtered_by_status_and_symbol(client: Client, embedded: RunningGateway) -> None:
     done = await client.place("USDJPY", "BUY", 1)
     await client.place("EURUSD", "BUY", 1)
     await embedded.until_status(done.order_id, "FILLED")
-    chosen = [order.order_id async for order in client.orders(statuses=["FILLED", "EXPIRED"], symbol="USDJPY")]
-    assert chosen == [done.order_id]
+    filtered = [order.order_id async for order in client.orders(statuses=["FILLED", "EXPIRED"], symbol="USDJPY")]
+    assert filtered == [done.order_id]
 
 
 async def test_an_open_order_is_cancelled(client: Client, embedded: RunningGateway) -> None:
@@ -163,12 +161,14 @@ async def test_an_order_that_has_ended_cannot_be_cancelled(client: Client, embed
     assert (failure.value.status, failure.value.reason) == (409, "ORDER_FINAL")
 
 
-async def test_a_missing_order_and_another_accounts_order_look_alike(client: Client, embedded: RunningGateway) -> None:
+async def test_a_missing_order_and_an_order_of_another_account_give_the_same_error(
+    client: Client, embedded: RunningGateway
+) -> None:
     placed = await client.place("USDJPY", "BUY", 1)
-    async with Client(embedded.url, embedded.token("other")) as stranger:
+    async with Client(embedded.url, embedded.token("other")) as other_client:
         for order_id in (placed.order_id, "ord_missing", "../orders", "a b?c#d"):
             with pytest.raises(ApiError) as failure:
-                await stranger.order(order_id)
+                await other_client.order(order_id)
             assert (failure.value.status, failure.value.reason) == (404, "NOT_FOUND")
 
 
@@ -193,12 +193,12 @@ async def test_events_of_an_order_and_of_the_account_come_oldest_first(
     assert await client.events(account_id="demo", limit=1) == of_account[-1:]
 
 
-async def test_a_cut_stream_goes_on_after_the_last_message_without_gap_or_repeat(
+async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_repeat(
     client: Client, proxy: FaultyProxy
 ) -> None:
     losses: list[ClientError] = []
     proxy.cut_at(b'"status":"WORKING"')
-    async with aclosing(client.stream(on_loss=losses.append)) as messages:
+    async with aclosing(client.stream(on_disconnect=losses.append)) as messages:
         assert (await anext(messages)).event == "ready"
         placed = await client.place("USDJPY", "BUY", 1)
         updates = await until_filled(messages)
@@ -213,7 +213,7 @@ async def test_a_cut_stream_goes_on_after_the_last_message_without_gap_or_repeat
     assert int(resumed[0]) in [int(update.id or 0) for update in updates]
 
 
-async def test_a_stream_can_be_taken_up_where_an_earlier_one_ended(client: Client) -> None:
+async def test_a_new_stream_can_resume_after_an_earlier_one(client: Client) -> None:
     async with aclosing(client.stream()) as messages:
         await anext(messages)
         await client.place("USDJPY", "BUY", 1)
@@ -222,14 +222,14 @@ async def test_a_stream_can_be_taken_up_where_an_earlier_one_ended(client: Clien
         assert await until_filled(messages) == seen[1:]
 
 
-async def test_the_stream_of_an_order_begins_with_the_order(client: Client) -> None:
+async def test_the_stream_of_an_order_starts_with_a_snapshot(client: Client) -> None:
     placed = await client.place("USDJPY", "BUY", 1)
     async with aclosing(client.stream(placed.order_id)) as messages, asyncio.timeout(DEADLINE_SECONDS):
         events = [(await anext(messages)).event, (await anext(messages)).event]
     assert events == ["ready", "order_snapshot"]
 
 
-async def test_a_stream_outlives_a_gateway_that_is_away_for_a_while(
+async def test_a_stream_survives_a_temporary_outage_of_the_gateway(
     client: Client, proxy: FaultyProxy, embedded: RunningGateway
 ) -> None:
     order_id = (await embedded.place()).json["orderId"]
@@ -249,13 +249,13 @@ async def test_the_stream_of_a_missing_order_is_rejected_at_once(client: Client,
     assert len(proxy.headers("Accept")) == 1
 
 
-async def test_a_stream_that_never_came_about_gives_up(unused_url: str) -> None:
+async def test_a_stream_that_never_connects_fails_after_the_last_attempt(unused_url: str) -> None:
     async with Client(unused_url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable):
             await anext(client.stream())
 
 
-async def test_a_stranger_at_the_address_is_told_from_a_gateway() -> None:
+async def test_a_response_of_another_service_is_unreadable() -> None:
     async with web_page() as url, Client(url, "token", retry=QUICK) as client:
         with pytest.raises(UnreadableResponse) as failure:
             await client.place("USDJPY", "BUY", 1)

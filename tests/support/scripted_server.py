@@ -1,4 +1,4 @@
-"""A socket that reads HTTP requests and answers each with the next bytes of a script."""
+"""An HTTP server for tests that replies to each request with the next item of a script."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ Reply = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What arrived."""
+    """A request that the server received."""
 
     method: str
     path: str
@@ -22,7 +22,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 def reply(status: int, body: object = b"", **headers: str) -> bytes:
-    """A whole answer; what is not bytes is sent as JSON."""
+    """A complete HTTP response; a body that is not bytes is encoded as JSON."""
     content = body if isinstance(body, bytes) else msgspec.json.encode(body)
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", f"Content-Length: {len(content)}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
@@ -30,22 +30,22 @@ def reply(status: int, body: object = b"", **headers: str) -> bytes:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close without a word."""
+    """Close the connection without a reply."""
     writer.close()
 
 
 async def reset(writer: asyncio.StreamWriter) -> None:
-    """Drop the connection as a crashed host does."""
+    """Reset the connection, as a crashed host does."""
     writer.transport.abort()
 
 
-async def say_nothing(writer: asyncio.StreamWriter) -> None:
-    """Leave the other side waiting."""
+async def never_reply(writer: asyncio.StreamWriter) -> None:
+    """Keep the connection open without a reply."""
     await asyncio.Event().wait()
 
 
 def then_hang_up(beginning: bytes) -> Reply:
-    """Begin an answer and close in the middle of it."""
+    """Send the beginning of a response, then close the connection."""
 
     async def run(writer: asyncio.StreamWriter) -> None:
         writer.write(beginning)
@@ -56,7 +56,7 @@ def then_hang_up(beginning: bytes) -> Reply:
 
 
 class ScriptedServer:
-    """Hands out its replies in order, over all connections; the last one is repeated."""
+    """Sends its replies in order, over all connections, and repeats the last one."""
 
     def __init__(self, *replies: Reply) -> None:
         self._replies = deque(replies)
@@ -78,12 +78,12 @@ class ScriptedServer:
             while not writer.is_closing():
                 self.requests.append(await _read_request(reader))
                 self.arrived.set()
-                following = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
-                if isinstance(following, bytes):
-                    writer.write(following)
+                next_reply = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
+                if isinstance(next_reply, bytes):
+                    writer.write(next_reply)
                     await writer.drain()
                 else:
-                    await following(writer)
+                    await next_reply(writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
@@ -110,7 +110,7 @@ async def _read_request(reader: asyncio.StreamReader) -> Request:
 
 @asynccontextmanager
 async def scripted_server(*replies: Reply) -> AsyncIterator[ScriptedServer]:
-    """Listens on loopback until the block ends."""
+    """Runs the server on loopback until the block ends."""
     script = ScriptedServer(*replies)
     server = await asyncio.start_server(script.on_connection, "127.0.0.1", 0)
     try:

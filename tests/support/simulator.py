@@ -1,4 +1,4 @@
-"""The venue simulator as tests run it, and a worker's settings for it."""
+"""Runs the venue simulator in its own process, and the worker settings that point to it."""
 
 import json
 from collections import Counter
@@ -12,31 +12,31 @@ from tests.support.process import Process
 
 
 class Simulator(Process):
-    """The venue simulator as a process of its own."""
+    """`switchyard venue-sim` with its log in `venue.log`."""
 
     def __init__(self, folder: Path, dedupe: str, faults: Mapping[str, float] | None = None) -> None:
         super().__init__(folder, "venue-sim")
         self.book = folder / "venue.log"
-        words = [word for name, value in (faults or {}).items() for word in ("--fault", f"{name}={value}")]
-        self.arguments = ["--port", str(self.port), "--log", str(self.book), "--dedupe", dedupe, *words]
+        options = [word for name, value in (faults or {}).items() for word in ("--fault", f"{name}={value}")]
+        self.arguments = ["--port", str(self.port), "--log", str(self.book), "--dedupe", dedupe, *options]
 
     def lines(self, event: str) -> list[dict[str, Any]]:
-        """The whole lines of its log of one kind."""
+        """The complete log lines of one event."""
         text = self.book.read_text("utf-8")
-        found = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        return [line for line in found if line["event"] == event]
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        return [line for line in lines if line["event"] == event]
 
     def executions(self) -> Counter[str]:
-        """How often the venue took on each of our orders, by order id."""
+        """How often the venue accepted each order, by order id."""
         return Counter(line["trace_id"] for line in self.lines("order"))
 
     def orders(self) -> Counter[str]:
-        """The same by the client order id that it was given."""
+        """How often the venue accepted each order, by client order id."""
         return Counter(line["client_order_id"] for line in self.lines("order"))
 
     def check_nothing_twice(self) -> Counter[str]:
-        """What it took on, by order id, after looking that no client order id and no order was taken on twice."""
-        lines = self.lines("order")  # one look: between two of them the venue goes on
+        """Assert that no order and no client order id was accepted twice; returns the counts by order id."""
+        lines = self.lines("order")  # read once: the venue keeps writing
         by_client_id = Counter(line["client_order_id"] for line in lines)
         assert set(by_client_id.values()) <= {1}, "the venue took a client order id twice"
         executions = Counter[str](line["trace_id"] for line in lines)
@@ -44,7 +44,7 @@ class Simulator(Process):
         return executions
 
     async def set_faults(self, session: aiohttp.ClientSession, faults: Mapping[str, float]) -> None:
-        """Change how it misbehaves from now on."""
+        """Set these faults, in addition to those already set."""
         async with session.post(f"{self.url}/admin/faults", json=dict(faults)) as response:
             assert response.status == 200, await response.text()
 

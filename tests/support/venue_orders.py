@@ -1,4 +1,4 @@
-"""Orders to give to a venue, and a patient reader of what it reports."""
+"""Orders to send to a venue, and a reader of its reports with a deadline."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Venue
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
-# Generous: only a defect ever waits this long.
+# Generous: only a defect reaches it.
 DEADLINE_SECONDS = 20
 
 
@@ -25,7 +25,7 @@ def an_order(
     qty: str = "1000",
     price: str | Decimal | None = None,
 ) -> Order:
-    """A LIMIT GTC order when it has a price, else a MARKET IOC order."""
+    """A LIMIT GTC order if it has a price, else a MARKET IOC order."""
     return Order(
         order_id=OrderId(f"ord_{client_id}"),
         account_id=AccountId("acct"),
@@ -53,11 +53,11 @@ def an_order(
 
 
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:
-    """At least this many reports, as soon as the venue has made them."""
-    found: list[ExecutionReport] = []
+    """Read pages until at least `count` reports have arrived; fails at the deadline."""
+    reports: list[ExecutionReport] = []
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while len(found) < count:
+        while len(reports) < count:
             page = await venue.reports(after, limit)
-            found += page.reports
+            reports += page.reports
             after = page.last_number
-    return found
+    return reports

@@ -1,4 +1,4 @@
-"""The venue simulator in a process of its own, and every line of its log."""
+"""Runs the venue simulator in its own process and reads its log."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.process import Process
 
 
 class VenueProcess(Process):
-    """`switchyard venue-sim` on a free port; `start` returns once it answers."""
+    """`switchyard venue-sim` on a free port; `start` returns once it responds."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder, "venue-sim")
@@ -19,17 +19,17 @@ class VenueProcess(Process):
         self.arguments = ["--port", str(self.port), "--log", str(self.events_path), *options]
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The complete lines of its log, all or of one kind."""
+        """The complete lines of its log, all or those of one event."""
         text = self.events_path.read_bytes()
         lines = [msgspec.json.decode(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
         return [line for line in lines if kind is None or line["event"] == kind]
 
     def orders(self) -> Counter[str]:
-        """How often each client order id was taken on."""
+        """How often each client order id was accepted."""
         return Counter(line["client_order_id"] for line in self.events("order"))
 
     async def set_faults(self, **faults: float) -> None:
-        """Let it go wrong in these ways, besides the ones already set."""
+        """Set these faults, in addition to those already set."""
         async with (
             aiohttp.ClientSession() as session,
             session.post(f"{self.url}/admin/faults", json=faults) as response,
@@ -37,6 +37,6 @@ class VenueProcess(Process):
             assert response.status == 200, await response.text()
 
     async def clear_faults(self) -> None:
-        """Let it go right."""
+        """Switch all faults off."""
         async with aiohttp.ClientSession() as session, session.delete(f"{self.url}/admin/faults") as response:
             assert response.status == 200

@@ -1,4 +1,4 @@
-"""A server that does not answer is left alone for a growing while, and tried again one question at a time."""
+"""The circuit breaker: it opens after consecutive failures, and probes with one request per rest period."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ def breaker(clock: ManualClock) -> Breaker:
     return Breaker(clock, failures_max=3, rest_seconds_min=1.0, rest_seconds_max=4.0)
 
 
-def opened(breaker: Breaker) -> None:
+def open_it(breaker: Breaker) -> None:
     assert [breaker.failed() for _ in range(3)] == [False, False, True]
 
 
@@ -26,15 +26,15 @@ def wait(clock: ManualClock, seconds: float) -> None:
     clock.advance(timedelta(seconds=seconds))
 
 
-def test_it_opens_at_the_last_of_consecutive_failures_and_says_so_once(breaker: Breaker) -> None:
+def test_it_opens_at_the_last_of_consecutive_failures_and_reports_that_once(breaker: Breaker) -> None:
     assert breaker.allows()
-    opened(breaker)
+    open_it(breaker)
     assert breaker.is_open
     assert not breaker.allows()
     assert not breaker.failed()
 
 
-def test_a_success_in_between_begins_the_count_anew(breaker: Breaker) -> None:
+def test_a_success_resets_the_failure_count(breaker: Breaker) -> None:
     for _ in range(10):
         breaker.failed()
         breaker.failed()
@@ -42,24 +42,24 @@ def test_a_success_in_between_begins_the_count_anew(breaker: Breaker) -> None:
     assert breaker.allows()
 
 
-def test_after_the_rest_one_question_goes_through(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_after_the_rest_period_one_request_passes(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     wait(clock, 0.9)
     assert not breaker.allows()
     wait(clock, 0.1)
     assert [breaker.allows() for _ in range(3)] == [True, False, False]
 
 
-def test_its_success_closes_and_says_so_once(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_a_successful_probe_closes_it_and_reports_that_once(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     wait(clock, 1)
     assert breaker.allows()
     assert [breaker.succeeded(), breaker.succeeded()] == [True, False]
     assert [breaker.allows() for _ in range(3)] == [True, True, True]
 
 
-def test_its_failure_doubles_the_rest_up_to_the_bound_and_says_nothing(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_a_failed_probe_doubles_the_rest_period_up_to_the_bound(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     wait(clock, 1)
     for rest in (2, 4, 4, 4):
         assert breaker.allows()
@@ -69,29 +69,29 @@ def test_its_failure_doubles_the_rest_up_to_the_bound_and_says_nothing(breaker: 
         wait(clock, 0.5)
 
 
-def test_a_new_outage_begins_with_a_short_rest(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_a_new_outage_starts_with_the_shortest_rest_period(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     wait(clock, 1)
     assert breaker.allows()
     breaker.failed()
     wait(clock, 2)
     assert breaker.allows()
     breaker.succeeded()
-    opened(breaker)
+    open_it(breaker)
     wait(clock, 1)
     assert breaker.allows()
 
 
-def test_late_failures_of_earlier_questions_do_not_lengthen_the_rest(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_late_failures_of_earlier_requests_do_not_extend_the_rest_period(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     for _ in range(20):
         assert not breaker.failed()
     wait(clock, 1)
     assert breaker.allows()
 
 
-def test_a_probe_of_which_nothing_is_heard_does_not_keep_it_open(breaker: Breaker, clock: ManualClock) -> None:
-    opened(breaker)
+def test_a_probe_without_a_recorded_result_does_not_block_the_next_probe(breaker: Breaker, clock: ManualClock) -> None:
+    open_it(breaker)
     wait(clock, 1)
     assert breaker.allows()
     wait(clock, 1)

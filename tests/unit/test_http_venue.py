@@ -1,4 +1,4 @@
-"""What the HTTP adapter makes of everything that a network and a broker can do, by whether bytes left."""
+"""The HTTP adapter: the outcome of every network and broker failure, by whether bytes were sent."""
 
 import asyncio
 import gzip
@@ -14,7 +14,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
 from switchyard.adapters.venues.http.outcomes import decoded
-from switchyard.adapters.venues.http.venue import ANSWER_SECONDS, HttpVenue
+from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.adapters.venues.wire import OrderResponse, Report, encode
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
@@ -35,21 +35,21 @@ from tests.support.scripted_server import (
     Reply,
     ScriptedServer,
     hang_up,
+    never_reply,
     reply,
     reset,
-    say_nothing,
     scripted_server,
     then_hang_up,
 )
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order
 
-SOON = dict.fromkeys(ANSWER_SECONDS, 0.2)
+SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
 ID = VenueClientOrderId("one")
 
 
-def shown(**changes: Any) -> dict[str, Any]:
-    """The broker's answer about ORDER."""
+def order_response(**changes: Any) -> dict[str, Any]:
+    """The broker's response that shows ORDER."""
     return {
         "broker_order_id": "brk-1",
         "accepted_at": "2026-01-05T09:00:00Z",
@@ -65,7 +65,7 @@ def shown(**changes: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def talking_to(url: str, dedupe: Dedupe = "open_only", **options: Any) -> AsyncIterator[HttpVenue]:
+async def http_venue(url: str, dedupe: Dedupe = "open_only", **options: Any) -> AsyncIterator[HttpVenue]:
     venue = HttpVenue(VenueName("broker"), url=url, dedupe=dedupe, clock=ManualClock(), **options)
     await venue.start()
     try:
@@ -76,34 +76,34 @@ async def talking_to(url: str, dedupe: Dedupe = "open_only", **options: Any) -> 
 
 
 async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
-    async with scripted_server(*replies) as server, talking_to(server.url, **options) as venue:
+    async with scripted_server(*replies) as server, http_venue(server.url, **options) as venue:
         return await venue.submit(order), server
 
 
-# Nothing left.
+# Nothing was sent.
 
 
 async def test_a_refused_connection_is_proven_unsent() -> None:
-    async with talking_to(f"http://127.0.0.1:{free_port()}") as venue:
+    async with http_venue(f"http://127.0.0.1:{free_port()}") as venue:
         for outcome in (await venue.submit(ORDER), await venue.cancel(ORDER)):
             assert isinstance(outcome, Unsent)
             assert outcome.code == "BROKER_DOWN"
 
 
 async def test_a_failed_name_lookup_is_proven_unsent() -> None:
-    async with talking_to("http://broker.invalid") as venue:
+    async with http_venue("http://broker.invalid") as venue:
         assert isinstance(await venue.submit(ORDER), Unsent)
 
 
 async def test_a_handshake_that_does_not_end_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
-    async with scripted_server(say_nothing) as server, talking_to(server.url.replace("http", "https")) as venue:
+    async with scripted_server(never_reply) as server, http_venue(server.url.replace("http", "https")) as venue:
         assert await venue.submit(ORDER) == Unsent("BROKER_DOWN", "no connection in time")
         assert (server.connections, server.requests) == (1, [])
 
 
 async def test_an_exhausted_pool_is_proven_unsent(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scripted_server(say_nothing) as server, talking_to(server.url, connections_max=1) as venue:
+    async with scripted_server(never_reply) as server, http_venue(server.url, connections_max=1) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
         monkeypatch.setattr(transport, "CONNECT_SECONDS", 0.2)
@@ -112,16 +112,16 @@ async def test_an_exhausted_pool_is_proven_unsent(monkeypatch: pytest.MonkeyPatc
         hanging.cancel()
 
 
-async def test_questions_get_through_while_every_send_hangs() -> None:
-    answers = say_nothing, reply(200, shown())
-    async with scripted_server(*answers) as server, talking_to(server.url, connections_max=1) as venue:
+async def test_queries_work_while_every_send_hangs() -> None:
+    replies = never_reply, reply(200, order_response())
+    async with scripted_server(*replies) as server, http_venue(server.url, connections_max=1) as venue:
         hanging = asyncio.create_task(venue.submit(ORDER))
         await server.arrived.wait()
         assert await venue.find_by_client_order_id(ID) is not None
         hanging.cancel()
 
 
-async def test_a_venue_that_is_not_started_or_closed_sends_nothing() -> None:
+async def test_a_venue_that_is_not_started_or_is_closed_sends_nothing() -> None:
     venue = HttpVenue(VenueName("broker"), url="http://127.0.0.1:1", dedupe="forever", clock=ManualClock())
     assert await venue.submit(ORDER) == Unsent("VENUE_DOWN")
     await venue.start()
@@ -140,7 +140,7 @@ async def test_a_venue_that_is_not_started_or_closed_sends_nothing() -> None:
         ({}, None),
     ],
 )
-async def test_a_throttled_order_is_unsent_and_waits_as_long_as_asked(
+async def test_a_throttled_order_is_unsent_and_carries_the_requested_pause(
     header: dict[str, str], pause: timedelta | None
 ) -> None:
     assert datetime.fromisoformat("2026-01-05T09:00:00Z") == START
@@ -148,70 +148,76 @@ async def test_a_throttled_order_is_unsent_and_waits_as_long_as_asked(
     assert outcome == Unsent("RATE_LIMITED", retry_after=pause)
 
 
-# Bytes left, and nothing readable came back.
+# Bytes were sent, and no valid response arrived.
 
 
-@pytest.mark.parametrize("answer", [hang_up, reset, then_hang_up(reply(200, shown())[:-9])])
-async def test_a_connection_lost_after_the_bytes_left_is_doubt(answer: Reply) -> None:
-    outcome, server = await submitted(answer)
+@pytest.mark.parametrize("response", [hang_up, reset, then_hang_up(reply(200, order_response())[:-9])])
+async def test_a_connection_lost_after_bytes_were_sent_is_ambiguous(response: Reply) -> None:
+    outcome, server = await submitted(response)
     assert outcome == Ambiguous("NETWORK_DISCONNECTED")
     assert len(server.requests) == 1
 
 
-async def test_an_answer_that_does_not_come_is_doubt() -> None:
-    outcome, server = await submitted(say_nothing, answer_seconds=SOON)
+async def test_a_missing_response_is_ambiguous() -> None:
+    outcome, server = await submitted(never_reply, response_seconds=SHORT)
     assert outcome == Ambiguous("NETWORK_TIMEOUT")
     assert len(server.requests) == 1
 
 
-async def test_an_answer_that_comes_byte_by_byte_is_not_waited_for_for_ever() -> None:
+async def test_a_response_that_trickles_in_times_out() -> None:
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         while True:
             writer.write(b" ")
             await asyncio.sleep(0.01)
 
-    outcome, _ = await submitted(drip, answer_seconds=SOON)
+    outcome, _ = await submitted(drip, response_seconds=SHORT)
     assert outcome == Ambiguous("NETWORK_TIMEOUT")
 
 
-def test_an_order_that_wants_to_be_filled_at_once_waits_half_as_long() -> None:
-    assert dict(ANSWER_SECONDS) == {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+def test_an_ioc_order_has_half_the_response_time_of_the_others() -> None:
+    assert dict(RESPONSE_SECONDS) == {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
 
 
-async def test_each_time_in_force_has_a_patience_of_its_own() -> None:
-    patience = {**SOON, "GTC": ANSWER_SECONDS["GTC"]}
-    async with scripted_server(say_nothing) as server, talking_to(server.url, answer_seconds=patience) as venue:
-        patient = asyncio.create_task(venue.submit(ORDER))
+async def test_each_time_in_force_has_its_own_response_time() -> None:
+    response_seconds = {**SHORT, "GTC": RESPONSE_SECONDS["GTC"]}
+    async with (
+        scripted_server(never_reply) as server,
+        http_venue(server.url, response_seconds=response_seconds) as venue,
+    ):
+        slow = asyncio.create_task(venue.submit(ORDER))
         assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_TIMEOUT")
-        assert not patient.done()
-        patient.cancel()
+        assert not slow.done()
+        slow.cancel()
 
 
 @pytest.mark.parametrize("lost", [hang_up, reset])
-async def test_a_kept_connection_that_breaks_under_an_order_is_doubt_and_the_order_is_not_repeated(lost: Reply) -> None:
-    async with scripted_server(reply(200, shown()), lost) as server, talking_to(server.url) as venue:
+async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_not_retried(lost: Reply) -> None:
+    async with scripted_server(reply(200, order_response()), lost) as server, http_venue(server.url) as venue:
         assert await venue.submit(ORDER) == Accepted("brk-1")
         assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_DISCONNECTED")
         assert server.connections == 1
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
 
 
-async def test_a_connection_idle_for_too_long_is_not_used_again() -> None:
-    async with scripted_server(reply(200, shown())) as server, talking_to(server.url, idle_seconds=0.0) as venue:
+async def test_a_connection_idle_for_too_long_is_not_reused() -> None:
+    async with (
+        scripted_server(reply(200, order_response())) as server,
+        http_venue(server.url, idle_seconds=0.0) as venue,
+    ):
         await venue.submit(ORDER)
         await venue.submit(ORDER)
         assert server.connections == 2
 
 
 @pytest.mark.parametrize("status", [500, 501, 502, 503, 504])
-async def test_a_server_error_is_doubt(status: int) -> None:
+async def test_a_server_error_is_ambiguous(status: int) -> None:
     outcome, _ = await submitted(reply(status, {"error": "UNAVAILABLE"}, Retry_After="1"))
     assert outcome == Ambiguous("BROKER_5XX")
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         reply(200, b"{"),
         reply(200, b"<html>all is well</html>"),
@@ -219,25 +225,25 @@ async def test_a_server_error_is_doubt(status: int) -> None:
         reply(200, b'{"a":' * 100_000),
         reply(200, []),
         reply(200, {"status": "accepted"}),
-        reply(200, shown(status="excellent")),
-        reply(200, shown(broker_order_id="")),
-        reply(200, shown(broker_order_id="x" * 1000)),
-        reply(200, shown(qty="NaN")),
-        reply(200, shown(filled_qty=-1)),
-        reply(200, encode(shown()).replace(b"1000", b"1e999999")),
+        reply(200, order_response(status="excellent")),
+        reply(200, order_response(broker_order_id="")),
+        reply(200, order_response(broker_order_id="x" * 1000)),
+        reply(200, order_response(qty="NaN")),
+        reply(200, order_response(filled_qty=-1)),
+        reply(200, encode(order_response()).replace(b"1000", b"1e999999")),
         reply(200, b" " * (venue_module.ORDER_BYTES_MAX + 1)),
-        reply(200, gzip.compress(encode(shown())), Content_Encoding="gzip"),
+        reply(200, gzip.compress(encode(order_response())), Content_Encoding="gzip"),
         reply(204),
         b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\n{}",
         b"220 smtp.example.com ready\r\n\r\n",
         reply(404, {"error": "NO_SUCH_ROUTE"}),
         reply(408),
         reply(413),
-        reply(400, b"<html>bad request, says the proxy</html>"),
+        reply(400, b"<html>bad request from a proxy</html>"),
     ],
 )
-async def test_an_answer_that_is_not_the_brokers_word_on_this_order_is_doubt(answer: bytes) -> None:
-    outcome, _ = await submitted(answer)
+async def test_a_response_that_does_not_show_this_order_is_ambiguous(response: bytes) -> None:
+    outcome, _ = await submitted(response)
     assert isinstance(outcome, Ambiguous)
     assert outcome.code == "UNKNOWN"
 
@@ -259,28 +265,30 @@ async def test_a_redirect_is_not_followed(status: int) -> None:
         {"qty": 999},
     ],
 )
-async def test_an_answer_about_another_order_proves_nothing(changes: dict[str, Any]) -> None:
-    outcome, _ = await submitted(reply(200, shown(**changes)))
+async def test_a_response_about_another_order_is_ambiguous(changes: dict[str, Any]) -> None:
+    outcome, _ = await submitted(reply(200, order_response(**changes)))
     assert outcome == Ambiguous("UNKNOWN", "the answer is about another order")
 
 
-# A word from the broker.
+# Valid responses.
 
 
 @pytest.mark.parametrize("status", [200, 201, 202])
 async def test_an_order_that_the_broker_shows_is_accepted(status: int) -> None:
-    outcome, _ = await submitted(reply(status, shown(status="filled", something="new")))
+    outcome, _ = await submitted(reply(status, order_response(status="filled", something="new")))
     assert outcome == Accepted("brk-1")
 
 
-async def test_the_least_that_a_broker_may_answer_is_enough() -> None:
-    left_out = {"client_order_id", "symbol", "intent", "qty"}
-    outcome, _ = await submitted(reply(200, {name: value for name, value in shown().items() if name not in left_out}))
+async def test_a_response_with_only_the_required_fields_is_enough() -> None:
+    optional = {"client_order_id", "symbol", "intent", "qty"}
+    outcome, _ = await submitted(
+        reply(200, {name: value for name, value in order_response().items() if name not in optional})
+    )
     assert outcome == Accepted("brk-1")
 
 
 @pytest.mark.parametrize("status", [400, 422])
-async def test_a_documented_rejection_is_final_and_says_why(status: int) -> None:
+async def test_a_documented_rejection_is_final_and_has_a_reason(status: int) -> None:
     outcome, _ = await submitted(reply(status, {"error": "INVALID_QTY", "message": "no"}))
     assert outcome == VenueRejected("BAD_REQUEST", "INVALID_QTY")
 
@@ -291,13 +299,13 @@ async def test_a_rejected_credential_is_final(status: int) -> None:
     assert outcome == VenueRejected("UNAUTHORIZED")
 
 
-async def test_an_answer_that_says_rejected_is_a_rejection() -> None:
-    outcome, _ = await submitted(reply(200, shown(status="rejected")))
+async def test_a_response_with_status_rejected_is_a_rejection() -> None:
+    outcome, _ = await submitted(reply(200, order_response(status="rejected")))
     assert outcome == VenueRejected("BROKER_REJECTED")
 
 
 async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:
-    # As doubles, neither number would survive.
+    # A binary float cannot represent either number.
     order = an_order("one", qty="123456789012345.12345678", price="999999999999999.12345678", side="SELL")
     _, server = await submitted(reply(200, b""), order=order, headers={"Authorization": "Bearer secret"})
     [request] = server.requests
@@ -312,20 +320,20 @@ async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:
     assert (body["trace_id"], body["stop_price"]) == ("ord_one", None)
 
 
-# 409: processed before.
+# 409: processed earlier.
 
-PROCESSED = {"error": "ALREADY_PROCESSED", "message": "again?"}
+PROCESSED = {"error": "ALREADY_PROCESSED", "message": "processed before"}
 
 
 async def test_a_conflict_that_shows_the_same_order_is_accepted() -> None:
-    outcome, server = await submitted(reply(409, {**PROCESSED, "order": shown()}))
+    outcome, server = await submitted(reply(409, {**PROCESSED, "order": order_response()}))
     assert outcome == Accepted("brk-1", already_processed=True)
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("conflict", [PROCESSED, b"already processed", {**PROCESSED, "order": shown(qty=1)}])
+@pytest.mark.parametrize("conflict", [PROCESSED, b"already processed", {**PROCESSED, "order": order_response(qty=1)}])
 async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflict: object) -> None:
-    outcome, server = await submitted(reply(409, conflict), reply(200, shown()))
+    outcome, server = await submitted(reply(409, conflict), reply(200, order_response()))
     assert outcome == Accepted("brk-1", already_processed=True)
     assert [(request.method, request.path) for request in server.requests] == [
         ("POST", "/orders"),
@@ -334,23 +342,23 @@ async def test_a_conflict_is_accepted_once_a_lookup_shows_the_same_order(conflic
 
 
 @pytest.mark.parametrize(
-    "found",
+    "lookup",
     [
-        reply(200, shown(qty=999)),
-        reply(200, shown(intent="SELL")),
-        reply(200, shown(symbol=None)),
-        reply(200, shown(client_order_id="two")),
+        reply(200, order_response(qty=999)),
+        reply(200, order_response(intent="SELL")),
+        reply(200, order_response(symbol=None)),
+        reply(200, order_response(client_order_id="two")),
         reply(404, {"error": "UNKNOWN_ORDER"}),
         reply(500),
         hang_up,
     ],
 )
-async def test_a_conflict_is_doubt_while_nothing_shows_the_same_order(found: Reply) -> None:
-    outcome, _ = await submitted(reply(409, PROCESSED), found)
+async def test_a_conflict_is_ambiguous_while_nothing_shows_the_same_order(lookup: Reply) -> None:
+    outcome, _ = await submitted(reply(409, PROCESSED), lookup)
     assert outcome == Ambiguous("CONFLICT", "ALREADY_PROCESSED")
 
 
-async def test_a_conflict_without_a_lookup_is_doubt() -> None:
+async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:
     outcome, server = await submitted(reply(409, PROCESSED), dedupe="none")
     assert outcome == Ambiguous("CONFLICT", "ALREADY_PROCESSED")
     assert len(server.requests) == 1
@@ -360,9 +368,9 @@ async def test_a_conflict_without_a_lookup_is_doubt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
+    ("response", "outcome"),
     [
-        (reply(200, shown(status="canceled")), Accepted("brk-1")),
+        (reply(200, order_response(status="canceled")), Accepted("brk-1")),
         (reply(404, {"error": "UNKNOWN_ORDER"}), VenueRejected("UNKNOWN_ORDER")),
         (reply(409, {"error": "ORDER_FINAL"}), VenueRejected("ORDER_FINAL")),
         (reply(400, {"error": "NOT_NOW"}), VenueRejected("BAD_REQUEST", "NOT_NOW")),
@@ -371,48 +379,48 @@ async def test_a_conflict_without_a_lookup_is_doubt() -> None:
         (hang_up, Ambiguous("NETWORK_DISCONNECTED")),
         (reply(404), Ambiguous("UNKNOWN", "HTTP 404")),
         (reply(409), Ambiguous("UNKNOWN", "HTTP 409")),
-        (reply(200, shown(idempotency_key="two")), Ambiguous("UNKNOWN", "the answer is not about this order")),
+        (reply(200, order_response(idempotency_key="two")), Ambiguous("UNKNOWN", "the answer is not about this order")),
         (reply(200, b"ok"), Ambiguous("UNKNOWN", "the answer is not about this order")),
     ],
 )
-async def test_a_cancel_is_judged_like_an_order(answer: Reply, outcome: SendOutcome) -> None:
-    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+async def test_a_cancel_has_the_same_kinds_of_outcome_as_an_order(response: Reply, outcome: SendOutcome) -> None:
+    async with scripted_server(response) as server, http_venue(server.url) as venue:
         assert await venue.cancel(ORDER) == outcome
         [request] = server.requests
         assert (request.method, request.path) == ("POST", "/orders/one/cancel")
 
 
-# Questions.
+# Queries.
 
 
-async def test_an_order_is_absent_only_where_the_broker_says_so() -> None:
-    async with scripted_server(reply(404, {"error": "UNKNOWN_ORDER"})) as server, talking_to(server.url) as venue:
+async def test_an_order_is_absent_only_if_the_broker_says_so() -> None:
+    async with scripted_server(reply(404, {"error": "UNKNOWN_ORDER"})) as server, http_venue(server.url) as venue:
         assert await venue.find_by_client_order_id(ID) is None
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         reply(404),
         reply(404, b"<html>not found</html>"),
         reply(404, {"error": "NO_SUCH_ROUTE"}),
         reply(200, b"{}"),
-        reply(200, shown(client_order_id="two")),
+        reply(200, order_response(client_order_id="two")),
         reply(401),
         reply(429),
         reply(503, {"error": "UNKNOWN_ORDER"}),
         hang_up,
     ],
 )
-async def test_any_other_answer_leaves_it_open_whether_there_is_an_order(answer: Reply) -> None:
-    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+async def test_any_other_response_means_that_the_venue_is_unavailable(response: Reply) -> None:
+    async with scripted_server(response) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable, match="broker"):
             await venue.find_by_client_order_id(ID)
 
 
-async def test_a_broker_that_is_down_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(venue_module, "REST_SECONDS", 0.0)
-    async with talking_to(f"http://127.0.0.1:{free_port()}") as venue:
+async def test_queries_to_a_broker_that_is_down_raise_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(venue_module, "REPORTS_RETRY_SECONDS", 0.0)
+    async with http_venue(f"http://127.0.0.1:{free_port()}") as venue:
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ID)
         with pytest.raises(VenueUnavailable):
@@ -420,9 +428,9 @@ async def test_a_broker_that_is_down_cannot_be_asked(monkeypatch: pytest.MonkeyP
         assert (await venue.reports(7, 100)).last_number == 7
 
 
-async def test_without_a_lookup_nobody_is_asked() -> None:
+async def test_without_a_lookup_no_request_is_sent() -> None:
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
-    async with scripted_server(absent) as server, talking_to(server.url, dedupe="none") as venue:
+    async with scripted_server(absent) as server, http_venue(server.url, dedupe="none") as venue:
         assert venue.capabilities.lookup == "none"
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ID)
@@ -431,26 +439,26 @@ async def test_without_a_lookup_nobody_is_asked() -> None:
 
 async def test_open_orders_are_read_page_by_page() -> None:
     pages = [
-        reply(200, {"orders": [shown()], "next": "a b"}),
-        reply(200, {"orders": [shown(idempotency_key="two", client_order_id="two")], "next": None}),
+        reply(200, {"orders": [order_response()], "next": "a b"}),
+        reply(200, {"orders": [order_response(idempotency_key="two", client_order_id="two")], "next": None}),
     ]
-    async with scripted_server(*pages) as server, talking_to(server.url) as venue:
+    async with scripted_server(*pages) as server, http_venue(server.url) as venue:
         assert [order.venue_client_order_id for order in await venue.open_orders()] == ["one", "two"]
         assert [request.path for request in server.requests] == ["/orders?open=true", "/orders?open=true&after=a%20b"]
 
 
 @pytest.mark.parametrize("second", [reply(500), reply(200, {"orders": [{}]}), hang_up])
-async def test_a_part_of_the_open_orders_is_no_answer(second: Reply) -> None:
-    first = reply(200, {"orders": [shown()], "next": "2"})
-    async with scripted_server(first, second) as server, talking_to(server.url) as venue:
+async def test_an_incomplete_list_of_open_orders_is_not_returned(second: Reply) -> None:
+    first = reply(200, {"orders": [order_response()], "next": "2"})
+    async with scripted_server(first, second) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
             await venue.open_orders()
 
 
-async def test_open_orders_without_an_end_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_open_orders_stops_at_the_page_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(venue_module, "OPEN_ORDER_PAGES_MAX", 3)
-    async with scripted_server(reply(200, {"orders": [], "next": "1"})) as server, talking_to(server.url) as venue:
-        with pytest.raises(VenueUnavailable, match="do not end"):
+    async with scripted_server(reply(200, {"orders": [], "next": "1"})) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable, match="more than 3 pages"):
             await venue.open_orders()
         assert len(server.requests) == 3
 
@@ -472,9 +480,9 @@ def a_report(**changes: Any) -> dict[str, Any]:
     }
 
 
-async def test_reports_are_read_in_the_words_of_the_domain() -> None:
-    page_sent = {"reports": [a_report()], "last_number": 8}
-    async with scripted_server(reply(200, page_sent)) as server, talking_to(server.url) as venue:
+async def test_reports_are_converted_to_domain_reports() -> None:
+    sent_page = {"reports": [a_report()], "last_number": 8}
+    async with scripted_server(reply(200, sent_page)) as server, http_venue(server.url) as venue:
         page = await venue.reports(7, 100)
         [report] = page.reports
         assert page.last_number == 8
@@ -486,7 +494,7 @@ async def test_reports_are_read_in_the_words_of_the_domain() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         reply(200, {"reports": [a_report(), a_report(last_qty="NaN")], "last_number": 9}),
         reply(200, {"reports": [a_report(status="odd")], "last_number": 9}),
@@ -496,9 +504,11 @@ async def test_reports_are_read_in_the_words_of_the_domain() -> None:
         hang_up,
     ],
 )
-async def test_what_cannot_be_read_is_never_passed_over(answer: Reply, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(venue_module, "REST_SECONDS", 0.0)
-    async with scripted_server(answer) as server, talking_to(server.url) as venue:
+async def test_the_cursor_never_moves_past_a_report_that_cannot_be_decoded(
+    response: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(venue_module, "REPORTS_RETRY_SECONDS", 0.0)
+    async with scripted_server(response) as server, http_venue(server.url) as venue:
         page = await venue.reports(7, 100)
         assert (list(page.reports), page.last_number) == ([], 7)
 
@@ -546,21 +556,23 @@ def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
     assert venue.quote("USDJPY") is None
 
 
-async def test_an_order_bears_its_end_only_where_the_broker_keeps_to_it() -> None:
+async def test_expires_at_is_sent_only_to_a_broker_with_request_expiry() -> None:
     window = timedelta(seconds=3)
-    for promises in (False, True):
-        _, server = await submitted(reply(200, shown()), request_expiry=promises, acceptance_window=window)
+    for request_expiry in (False, True):
+        _, server = await submitted(
+            reply(200, order_response()), request_expiry=request_expiry, acceptance_window=window
+        )
         [body] = server.posted
-        assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if promises else None)
-        assert ("expires_at" in body) == promises
+        assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if request_expiry else None)
+        assert ("expires_at" in body) == request_expiry
 
 
-def test_no_adapter_may_send_for_longer_than_a_lost_lock_is_waited_for() -> None:
+def test_response_times_beyond_the_send_limit_are_rejected() -> None:
     with pytest.raises(AssertionError):
         HttpVenue(
             VenueName("broker"),
             url="http://127.0.0.1:1",
             dedupe="open_only",
             clock=ManualClock(),
-            answer_seconds={**ANSWER_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
+            response_seconds={**RESPONSE_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
         )

@@ -1,4 +1,4 @@
-"""The idempotency block: every key is honoured, and one that cannot be meant stops the start."""
+"""The `idempotency` section: every key is read, and an unknown or invalid one raises an error that names it."""
 
 import re
 from datetime import timedelta
@@ -14,8 +14,8 @@ from switchyard.domain.ids import AccountId
 from switchyard.entrypoints.cli.reference import settings_page
 from switchyard.settings import IDEMPOTENCY_SETTINGS, IdempotencySettings, load_settings
 
-# The specification's block, every key with its default.
-BLOCK = """
+# The section from the specification: every key with its default.
+SECTION = """
 idempotency:
   enabled: true
   keyGeneration:
@@ -49,11 +49,11 @@ idempotency:
     duplicateRateThreshold: 0.05
 """
 PASSWORD = "p@ss/w:rd-of-redis"
-SECRET = "a-secret-that-nobody-wrote-in-a-book"
+SECRET = "a-secret-of-more-than-thirty-two-bytes"
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -62,7 +62,8 @@ def load(text: str = "", **environment: str) -> IdempotencySettings:
     return load_settings(environment).idempotency
 
 
-def written(path: str, value: Any) -> str:
+def yaml_with(path: str, value: Any) -> str:
+    """A YAML file in which only this key of the section is set."""
     document = value
     for name in reversed(["idempotency", *path.split(".")]):
         document = {name: document}
@@ -70,29 +71,29 @@ def written(path: str, value: Any) -> str:
 
 
 def leaves(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in section.items():
-        found |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return found
+        values |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return values
 
 
 def test_the_defaults_are_those_of_the_specification() -> None:
-    assert load(BLOCK) == load()
+    assert load(SECTION) == load()
     assert {setting.field: setting.default for setting in IDEMPOTENCY_SETTINGS} == {
         path: None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        for path, value in leaves(yaml.safe_load(BLOCK)["idempotency"]).items()
+        for path, value in leaves(yaml.safe_load(SECTION)["idempotency"]).items()
     }
 
 
-def test_without_anything_nothing_is_derived_and_the_cache_is_in_memory() -> None:
-    found = load()
-    assert found.enabled
-    assert not found.derives_for(AccountId("anybody"))
-    assert (found.secret, found.cache.redis_url) == (None, None)
-    assert (found.cache.ttl, found.cache.cleanup_interval) == (timedelta(hours=1), timedelta(minutes=5))
+def test_by_default_no_key_is_derived_and_the_cache_is_in_memory() -> None:
+    settings = load()
+    assert settings.enabled
+    assert not settings.derives_for(AccountId("any"))
+    assert (settings.secret, settings.cache.redis_url) == (None, None)
+    assert (settings.cache.ttl, settings.cache.cleanup_interval) == (timedelta(hours=1), timedelta(minutes=5))
 
 
-# Every key: its path, another value than the default, and what it comes out as.
+# Every key: its path, a value other than the default, the field it sets, and the expected value.
 OTHER_VALUES: list[tuple[str, Any, str, Any]] = [
     ("enabled", False, "enabled", False),
     ("keyGeneration.timestampResolution", 1000, "key_generation.timestamp_resolution_ms", 1000),
@@ -121,32 +122,34 @@ OTHER_VALUES: list[tuple[str, Any, str, Any]] = [
 ]
 
 
-def found_at(settings: IdempotencySettings, place: str) -> Any:
-    found: Any = settings
-    for name in place.split("."):
-        found = getattr(found, name)
-    return found
+def field_of(settings: IdempotencySettings, path: str) -> Any:
+    value: Any = settings
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
 
 
-def test_every_key_but_the_one_with_a_single_value_is_tried_below() -> None:
-    tried = {path for path, *_ in OTHER_VALUES}
-    assert {setting.field for setting in IDEMPOTENCY_SETTINGS} - tried == {"keyGeneration.algorithm"}
+def test_every_key_with_more_than_one_value_is_tested_below() -> None:
+    tested = {path for path, *_ in OTHER_VALUES}
+    assert {setting.field for setting in IDEMPOTENCY_SETTINGS} - tested == {"keyGeneration.algorithm"}
 
 
-@pytest.mark.parametrize(("path", "value", "place", "expected"), OTHER_VALUES)
-def test_a_key_is_read_from_the_file_and_the_environment_wins(path: str, value: Any, place: str, expected: Any) -> None:
+@pytest.mark.parametrize(("path", "value", "field", "expected"), OTHER_VALUES)
+def test_a_key_is_read_from_the_file_and_the_environment_overrides_it(
+    path: str, value: Any, field: str, expected: Any
+) -> None:
     redis = {"IDEMPOTENCY_CACHE_TYPE": "redis"} if path.startswith("cache.redis.") else {}
     name = next(setting.name for setting in IDEMPOTENCY_SETTINGS if setting.field == path)
-    default = found_at(load(**redis), place)
+    default = field_of(load(**redis), field)
     assert default != expected
-    assert found_at(load(written(path, value), **redis), place) == expected
-    assert found_at(load(**redis, **{name: str(value)}), place) == expected
+    assert field_of(load(yaml_with(path, value), **redis), field) == expected
+    assert field_of(load(**redis, **{name: str(value)}), field) == expected
     setting = next(setting for setting in IDEMPOTENCY_SETTINGS if setting.field == path)
     if setting.default is not None:
-        assert found_at(load(written(path, value), **redis, **{name: setting.default}), place) == default
+        assert field_of(load(yaml_with(path, value), **redis, **{name: setting.default}), field) == default
 
 
-def test_a_variable_is_named_by_the_path_of_its_key() -> None:
+def test_the_environment_variable_is_the_path_of_the_key_in_capitals() -> None:
     names = {setting.field: setting.name for setting in IDEMPOTENCY_SETTINGS}
     assert names["enabled"] == "IDEMPOTENCY_ENABLED"
     assert names["keyGeneration.timestampResolution"] == "IDEMPOTENCY_KEY_GENERATION_TIMESTAMP_RESOLUTION"
@@ -154,34 +157,34 @@ def test_a_variable_is_named_by_the_path_of_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "named"),
+    ("text", "name"),
     [
-        (written("keyGeneration.algorithm", "MD5"), "idempotency.keyGeneration.algorithm"),
-        (written("cache.type", "memcached"), "idempotency.cache.type"),
-        (written("cache.ttl", "soon"), "idempotency.cache.ttl"),
-        (written("cache.ttl", 0), "idempotency.cache.ttl"),
-        (written("cache.ttl", None), "idempotency.cache.ttl"),
-        (written("cache.ttl", [1]), "idempotency.cache.ttl"),
-        (written("cache.redis.port", 70_000), "idempotency.cache.redis.port"),
-        (written("cache.redis.host", "a host"), "idempotency.cache.redis.host"),
-        (written("cache.redis.ttlSeconds", 1.5), "idempotency.cache.redis.ttlSeconds"),
-        (written("cache.redis.user", "me"), "idempotency.cache.redis.user"),
-        (written("cache.reddis", {"host": "x"}), "idempotency.cache.reddis"),
-        (written("cache", "redis"), "idempotency.cache"),
-        (written("enabled", "perhaps"), "idempotency.enabled"),
-        (written("enable", True), "idempotency.enable"),
-        (written("derive", True), "idempotency.derive"),
-        (written("monitoring.duplicateRateThreshold", 5), "idempotency.monitoring.duplicateRateThreshold"),
-        (written("monitoring.duplicateRateThreshold", ".nan"), "idempotency.monitoring.duplicateRateThreshold"),
+        (yaml_with("keyGeneration.algorithm", "MD5"), "idempotency.keyGeneration.algorithm"),
+        (yaml_with("cache.type", "memcached"), "idempotency.cache.type"),
+        (yaml_with("cache.ttl", "soon"), "idempotency.cache.ttl"),
+        (yaml_with("cache.ttl", 0), "idempotency.cache.ttl"),
+        (yaml_with("cache.ttl", None), "idempotency.cache.ttl"),
+        (yaml_with("cache.ttl", [1]), "idempotency.cache.ttl"),
+        (yaml_with("cache.redis.port", 70_000), "idempotency.cache.redis.port"),
+        (yaml_with("cache.redis.host", "a host"), "idempotency.cache.redis.host"),
+        (yaml_with("cache.redis.ttlSeconds", 1.5), "idempotency.cache.redis.ttlSeconds"),
+        (yaml_with("cache.redis.user", "me"), "idempotency.cache.redis.user"),
+        (yaml_with("cache.reddis", {"host": "x"}), "idempotency.cache.reddis"),
+        (yaml_with("cache", "redis"), "idempotency.cache"),
+        (yaml_with("enabled", "perhaps"), "idempotency.enabled"),
+        (yaml_with("enable", True), "idempotency.enable"),
+        (yaml_with("derive", True), "idempotency.derive"),
+        (yaml_with("monitoring.duplicateRateThreshold", 5), "idempotency.monitoring.duplicateRateThreshold"),
+        (yaml_with("monitoring.duplicateRateThreshold", ".nan"), "idempotency.monitoring.duplicateRateThreshold"),
         ("idempotency: true", "idempotency"),
         ("idempotency: {1: 2}", "idempotency.1"),
     ],
 )
-def test_a_wrong_key_or_value_is_named_by_its_full_path(text: str, named: str) -> None:
+def test_an_invalid_key_or_value_raises_an_error_with_its_full_path(text: str, name: str) -> None:
     with pytest.raises(SettingError) as caught:
         load(text)
-    assert caught.value.name == named
-    assert named in str(caught.value)
+    assert caught.value.name == name
+    assert name in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["idempotency:", "idempotency: {cache: }", "idempotency: {cache: {redis: }}"])
@@ -191,7 +194,7 @@ def test_an_empty_section_changes_nothing(text: str) -> None:
 
 def test_a_misspelt_key_gets_a_hint() -> None:
     with pytest.raises(SettingError, match=re.escape("did you mean idempotency.cache.ttl?")):
-        load(written("cache.tll", 5))
+        load(yaml_with("cache.tll", 5))
 
 
 @pytest.mark.parametrize(
@@ -214,61 +217,61 @@ def test_a_misspelt_key_gets_a_hint() -> None:
         ("SWITCHYARD_REDIS_URL", "unix://"),
     ],
 )
-def test_a_wrong_variable_is_named(name: str, value: str) -> None:
+def test_an_invalid_variable_raises_an_error_that_names_it(name: str, value: str) -> None:
     with pytest.raises(SettingError) as caught:
         load(**{name: value})
     assert caught.value.name == name
 
 
 @pytest.mark.parametrize(
-    ("derive", "all_accounts", "one"),
+    ("derive", "for_any_account", "for_listed_account"),
     [("true", True, True), ("FALSE", False, False), ("agent-1, webhook", False, True), ("agent-1,", False, True)],
 )
-def test_keys_are_derived_for_all_accounts_or_for_those_that_are_listed(
-    derive: str, all_accounts: bool, one: bool
+def test_keys_are_derived_for_all_accounts_or_for_listed_accounts(
+    derive: str, for_any_account: bool, for_listed_account: bool
 ) -> None:
-    found = load(IDEMPOTENCY_DERIVE=derive)
-    assert found.derives_for(AccountId("agent-1")) == one
-    assert found.derives_for(AccountId("anybody")) == all_accounts
+    settings = load(IDEMPOTENCY_DERIVE=derive)
+    assert settings.derives_for(AccountId("agent-1")) == for_listed_account
+    assert settings.derives_for(AccountId("any")) == for_any_account
 
 
-def test_switched_off_no_key_is_derived_whoever_is_listed() -> None:
+def test_with_enabled_false_no_key_is_derived() -> None:
     for derive in ("true", "agent-1"):
-        assert not load(written("enabled", False), IDEMPOTENCY_DERIVE=derive).derives_for(AccountId("agent-1"))
+        assert not load(yaml_with("enabled", False), IDEMPOTENCY_DERIVE=derive).derives_for(AccountId("agent-1"))
 
 
 @pytest.mark.parametrize("url", ["redis://user:word@here:1/2", "rediss://here", "unix:///run/redis.sock?db=1"])
-def test_the_url_of_redis_wins_over_the_block(url: str) -> None:
-    for text in ("", BLOCK, written("cache", {"type": "redis", "redis": {"host": "elsewhere"}})):
+def test_the_redis_url_overrides_the_section(url: str) -> None:
+    for text in ("", SECTION, yaml_with("cache", {"type": "redis", "redis": {"host": "elsewhere"}})):
         assert load(text, SWITCHYARD_REDIS_URL=url).cache.redis_url == url
     assert load_settings({"SWITCHYARD_REDIS_URL": url}).redis_url == url
 
 
-def test_an_address_of_version_six_is_a_host_too() -> None:
-    text = written("cache", {"type": "redis", "redis": {"host": "::1"}})
+def test_an_ipv6_address_is_a_valid_host() -> None:
+    text = yaml_with("cache", {"type": "redis", "redis": {"host": "::1"}})
     assert load(text).cache.redis_url == "redis://[::1]:6379/0"
 
 
-def test_secrets_come_from_files_and_over_what_the_yaml_says(tmp_path: Path) -> None:
+def test_secret_files_override_the_yaml_file(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(SECRET + "\n")
     (tmp_path / "password").write_text("from-the-file\n")
-    found = load(
-        written("cache", {"type": "redis", "redis": {"password": PASSWORD}}),
+    settings = load(
+        yaml_with("cache", {"type": "redis", "redis": {"password": PASSWORD}}),
         IDEMPO_SECRET_FILE="secret",
         IDEMPOTENCY_CACHE_REDIS_PASSWORD_FILE="password",
     )
-    assert found.secret == SECRET
-    assert found.cache.redis_url == "redis://:from-the-file@localhost:6379/0"
+    assert settings.secret == SECRET
+    assert settings.cache.redis_url == "redis://:from-the-file@localhost:6379/0"
 
 
-def test_a_password_without_quotes_is_rejected_where_yaml_would_change_it() -> None:
+def test_a_password_that_yaml_reads_as_a_number_is_rejected() -> None:
     with pytest.raises(SettingError) as caught:
         load("idempotency: {cache: {redis: {password: 0123}}}")
     assert caught.value.name == "idempotency.cache.redis.password"
     assert not {"0123", "83"} & set(re.findall(r"\d+", str(caught.value)))
 
 
-def test_no_secret_shows_in_what_the_settings_look_like() -> None:
+def test_the_repr_of_the_settings_contains_no_secret() -> None:
     environment = {
         "IDEMPO_SECRET": SECRET,
         "JWT_HS256_SECRET": SECRET[::-1],
@@ -281,15 +284,15 @@ def test_no_secret_shows_in_what_the_settings_look_like() -> None:
             assert hidden not in shown
 
 
-def test_a_wrong_url_of_redis_does_not_show_its_password() -> None:
+def test_the_error_for_an_invalid_redis_url_contains_no_password() -> None:
     with pytest.raises(SettingError) as caught:
         load(SWITCHYARD_REDIS_URL=f"http://:{PASSWORD}@here")
     assert PASSWORD not in str(caught.value)
 
 
-def test_every_key_is_in_the_reference() -> None:
+def test_the_reference_page_lists_every_key() -> None:
     page = settings_page()
-    for path in leaves(yaml.safe_load(BLOCK)["idempotency"]):
+    for path in leaves(yaml.safe_load(SECTION)["idempotency"]):
         assert f"(`{path}`)" in page
     for name in ("IDEMPO_SECRET", "IDEMPOTENCY_DERIVE", "SWITCHYARD_REDIS_URL"):
         assert f"| `{name}` |" in page

@@ -1,4 +1,4 @@
-"""The paper exchange's matching and its book of open orders, without a file or a loop."""
+"""The paper exchange's matching rules and its book of open orders, without a file or an event loop."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -31,40 +31,40 @@ USDJPY = Catalogue().find("USDJPY")
 SECOND = timedelta(seconds=1)
 
 
-def taken(order: Order, *, number: int = 1, instrument: Instrument = USDJPY, rules: Rules = RULES) -> PaperOrder:
+def accepted(order: Order, *, number: int = 1, instrument: Instrument = USDJPY, rules: Rules = RULES) -> PaperOrder:
     return arrived(order, number, f"sim-{number}", instrument, QUOTE, MOMENT, rules)
 
 
 @pytest.mark.parametrize(("side", "price"), [("BUY", "150.010"), ("SELL", "149.990")])
 def test_a_market_order_fills_at_once_on_the_other_side_of_the_quote(side: Side, price: str) -> None:
-    order, [report] = advanced(taken(an_order("one", side=side)), MOMENT, RULES)
+    order, [report] = advanced(accepted(an_order("one", side=side)), MOMENT, RULES)
     assert (report.status, report.last_price, report.last_qty) == ("FILLED", Decimal(price), Decimal(1000))
     assert not order.is_open
 
 
 @pytest.mark.parametrize(("side", "limit", "price"), [("BUY", "151", "150.010"), ("SELL", "149", "149.990")])
 def test_a_marketable_limit_order_gets_the_better_price_of_the_market(side: Side, limit: str, price: str) -> None:
-    _, [report] = advanced(taken(an_order("one", side=side, price=limit)), MOMENT, RULES)
+    _, [report] = advanced(accepted(an_order("one", side=side, price=limit)), MOMENT, RULES)
     assert (report.status, report.last_price) == ("FILLED", Decimal(price))
 
 
 @pytest.mark.parametrize("time_in_force", ["IOC", "FOK"])
-def test_an_immediate_order_that_finds_no_price_expires(time_in_force: TimeInForce) -> None:
-    order, [report] = advanced(taken(an_order("one", price="140", time_in_force=time_in_force)), MOMENT, RULES)
+def test_an_ioc_or_fok_order_that_is_not_marketable_expires(time_in_force: TimeInForce) -> None:
+    order, [report] = advanced(accepted(an_order("one", price="140", time_in_force=time_in_force)), MOMENT, RULES)
     assert (order.status, report.status, report.reason) == ("EXPIRED", "EXPIRED", f"{time_in_force}_NOT_FILLED")
     assert (report.last_qty, report.last_price, report.filled_qty_total) == (ZERO, None, ZERO)
 
 
-def test_a_lasting_order_rests_and_later_fills_at_its_own_price() -> None:
-    resting, reports = advanced(taken(an_order("one", price="140")), MOMENT, RULES)
+def test_a_gtc_order_rests_and_later_fills_at_its_limit_price() -> None:
+    resting, reports = advanced(accepted(an_order("one", price="140")), MOMENT, RULES)
     assert resting.is_resting and not reports
     order, [report] = advanced(matched(resting, MOMENT + SECOND, RULES), MOMENT + SECOND, RULES)
     assert (order.status, report.last_price) == ("FILLED", Decimal(140))
 
 
-def test_each_report_takes_the_delay_once_more() -> None:
+def test_the_delay_applies_to_each_report() -> None:
     rules = Rules(venue=VenueName("sim"), delay=SECOND, partial_steps=3)
-    order = taken(an_order("one", qty="100"), rules=rules)
+    order = accepted(an_order("one", qty="100"), rules=rules)
     seen = []
     for seconds in range(5):
         order, reports = advanced(order, MOMENT + seconds * SECOND, rules)
@@ -73,16 +73,16 @@ def test_each_report_takes_the_delay_once_more() -> None:
     assert seen == [[], [(partial, Decimal(34))], [(partial, Decimal(33))], [("FILLED", Decimal(33))], []]
 
 
-def test_what_was_due_during_an_absence_is_made_up_for_at_once() -> None:
+def test_reports_that_became_due_while_stopped_are_made_at_once() -> None:
     rules = Rules(venue=VenueName("sim"), delay=SECOND, partial_steps=3)
-    kept = msgspec.json.encode(taken(an_order("one"), rules=rules))
-    order, reports = advanced(msgspec.json.decode(kept, type=PaperOrder), MOMENT + timedelta(days=1), rules)
+    stored = msgspec.json.encode(accepted(an_order("one"), rules=rules))
+    order, reports = advanced(msgspec.json.decode(stored, type=PaperOrder), MOMENT + timedelta(days=1), rules)
     assert (order.status, order.filled_qty, len(reports)) == ("FILLED", Decimal(1000), 3)
 
 
-def test_a_cancel_ends_only_what_is_left() -> None:
+def test_a_cancel_ends_only_the_remainder() -> None:
     rules = Rules(venue=VenueName("sim"), delay=SECOND, partial_steps=2)
-    part, [fill] = advanced(taken(an_order("one"), rules=rules), MOMENT + SECOND, rules)
+    part, [fill] = advanced(accepted(an_order("one"), rules=rules), MOMENT + SECOND, rules)
     order, report = canceled(part, MOMENT + SECOND, rules)
     assert (report.status, report.reason) == ("CANCELED", "CANCELED_BY_REQUEST")
     assert (report.last_qty, report.filled_qty_total) == (ZERO, Decimal(500))
@@ -96,7 +96,7 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
     rules = Rules(venue=VenueName("sim"), partial_steps=parts)
     instrument = Instrument(symbol="X", step=step)
     order, reports = advanced(
-        taken(an_order("one", qty=f"{units * step:f}"), instrument=instrument, rules=rules), MOMENT, rules
+        accepted(an_order("one", qty=f"{units * step:f}"), instrument=instrument, rules=rules), MOMENT, rules
     )
     quantities = [report.last_qty for report in reports]
     assert len(quantities) == min(parts, units)
@@ -121,31 +121,31 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
         (an_order("one", qty="NaN"), "INVALID_QTY"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_rejected(order: Order, reason: str | None) -> None:
+def test_an_invalid_order_is_rejected(order: Order, reason: str | None) -> None:
     assert rejection(order, USDJPY, RULES) == reason
 
 
-def test_an_exchange_that_rejects_all_rejects_good_orders_too() -> None:
+def test_with_reject_all_a_valid_order_is_rejected() -> None:
     assert rejection(an_order("one"), USDJPY, Rules(venue=VenueName("sim"), reject_all=True)) == "REJECTED_BY_VENUE"
 
 
 def resting(number: int, side: Side, price: str, symbol: str = "USDJPY") -> PaperOrder:
-    return taken(an_order(f"order-{number}", side=side, price=price, symbol=symbol), number=number)
+    return accepted(an_order(f"order-{number}", side=side, price=price, symbol=symbol), number=number)
 
 
-def test_the_market_reaches_the_best_price_first_and_the_earliest_order_at_a_price() -> None:
+def test_marketable_orders_come_in_price_then_time_priority() -> None:
     book = Book(0, 0, [resting(n, "BUY", price) for n, price in enumerate(["148", "149", "147", "149"])])
     quote = Quote(bid=Decimal("147.9"), ask=Decimal("148"))
-    assert [order.number for order in book.reached({"USDJPY": quote}, 10)] == [1, 3, 0]
+    assert [order.number for order in book.marketable({"USDJPY": quote}, 10)] == [1, 3, 0]
 
 
-def test_sell_orders_are_reached_from_below() -> None:
+def test_marketable_sell_orders_come_with_the_lowest_price_first() -> None:
     book = Book(0, 0, [resting(n, "SELL", price) for n, price in enumerate(["153", "151", "152"])])
     quote = Quote(bid=Decimal("152"), ask=Decimal("152.1"))
-    assert [order.number for order in book.reached({"USDJPY": quote}, 10)] == [1, 2]
+    assert [order.number for order in book.marketable({"USDJPY": quote}, 10)] == [1, 2]
 
 
-def test_an_ended_order_leaves_no_trace_in_the_book() -> None:
+def test_an_ended_order_is_removed_from_the_book() -> None:
     order = resting(1, "BUY", "148")
     book = Book(0, 0, [order])
     book.apply([canceled(order, MOMENT, RULES)[0]], report_count=1)
@@ -154,9 +154,9 @@ def test_an_ended_order_leaves_no_trace_in_the_book() -> None:
     assert book.take_symbols(10) == []
 
 
-def test_an_order_is_due_once_and_not_after_its_cancel() -> None:
+def test_an_order_is_taken_as_due_once_and_not_after_its_cancel() -> None:
     rules = Rules(venue=VenueName("sim"), delay=SECOND)
-    kept, dropped = (taken(an_order(f"order-{n}"), number=n, rules=rules) for n in (1, 2))
+    kept, dropped = (accepted(an_order(f"order-{n}"), number=n, rules=rules) for n in (1, 2))
     book = Book(0, 0, [kept, dropped])
     book.apply([canceled(dropped, MOMENT, rules)[0]], report_count=1)
     assert book.take_due(MOMENT, 10) == []
@@ -165,6 +165,6 @@ def test_an_order_is_due_once_and_not_after_its_cancel() -> None:
     assert book.take_due(MOMENT + SECOND, 10) == []
 
 
-def test_a_bounded_look_reaches_every_symbol_in_turn() -> None:
+def test_symbols_are_taken_in_round_robin_order() -> None:
     book = Book(0, 0, [resting(n, "BUY", "1", symbol=symbol) for n, symbol in enumerate("ABC")])
     assert [book.take_symbols(2), book.take_symbols(2)] == [["A", "B"], ["C", "A"]]

@@ -24,7 +24,7 @@ from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)
-# Far from any market: such an order rests.
+# A buy limit far below the market: the order rests.
 FAR = "1"
 
 
@@ -53,7 +53,7 @@ async def status(exchange: PaperExchange, client_id: str) -> str | None:
     return None if found is None else found.status
 
 
-async def test_a_delayed_order_works_until_its_time_comes(path: Path, clock: ManualClock) -> None:
+async def test_a_delayed_order_is_working_until_its_reports_are_due(path: Path, clock: ManualClock) -> None:
     async with running(path, clock, delay=SECOND, partial_steps=2) as exchange:
         await exchange.submit(an_order("one"))
         assert await status(exchange, "one") == "WORKING"
@@ -82,7 +82,7 @@ async def test_a_delayed_order_can_be_cancelled_and_then_never_fills(path: Path,
         ]
 
 
-async def test_a_fill_that_is_due_wins_over_a_cancel(path: Path, clock: ManualClock) -> None:
+async def test_a_fill_that_is_due_takes_precedence_over_a_cancel(path: Path, clock: ManualClock) -> None:
     async with running(path, clock, delay=SECOND) as exchange:
         await exchange.submit(an_order("one"))
         clock.advance(SECOND)
@@ -98,7 +98,7 @@ async def test_an_order_submitted_and_cancelled_in_one_group_is_cancelled(path: 
         assert await status(exchange, "one") == "CANCELED"
 
 
-async def test_a_resting_order_fills_at_its_price_when_the_market_comes_to_it(path: Path, clock: ManualClock) -> None:
+async def test_a_resting_order_fills_at_its_limit_price_once_marketable(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         quote = exchange.quote("USDJPY")
         assert quote is not None
@@ -113,7 +113,7 @@ async def test_a_resting_order_fills_at_its_price_when_the_market_comes_to_it(pa
         assert (report.status, report.last_price) == ("FILLED", limit)
 
 
-async def test_fills_that_were_pending_happen_after_a_restart(path: Path, clock: ManualClock) -> None:
+async def test_pending_fills_happen_after_a_restart(path: Path, clock: ManualClock) -> None:
     async with running(path, clock, delay=SECOND, partial_steps=3) as exchange:
         await exchange.submit(an_order("one"))
         clock.advance(SECOND)
@@ -135,7 +135,7 @@ async def test_resting_orders_are_still_there_after_a_restart(path: Path, clock:
         assert report.status == "CANCELED"
 
 
-async def test_ids_are_recognised_and_numbers_go_on_after_a_restart(path: Path, clock: ManualClock) -> None:
+async def test_ids_are_recognised_and_numbering_continues_after_a_restart(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         first = await exchange.submit(an_order("one"))
         before = await read_reports(exchange, 1)
@@ -148,20 +148,20 @@ async def test_ids_are_recognised_and_numbers_go_on_after_a_restart(path: Path, 
         assert [report.venue_client_order_id for report in after] == ["one", "two"]
 
 
-async def test_whatever_was_acknowledged_is_in_the_files_at_that_moment(path: Path, clock: ManualClock) -> None:
+async def test_an_acknowledged_order_is_already_in_the_files(path: Path, clock: ManualClock) -> None:
     crashed = path.with_name("crashed.db")
     async with running(path, clock) as exchange:
-        answers = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
-        # What a kill would leave behind: nothing has been closed or tidied up.
+        outcomes = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
+        # The files as a kill would leave them: nothing has been closed.
         for suffix in ("", "-wal"):
             shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
     async with running(crashed, clock) as exchange:
         again = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
-        assert again == answers
+        assert again == outcomes
         assert len(await read_reports(exchange, 300)) == 300
 
 
-async def test_a_new_book_never_repeats_the_execution_ids_of_a_lost_one(path: Path, clock: ManualClock) -> None:
+async def test_a_new_book_does_not_reuse_the_execution_ids_of_a_lost_one(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         await exchange.submit(an_order("one"))
         [lost] = await read_reports(exchange, 1)
@@ -173,12 +173,12 @@ async def test_a_new_book_never_repeats_the_execution_ids_of_a_lost_one(path: Pa
         assert report.exec_id != lost.exec_id
 
 
-async def test_a_rejection_is_remembered_whatever_the_settings_become(path: Path, clock: ManualClock) -> None:
+async def test_a_rejection_is_durable_and_does_not_change_with_the_settings(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         accepted = await exchange.submit(an_order("before"))
     async with running(path, clock, reject_all=True) as exchange:
-        answers = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
-        assert answers == [VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")] * 2
+        outcomes = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
+        assert outcomes == [VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")] * 2
         assert await exchange.submit(an_order("one")) == VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")
         assert await exchange.submit(an_order("before")) == accepted
         assert await status(exchange, "one") is None
@@ -208,26 +208,26 @@ async def test_a_book_of_another_version_is_rejected(path: Path, clock: ManualCl
             pass
 
 
-async def test_a_full_exchange_sends_orders_away_until_there_is_room(path: Path, clock: ManualClock) -> None:
+async def test_a_full_exchange_answers_busy_until_there_is_room(path: Path, clock: ManualClock) -> None:
     async with running(path, clock, open_orders_max=2) as exchange:
         orders = [an_order(f"order-{n}", price=FAR) for n in range(3)]
-        answers = await asyncio.gather(*(exchange.submit(order) for order in orders))
-        assert [isinstance(answer, Accepted) for answer in answers] == [True, True, False]
-        assert answers[2] == BUSY
-        assert await exchange.submit(orders[0]) == answers[0]
+        outcomes = await asyncio.gather(*(exchange.submit(order) for order in orders))
+        assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, False]
+        assert outcomes[2] == BUSY
+        assert await exchange.submit(orders[0]) == outcomes[0]
         await exchange.cancel(orders[0])
         assert isinstance(await exchange.submit(orders[2]), Accepted)
 
 
-async def test_a_full_queue_sends_callers_away(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_queue_answers_busy(path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange_module, "WAITING_MAX", 5)
     async with running(path, clock) as exchange:
-        answers = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(8)))
-        assert answers[5:] == [BUSY] * 3
-        assert all(isinstance(answer, Accepted) for answer in answers[:5])
+        outcomes = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(8)))
+        assert outcomes[5:] == [BUSY] * 3
+        assert all(isinstance(outcome, Accepted) for outcome in outcomes[:5])
 
 
-async def test_a_closed_exchange_has_certainly_not_taken_the_order(path: Path, clock: ManualClock) -> None:
+async def test_a_closed_exchange_answers_down_and_does_not_accept_the_order(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         pass
     assert await exchange.submit(an_order("one")) == DOWN
@@ -235,16 +235,16 @@ async def test_a_closed_exchange_has_certainly_not_taken_the_order(path: Path, c
         assert await status(exchange, "one") is None
 
 
-async def test_every_caller_is_answered_truthfully_when_the_exchange_closes(path: Path, clock: ManualClock) -> None:
+async def test_on_close_every_outcome_agrees_with_the_book(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         calls = [asyncio.create_task(exchange.submit(an_order(f"order-{n}"))) for n in range(3_000)]
         await asyncio.sleep(0)
     async with asyncio.timeout(DEADLINE_SECONDS):
-        answers: Sequence[SendOutcome] = await asyncio.gather(*calls)
+        outcomes: Sequence[SendOutcome] = await asyncio.gather(*calls)
     async with running(path, clock) as exchange:
-        for number, answer in enumerate(answers):
+        for number, outcome in enumerate(outcomes):
             found = await exchange.find_by_client_order_id(VenueClientOrderId(f"order-{number}"))
-            assert answer == (DOWN if found is None else Accepted(found.venue_order_id))
+            assert outcome == (DOWN if found is None else Accepted(found.venue_order_id))
 
 
 async def test_old_reports_are_read_from_the_file(
@@ -259,7 +259,7 @@ async def test_old_reports_are_read_from_the_file(
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["not written", "written"])
-async def test_a_failed_commit_is_in_doubt_and_a_resend_settles_it(
+async def test_a_failed_commit_is_ambiguous_and_a_resend_resolves_it(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     commit = Store.commit
@@ -268,21 +268,21 @@ async def test_a_failed_commit_is_in_doubt_and_a_resend_settles_it(
         monkeypatch.setattr(Store, "commit", commit)
         if written:
             commit(store, *args, **kwargs)
-        raise apsw.IOError("the disk is gone")
+        raise apsw.IOError("disk failure")
 
     async with running(path, clock) as exchange:
         monkeypatch.setattr(Store, "commit", failing)
         assert isinstance(await exchange.submit(an_order("one")), Ambiguous)
         found = await exchange.find_by_client_order_id(VenueClientOrderId("one"))
         assert (found is not None) == written
-        answer = await exchange.submit(an_order("one"))
-        assert isinstance(answer, Accepted)
-        assert found is None or answer.venue_order_id == found.venue_order_id
+        outcome = await exchange.submit(an_order("one"))
+        assert isinstance(outcome, Accepted)
+        assert found is None or outcome.venue_order_id == found.venue_order_id
         await exchange.submit(an_order("two"))
         assert [report.venue_client_order_id for report in await read_reports(exchange, 2)] == ["one", "two"]
 
 
-async def test_a_commit_reaches_the_disk_before_it_is_answered(path: Path, clock: ManualClock) -> None:
+async def test_a_commit_is_synced_to_disk_before_the_outcome_is_returned(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         assert exchange._store is not None
         connection = exchange._store._connection

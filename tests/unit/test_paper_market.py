@@ -1,4 +1,4 @@
-"""The paper exchange's market: a walk that needs no memory."""
+"""The paper exchange's market: quotes computed from seed, symbol and time, without stored state."""
 
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -23,25 +23,23 @@ naive = MOMENT.replace(tzinfo=None)
     at=st.datetimes(naive - 9_000 * DAY, naive + 9_000 * DAY),
     tick=st.sampled_from([Decimal(1), Decimal("0.01"), Decimal("0.00000001"), Decimal("0.25"), Decimal(1_000)]),
 )
-def test_a_quote_is_above_zero_on_the_tick_and_has_a_spread(
-    seed: int, symbol: str, at: datetime, tick: Decimal
-) -> None:
+def test_a_quote_is_positive_on_the_tick_and_has_a_spread(seed: int, symbol: str, at: datetime, tick: Decimal) -> None:
     catalogue = Catalogue({symbol: Instrument(symbol=symbol, tick=tick)})
     quote = Market(catalogue, seed).quote(symbol, at.replace(tzinfo=MOMENT.tzinfo))
     assert 0 < quote.bid < quote.ask
     assert quote.bid % tick == quote.ask % tick == 0
 
 
-def test_the_same_seed_finds_the_same_market_at_any_time() -> None:
-    one, other = Market(Catalogue(), 7), Market(Catalogue(), 7)
+def test_the_same_seed_gives_the_same_quotes_at_any_time() -> None:
+    used, fresh = Market(Catalogue(), 7), Market(Catalogue(), 7)
     for days in range(100):
-        one.quote("USDJPY", MOMENT + days * DAY)
-    assert one.quote("USDJPY", MOMENT) == other.quote("USDJPY", MOMENT)
-    assert one.quote("USDJPY", MOMENT) != Market(Catalogue(), 8).quote("USDJPY", MOMENT)
+        used.quote("USDJPY", MOMENT + days * DAY)
+    assert used.quote("USDJPY", MOMENT) == fresh.quote("USDJPY", MOMENT)
+    assert used.quote("USDJPY", MOMENT) != Market(Catalogue(), 8).quote("USDJPY", MOMENT)
 
 
 @pytest.mark.parametrize(("symbol", "level"), [("USDJPY", "150"), ("EURUSD", "1.1"), ("BTC", "60000")])
-def test_known_symbols_stay_where_people_expect_them(symbol: str, level: str) -> None:
+def test_well_known_symbols_stay_near_their_level(symbol: str, level: str) -> None:
     market = Market(Catalogue(), 1)
     bids = [market.quote(symbol, MOMENT + hours * timedelta(hours=1)).bid for hours in range(500)]
     assert all(abs(bid / Decimal(level) - 1) < Decimal("0.051") for bid in bids)
@@ -62,7 +60,7 @@ def test_every_listed_instrument_has_a_narrow_spread() -> None:
         assert (quote.ask - quote.bid) / quote.bid < Decimal("0.0002")
 
 
-def test_many_symbols_do_not_grow_the_table_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quote_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(market_module, "_SYMBOLS_MAX", 10)
     market = Market(Catalogue(), 1)
     first = market.quote("symbol-0", MOMENT)

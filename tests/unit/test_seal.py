@@ -1,4 +1,4 @@
-"""Only what was written with the key, whole, for the place it was found at, is an entry."""
+"""The seal accepts only a complete entry, written with the same key, for the account, operation and key requested."""
 
 from datetime import timedelta
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.memory.clock import START
-from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX, Counted, Seal
+from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX, CountBucket, Seal
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStatus
 from tests.support.cache import KEY, a_cache_entry
@@ -20,12 +20,12 @@ def opened(value: object, entry: CacheEntry) -> CacheEntry | None:
     return SEAL.open(value, entry.account_id, entry.operation, entry.idempotency_key)
 
 
-def test_an_entry_comes_back_as_it_went() -> None:
+def test_an_entry_is_decoded_as_it_was_encoded() -> None:
     entry = a_cache_entry("k", response='{"text":"円"}', http_status=201, request_id="r")
     assert opened(SEAL.close(entry), entry) == entry
 
 
-def test_every_flipped_bit_every_missing_end_and_every_added_byte_shows() -> None:
+def test_every_flipped_bit_truncation_and_added_byte_is_detected() -> None:
     entry = a_cache_entry("k")
     value = SEAL.close(entry)
     for at in range(len(value)):
@@ -35,11 +35,11 @@ def test_every_flipped_bit_every_missing_end_and_every_added_byte_shows() -> Non
 
 
 @given(st.one_of(st.binary(max_size=300), st.none(), st.integers(), st.lists(st.binary()), st.text()))
-def test_anything_else_is_no_entry(value: object) -> None:
+def test_arbitrary_values_are_not_entries(value: object) -> None:
     assert opened(value, a_cache_entry("k")) is None
 
 
-def test_an_entry_of_another_place_or_another_key_holder_is_not_taken() -> None:
+def test_an_entry_for_another_request_or_sealed_with_another_key_is_not_accepted() -> None:
     entry = a_cache_entry("k")
     value = SEAL.close(entry)
     assert opened(value, a_cache_entry("other")) is None
@@ -61,11 +61,11 @@ def test_text_that_cannot_be_encoded_is_rejected() -> None:
 
 
 @given(st.lists(st.text(max_size=8), max_size=3), st.lists(st.text(max_size=8), max_size=3))
-def test_names_tell_all_parts_apart(one: list[str], other: list[str]) -> None:
-    assert (SEAL.name(*one) == SEAL.name(*other)) == (one == other)
+def test_distinct_parts_give_distinct_names(first: list[str], second: list[str]) -> None:
+    assert (SEAL.name(*first) == SEAL.name(*second)) == (first == second)
 
 
-def test_names_give_nothing_away_and_differ_by_key() -> None:
+def test_names_reveal_no_part_and_depend_on_the_key() -> None:
     name = SEAL.name("secret-account")
     assert "secret" not in name
     assert len(name) == 64
@@ -86,22 +86,22 @@ def entries() -> st.SearchStrategy[CacheEntry]:
 
 
 @given(entries(), entries())
-def test_heads_compare_as_their_entries_do(one: CacheEntry, other: CacheEntry) -> None:
-    ranks = [SEAL.close(entry)[:RANK_LENGTH] for entry in (one, other)]
-    assert (ranks[0] < ranks[1]) == (one.precedence < other.precedence)
-    assert (ranks[0] == ranks[1]) == (one.precedence == other.precedence)
+def test_heads_sort_as_the_precedence_of_their_entries(first: CacheEntry, second: CacheEntry) -> None:
+    ranks = [SEAL.close(entry)[:RANK_LENGTH] for entry in (first, second)]
+    assert (ranks[0] < ranks[1]) == (first.precedence < second.precedence)
+    assert (ranks[0] == ranks[1]) == (first.precedence == second.precedence)
 
 
-def test_the_head_says_what_to_count_the_entry_under() -> None:
+def test_the_head_contains_the_count_bucket() -> None:
     entry = a_cache_entry("k", status="failed")
     field = SEAL.close(entry)[RANK_LENGTH:HEAD_LENGTH]
     minute = int(START.timestamp()) // 60
-    assert Counted.parse(field) == Counted(minute + 60, minute, "failed")
+    assert CountBucket.parse(field) == CountBucket(minute + 60, minute, "failed")
     for wrong in (b"", b"1:2", b"1:2:x", b"x:2:c", b"\xff"):
-        assert Counted.parse(wrong) is None
+        assert CountBucket.parse(wrong) is None
 
 
-def test_an_entry_of_a_version_with_another_shape_is_a_miss() -> None:
+def test_an_entry_of_a_version_with_another_format_is_a_miss() -> None:
     entry = a_cache_entry("k")
     head = SEAL.close(entry)[:HEAD_LENGTH]
     body = msgspec.msgpack.encode({"account_id": AccountId("a")})

@@ -1,4 +1,4 @@
-"""Settings: a wrong one stops the start and is named; the reference page tells the truth."""
+"""Settings: an invalid one raises an error that names it, and the reference page matches the tables."""
 
 import stat
 from datetime import timedelta
@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_everything_has_a_default() -> None:
+def test_every_setting_has_a_default() -> None:
     settings = load_settings({})
     assert (settings.host, settings.port, settings.data_dir) == ("127.0.0.1", 8081, Path("var"))
     assert settings.audit_path == Path("var/gateway/audit.log")
@@ -28,7 +28,7 @@ def test_everything_has_a_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "named"),
+    ("environment", "name"),
     [
         ({"SWITCHYARD_PORT": "http"}, "SWITCHYARD_PORT"),
         ({"SWITCHYARD_PORT": "70000"}, "SWITCHYARD_PORT"),
@@ -38,6 +38,8 @@ def test_everything_has_a_default() -> None:
         ({"JWT_HS256_SECRET": "changeme" * 8}, "JWT_HS256_SECRET"),
         ({"JWT_HS256_SECRET_FILE": "/nowhere/at/all"}, "JWT_HS256_SECRET_FILE"),
         ({"SSE_KEEPALIVE_SEC": "-1"}, "SSE_KEEPALIVE_SEC"),
+        ({"OUTBOX_STUCK_THRESHOLD_MIN": "0"}, "OUTBOX_STUCK_THRESHOLD_MIN"),
+        ({"OUTBOX_STUCK_THRESHOLD_MIN": "soon"}, "OUTBOX_STUCK_THRESHOLD_MIN"),
         ({"SOR_VENUES": "simA,sima"}, "SOR_VENUES"),
         ({"SOR_VENUES": "a,b", "SOR_DEFAULT_VENUE": "c"}, "SOR_DEFAULT_VENUE"),
         ({"SOR_SYMBOL_ROUTES": "BTC=nowhere"}, "SOR_SYMBOL_ROUTES"),
@@ -52,11 +54,11 @@ def test_everything_has_a_default() -> None:
         ({"SWITCHYARD_CONFIG": "missing.yaml"}, "SWITCHYARD_CONFIG"),
     ],
 )
-def test_a_wrong_setting_is_named(environment: dict[str, str], named: str) -> None:
+def test_an_invalid_setting_raises_an_error_that_names_it(environment: dict[str, str], name: str) -> None:
     with pytest.raises(SettingError) as caught:
         load_settings(environment)
-    assert caught.value.name == named
-    assert named in str(caught.value)
+    assert caught.value.name == name
+    assert name in str(caught.value)
 
 
 def test_a_secret_never_shows_in_an_error() -> None:
@@ -65,7 +67,7 @@ def test_a_secret_never_shows_in_an_error() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+def test_options_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / "switchyard.yaml").write_text("venues: {sim: {delay: 7, partial_steps: 3}}\n")
     settings = load_settings(
         {"SWITCHYARD_PORT": "1", "EXCHANGE_SIM_PARTIAL_STEPS_SIM": "2"},
@@ -77,9 +79,9 @@ def test_options_win_over_the_environment_and_that_over_the_file(tmp_path: Path)
 
 def test_instruments_come_from_the_file_with_exact_decimals(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text("instruments: {BTC: {step: 0.0001, tick: 0.1, kind: crypto}}\n")
-    found = load_settings({"SWITCHYARD_CONFIG": str(tmp_path / "other.yaml")}).instruments
-    assert (found["BTC"].step, found["BTC"].tick) == (Decimal("0.0001"), Decimal("0.1"))
-    assert "USDJPY" in found
+    instruments = load_settings({"SWITCHYARD_CONFIG": str(tmp_path / "other.yaml")}).instruments
+    assert (instruments["BTC"].step, instruments["BTC"].tick) == (Decimal("0.0001"), Decimal("0.1"))
+    assert "USDJPY" in instruments
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_instruments_come_from_the_file_with_exact_decimals(tmp_path: Path) -> N
         "{",
     ],
 )
-def test_a_wrong_file_is_rejected(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_rejected(tmp_path: Path, text: str) -> None:
     (tmp_path / "switchyard.yaml").write_text(text)
     with pytest.raises(SettingError):
         load_settings({})
@@ -104,7 +106,7 @@ def test_a_secret_can_come_from_a_file(tmp_path: Path) -> None:
     assert load_settings({"JWT_HS256_SECRET_FILE": str(tmp_path / "secret")}).jwt_secret == "x" * 40
 
 
-def test_without_a_secret_a_random_one_is_made_once_and_kept_private(tmp_path: Path) -> None:
+def test_a_missing_secret_is_created_once_and_readable_by_the_owner_only(tmp_path: Path) -> None:
     settings = load_settings({"SWITCHYARD_DATA_DIR": str(tmp_path / "data")})
     secret = jwt_secret(settings)
     assert jwt_secret(settings) == secret
@@ -112,6 +114,6 @@ def test_without_a_secret_a_random_one_is_made_once_and_kept_private(tmp_path: P
     assert stat.S_IMODE((tmp_path / "data" / "jwt_secret").stat().st_mode) == 0o600
 
 
-def test_the_reference_page_is_what_the_settings_are() -> None:
+def test_the_reference_page_matches_the_settings() -> None:
     page = (ROOT / "docs/reference/settings.md").read_text("utf-8")
-    assert page == settings_page(), "run `switchyard settings > docs/reference/settings.md`"
+    assert page == settings_page(), "out of date: run `switchyard settings > docs/reference/settings.md`"

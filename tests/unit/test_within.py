@@ -1,4 +1,4 @@
-"""A bound of time that judges the other side, not how busy this process is."""
+"""`within`: a time limit that measures the server, not how busy the event loop of this process is."""
 
 import asyncio
 import time
@@ -8,22 +8,22 @@ import pytest
 from switchyard.adapters.redis.host import within
 
 
-async def test_what_was_there_in_time_counts_however_late_the_loop_looks() -> None:
+async def test_a_reply_that_arrived_in_time_counts_even_if_the_loop_reads_it_late() -> None:
     arrived = asyncio.Event()
 
     async def exchange() -> str:
         await arrived.wait()
-        await asyncio.sleep(0)  # parsed in one more turn of the loop
-        return "answer"
+        await asyncio.sleep(0)  # parsing takes one more turn of the loop
+        return "reply"
 
     loop = asyncio.get_running_loop()
     loop.call_later(0.001, arrived.set)
-    # The loop is held up beyond both moments, as by a burst of requests, before anything of it is seen.
+    # Blocks the loop past both timers, as a burst of requests would.
     loop.call_soon(time.sleep, 0.02)
-    assert await within(0.002, exchange()) == "answer"
+    assert await within(0.002, exchange()) == "reply"
 
 
-async def test_what_does_not_come_is_given_up_and_cleaned_up() -> None:
+async def test_a_missing_reply_times_out_and_its_task_is_cancelled() -> None:
     ended = asyncio.Event()
 
     async def exchange() -> None:
@@ -37,7 +37,7 @@ async def test_what_does_not_come_is_given_up_and_cleaned_up() -> None:
     assert ended.is_set()
 
 
-async def test_an_error_is_passed_on_and_a_cancellation_too() -> None:
+async def test_errors_and_cancellations_are_passed_on() -> None:
     async def fail() -> None:
         raise OSError("no route")
 

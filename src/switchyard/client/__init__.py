@@ -1,4 +1,4 @@
-"""The SDK people import: `from switchyard.client import Client`."""
+"""The Python SDK: `from switchyard.client import Client`."""
 
 from switchyard.client.api import Client
 from switchyard.client.errors import ApiError, ClientError, NotReachable, UnreadableResponse

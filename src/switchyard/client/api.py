@@ -1,4 +1,4 @@
-"""The client: one gateway, one account, over HTTP."""
+"""The asynchronous HTTP client for one gateway and one account."""
 
 import asyncio
 import math
@@ -38,14 +38,17 @@ from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
 
 PAGE_ORDERS_MAX = 100
-# Four keepalives of the server's default: a silence that long means that the peer is gone without a goodbye.
+# Four keepalive intervals of the server's default: after that the connection is considered lost.
 SILENCE_SECONDS_MAX = 60.0
-# For how long a gateway takes an equal order for a repeat, unless it is configured otherwise.
+# The default of the gateway's `timestampResolution`: within it an equal order is a duplicate.
 WINDOW_SECONDS = 60.0
 
 
 class Client:
-    """Places, follows and cancels one account's orders; use it with `async with`."""
+    """Places, reads, follows and cancels the orders of one account; use it with `async with`.
+
+    Failed requests are retried under the policy `retry`. `timeout_seconds` limits each attempt.
+    """
 
     def __init__(self, base_url: str, token: str, *, retry: Retry | None = None, timeout_seconds: float = 10.0) -> None:
         self._base_url = base_url.rstrip("/")
@@ -84,11 +87,13 @@ class Client:
     ) -> Acknowledgement:
         """Place an order; without a limit price it is a market order.
 
-        Every order goes out under an idempotency key, a fresh random one unless the caller brings one. When the
-        connection fails or the gateway says 503, nobody knows whether the order was taken; it is sent again under
-        the *same* key, a bounded number of times, and the gateway answers with the order that the key already has.
-        So retrying never makes a second order. If doubt remains in the end, the error's `idempotency_key` names the
-        key: repeat with it, and it is still one order. A caller that must survive its own crash brings a stored key.
+        Every order has an idempotency key: `idempotency_key`, or a new random one. If the connection fails or the
+        gateway responds 503, the order may or may not have been accepted. The client then sends it again under the
+        *same* key, up to `Retry.attempts_max` times, and the gateway returns the order that the key already has. So a
+        retry never places a second order.
+
+        If the outcome is still unknown, the error carries the key in `idempotency_key`: call `place` again with that
+        key. To be safe against a crash of the calling process, generate and store the key before the call.
         """
         request = OrderRequest(
             symbol=symbol,
@@ -103,13 +108,13 @@ class Client:
         )
         key = secrets.token_hex(16) if idempotency_key is None else checked_key(idempotency_key)
         try:
-            answer = await self._request("POST", "/orders", body=encode(request), headers={"Idempotency-Key": key})
-            acknowledgement = read(answer.body, Acknowledgement)
+            response = await self._request("POST", "/orders", body=encode(request), headers={"Idempotency-Key": key})
+            acknowledgement = read(response.body, Acknowledgement)
         except ClientError as error:
             if error.in_doubt:
                 error.idempotency_key = key
             raise
-        return msgspec.structs.replace(acknowledgement, idempotency_key=key, replayed=answer.replayed)
+        return msgspec.structs.replace(acknowledgement, idempotency_key=key, replayed=response.replayed)
 
     async def place_by_content(
         self,
@@ -122,48 +127,49 @@ class Client:
         stop_price: Amount | None = None,
         window_seconds: float = WINDOW_SECONDS,
     ) -> OrderPlacementResult:
-        """Place an order that has no key: an equal one within the window is its duplicate, whoever sends it.
+        """Place an order under a key that the gateway derives from its content.
 
-        For callers that cannot keep a key between two tries. Two equal orders that are both meant need `place`.
+        An equal order of the same account within the window is a duplicate, even from another process. Use this if the
+        caller cannot keep a key between two attempts; use `place` to place two equal orders on purpose.
         """
-        answer = await self._request(
+        response = await self._request(
             "POST",
             "/orders",
             body=encode(order_by_content(symbol, side, qty, order_type, limit_price, stop_price)),
             headers={"Idempotency-Derive": "true"},
             window_seconds=window_seconds,
         )
-        return read(answer.body, PlacementResponse).result()
+        return read(response.body, PlacementResponse).result()
 
     async def order(self, order_id: str) -> OrderSnapshot:
-        """The order as it stands."""
-        answer = await self._request("GET", f"/orders/{quote(order_id, safe='')}")
-        return read(answer.body, OrderSnapshot)
+        """Return the current state of an order."""
+        response = await self._request("GET", f"/orders/{quote(order_id, safe='')}")
+        return read(response.body, OrderSnapshot)
 
     async def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
     ) -> AsyncGenerator[OrderSnapshot, None]:
-        """The account's orders, newest first, page by page as they are asked for."""
-        wanted: dict[str, str] = {}
+        """Yield the orders of the account, newest first; pages are requested as needed."""
+        query: dict[str, str] = {}
         if statuses:
-            wanted["status"] = ",".join(statuses)
+            query["status"] = ",".join(statuses)
         if symbol is not None:
-            wanted["symbol"] = symbol
-        left = limit
-        while left is None or left > 0:
-            wanted["limit"] = str(PAGE_ORDERS_MAX if left is None else min(PAGE_ORDERS_MAX, left))
-            page = read((await self._request("GET", "/orders", query=wanted)).body, OrderPage)
+            query["symbol"] = symbol
+        remaining = limit
+        while remaining is None or remaining > 0:
+            query["limit"] = str(PAGE_ORDERS_MAX if remaining is None else min(PAGE_ORDERS_MAX, remaining))
+            page = read((await self._request("GET", "/orders", query=query)).body, OrderPage)
             for snapshot in page.orders:
                 yield snapshot
             if page.next_cursor is None:
                 return
-            wanted["cursor"] = page.next_cursor
-            left = None if left is None else left - len(page.orders)
+            query["cursor"] = page.next_cursor
+            remaining = None if remaining is None else remaining - len(page.orders)
 
     async def cancel(self, order_id: str) -> Acknowledgement:
-        """Ask for the order's end; a repeat is harmless, and `ORDER_FINAL` says that it had ended already."""
-        answer = await self._request("POST", f"/orders/{quote(order_id, safe='')}/cancel")
-        return read(answer.body, Acknowledgement)
+        """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
+        response = await self._request("POST", f"/orders/{quote(order_id, safe='')}/cancel")
+        return read(response.body, Acknowledgement)
 
     async def events(
         self,
@@ -174,27 +180,31 @@ class Client:
         since: datetime | None = None,
         after: datetime | None = None,
     ) -> list[RecordedEvent]:
-        """The newest events of an order or of the account, oldest of them first."""
+        """Return the newest `limit` events of an order or of the account, in ascending order.
+
+        `since` selects events at or after a time, `after` events strictly after it.
+        """
         if (order_id is None) == (account_id is None):
-            raise ValueError("name either an order or an account")
+            raise ValueError("pass exactly one of order_id and account_id")
         subject = f"orders/{quote(order_id, safe='')}" if order_id else f"accounts/{quote(account_id or '', safe='')}"
         query = {"limit": str(limit)}
         query |= {name: at.isoformat() for name, at in (("since", since), ("after", after)) if at is not None}
-        answer = await self._request("GET", f"/{subject}/events", query=query)
-        return read(answer.body, EventPage).events
+        response = await self._request("GET", f"/{subject}/events", query=query)
+        return read(response.body, EventPage).events
 
     async def stream(
         self,
         order_id: str | None = None,
         last_event_id: str | None = None,
         *,
-        on_loss: Callable[[ClientError], None] | None = None,
+        on_disconnect: Callable[[ClientError], None] | None = None,
     ) -> AsyncGenerator[Message, None]:
-        """Messages of one order, or of the whole account, as they happen; close it with `contextlib.aclosing`.
+        """Yield the messages of one order or of the whole account as they happen; close it with `aclosing`.
 
-        A lost connection is made again, resuming after the last message seen, for as long as the caller listens;
-        `on_loss` hears of each loss once. Only a stream that never came about gives up, like any other request: a wrong
-        address would otherwise wait for ever. After `resync_required` messages are missing: read the state anew.
+        After a lost connection the client reconnects and resumes after the last message received, without a limit;
+        `on_disconnect` is called once per loss. If the first connection cannot be made, the stream fails after
+        `Retry.attempts_max` attempts, like any other request. After `resync_required` messages are missing: read the
+        current state with `order` or `orders`.
         """
         path = "/stream" if order_id is None else f"/orders/{quote(order_id, safe='')}/stream"
         failures, was_connected = 0, False
@@ -206,16 +216,16 @@ class Client:
                         failures, was_connected = 0, True
                         last_event_id = message.id
                         yield message
-                loss: ClientError = NotReachable("the stream ended")
+                loss: ClientError = NotReachable("the gateway closed the stream")
             except ClientError as error:
-                if not error.repeatable:
+                if not error.retryable:
                     raise
                 loss = error
             failures += 1
             if not was_connected and failures >= self._retry.attempts_max:
                 raise loss
-            if on_loss is not None and was_connected and failures == 1:
-                on_loss(loss)
+            if on_disconnect is not None and was_connected and failures == 1:
+                on_disconnect(loss)
             await asyncio.sleep(self._retry.delay(failures, parser.retry_seconds or 0.0))
 
     async def _listen(self, path: str, parser: Parser, last_event_id: str | None) -> AsyncGenerator[Message, None]:
@@ -223,18 +233,20 @@ class Client:
         if last_event_id is not None:
             headers["Last-Event-ID"] = last_event_id
         try:
-            async with self._open.get(
+            async with self._open_session.get(
                 self._url(path), headers=headers, timeout=self._stream_timeout, allow_redirects=False
             ) as response:
                 if response.status != 200:
                     raise api_error(response.status, await response.read())
                 if response.content_type != "text/event-stream":
-                    raise UnreadableResponse(f"the stream cannot be read: it is {response.content_type}")
+                    raise UnreadableResponse(
+                        f"the stream has content type {response.content_type}, not text/event-stream"
+                    )
                 async for chunk in response.content.iter_any():
                     for message in parser.feed(chunk):
                         yield message
         except MessageTooLong as error:
-            raise UnreadableResponse(f"the stream cannot be read: {error}") from None
+            raise UnreadableResponse(f"the stream cannot be parsed: {error}") from None
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._not_reachable(error) from error
 
@@ -248,9 +260,10 @@ class Client:
         headers: Mapping[str, str] | None = None,
         window_seconds: float = math.inf,
     ) -> "_Response":
-        """One request, repeated while the way or the gateway is down: every request of this API may be repeated.
+        """Send a request, with retries while the gateway is unreachable or unavailable.
 
-        Where a repeat is recognised only within a window, none is sent that might arrive after it.
+        Every request of this API is safe to repeat. Derived keys detect a repeat only within a window, so no retry is
+        sent that might arrive after it.
         """
         ends_at = time.monotonic() + window_seconds - self._timeout_seconds
         failures, in_doubt = 0, False
@@ -259,9 +272,9 @@ class Client:
                 return await self._attempt(method, self._url(path, query), body, headers or {})
             except ClientError as error:
                 failures += 1
-                # One attempt that may have arrived is enough, whatever became of the later ones.
+                # Once an attempt may have arrived, the request stays in doubt, whatever the later attempts return.
                 error.in_doubt = in_doubt = in_doubt or error.in_doubt
-                if not error.repeatable or failures >= self._retry.attempts_max:
+                if not error.retryable or failures >= self._retry.attempts_max:
                     raise
                 delay = self._retry.delay(failures, error.retry_after_seconds)
                 if in_doubt and time.monotonic() + delay > ends_at:
@@ -269,41 +282,41 @@ class Client:
                 await asyncio.sleep(delay)
 
     async def _attempt(self, method: str, url: URL, body: bytes | None, headers: Mapping[str, str]) -> "_Response":
-        sent = dict(headers)
+        all_headers = dict(headers)
         if body is not None:
-            sent["Content-Type"] = "application/json"
+            all_headers["Content-Type"] = "application/json"
         try:
-            # A redirect would turn a POST into a GET, or hand the token to another host.
-            async with self._open.request(
-                method, url, data=body, headers=sent, timeout=self._timeout, allow_redirects=False
+            # Following a redirect could turn a POST into a GET or send the token to another host.
+            async with self._open_session.request(
+                method, url, data=body, headers=all_headers, timeout=self._timeout, allow_redirects=False
             ) as response:
-                answer = await response.read()
+                content = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._not_reachable(error) from error
         if response.status >= 300:
-            raise api_error(response.status, answer, response.headers.get("Retry-After", ""))
-        return _Response(answer, response.headers.get("Idempotent-Replayed") == "true")
+            raise api_error(response.status, content, response.headers.get("Retry-After", ""))
+        return _Response(content, response.headers.get("Idempotent-Replayed") == "true")
 
     @property
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise RuntimeError("use the client with `async with`")
+            raise RuntimeError("the client is not open: use it with `async with`")
         return self._session
 
     def _url(self, path: str, query: Mapping[str, str] | None = None) -> URL:
-        # Ids come from people: encoded here, they cannot lead to another path.
+        # Path segments are already percent-encoded, so that an id with a slash cannot address another path.
         return URL(f"{self._base_url}{path}" + (f"?{urlencode(query)}" if query else ""), encoded=True)
 
     def _not_reachable(self, error: Exception) -> NotReachable:
         if isinstance(error, aiohttp.ClientConnectorError):
-            # Without a connection nothing was sent, so nothing is in doubt.
+            # No connection was made, so nothing was sent and nothing is in doubt.
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
             return NotReachable(f"no connection to {self._base_url}: {cause}", in_doubt=False)
-        return NotReachable(f"no answer from {self._base_url}: {str(error) or type(error).__name__}")
+        return NotReachable(f"no response from {self._base_url}: {str(error) or type(error).__name__}")
 
 
 class _Response(NamedTuple):
-    """A good answer."""
+    """A response with a status below 300."""
 
     body: bytes
     replayed: bool

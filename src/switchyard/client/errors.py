@@ -1,33 +1,33 @@
-"""What can go wrong between a client and a gateway.
+"""The errors that the client raises.
 
 SwitchyardError
-└── ClientError            base; carries the key of an order that may have been placed all the same
-    ├── ApiError           the gateway answered, and the answer is no
-    ├── NotReachable       no answer came, in spite of retries
-    └── UnreadableResponse   something answered that does not speak this API
+└── ClientError             base; carries the idempotency key of an order that may have been placed
+    ├── ApiError            the gateway responded with an error
+    ├── NotReachable        no response arrived, after all retries
+    └── UnreadableResponse  the response is not one of a gateway
 """
 
 from switchyard.domain.errors import SwitchyardError
 
-# Statuses of a gateway, or of a proxy before it, that say 'later', not 'no'.
-LATER = frozenset({502, 503, 504})
+# Temporary failures of a gateway or of a proxy in front of it.
+RETRYABLE_STATUSES = frozenset({502, 503, 504})
 
 
 class ClientError(SwitchyardError):
-    """A request did not come to a good end."""
+    """A request failed."""
 
-    repeatable = False
-    """Whether the same request may fare better in a moment."""
+    retryable = False
+    """Whether the same request may succeed later."""
     in_doubt = True
-    """Whether the request may have been carried out all the same."""
+    """Whether the gateway may have carried out the request."""
     retry_after_seconds = 0.0
-    """How long the gateway asks to be left alone."""
+    """The pause that the gateway requested before the next attempt."""
     idempotency_key: str | None = None
-    """Set when an order is in doubt: repeating it with this key is safe, with another it is not."""
+    """Set if an order is in doubt. Retry with this key: the same key never places a second order, a new key may."""
 
 
 class ApiError(ClientError):
-    """The gateway's rejection, as it worded it."""
+    """An error response of the gateway: HTTP status, error code (`reason`), message, and the field it names."""
 
     def __init__(self, status: int, reason: str, message: str, field: str | None = None) -> None:
         super().__init__(f"{reason}: {message}" if message else reason)
@@ -35,14 +35,14 @@ class ApiError(ClientError):
         self.reason = reason
         self.message = message
         self.field = field
-        self.repeatable = status in LATER
+        self.retryable = status in RETRYABLE_STATUSES
         self.in_doubt = status >= 500
 
 
 class NotReachable(ClientError):
-    """The gateway, or the way to it, gave no answer."""
+    """No response: the connection failed, was lost or timed out."""
 
-    repeatable = True
+    retryable = True
 
     def __init__(self, message: str, *, in_doubt: bool = True) -> None:
         super().__init__(message)
@@ -50,4 +50,4 @@ class NotReachable(ClientError):
 
 
 class UnreadableResponse(ClientError):
-    """The answer is not one that a gateway gives: the address may belong to something else."""
+    """The response does not follow this API: the URL may belong to another service."""

@@ -1,4 +1,4 @@
-"""Orders without a key of their own: one call that can be repeated, from anywhere, and makes one order a minute."""
+"""`place_order_with_idempotency`: places an order without a caller-supplied key; the gateway derives one."""
 
 import base64
 import binascii
@@ -29,17 +29,19 @@ async def place_order_with_idempotency(
     timeout_seconds: float = 10.0,
     window_seconds: float = WINDOW_SECONDS,
 ) -> OrderPlacementResult:
-    """Place an order once, however often and from wherever the same call is made within a minute.
+    """Place an order once, even if several processes make the same call within a minute.
 
-    The gateway finds duplicates by the order's content and the database's clock. Address and token come from
-    `SWITCHYARD_HOST`, `SWITCHYARD_PORT` and `SWITCHYARD_TOKEN` unless they are given. A rejection and an unreachable
-    gateway are results (`failed`); arguments that cannot be meant raise InvalidField. `window_seconds` is the gateway's
-    `timestampResolution`: a lost answer is never asked for again after that time, when it would be a new order.
+    The gateway detects duplicates by the content of the order and the clock of the database. The URL and the token
+    default to `SWITCHYARD_HOST`, `SWITCHYARD_PORT` and `SWITCHYARD_TOKEN`. A rejection or an unreachable gateway is
+    returned with status `failed`; an invalid argument raises InvalidField.
+
+    `window_seconds` must equal the gateway's `timestampResolution`. A request whose response was lost is retried only
+    within that time, since a later retry would be a new order.
     """
     token = default_token() if token is None else token
     owner = _account_of(token)
     if owner is not None and owner != account_id:
-        raise InvalidField("account_id", f"{account_id!r} is not the token's account, which is {owner!r}")
+        raise InvalidField("account_id", f"{account_id!r} does not match the account of the token, {owner!r}")
     url = default_url() if base_url is None else base_url
     async with Client(url, token, retry=retry, timeout_seconds=timeout_seconds) as client:
         try:
@@ -61,19 +63,19 @@ def _failure(error: ClientError, window_seconds: float) -> str:
         return f"Order placement failed: {error}"
     return (
         f"Order placement is in doubt, the order may exist: {error}. Within {window_seconds:g} seconds of the first "
-        "try the same call finds it; later, look at the account's orders first"
+        "attempt, repeat the same call to find it; later, check the account's orders first"
     )
 
 
 class _Claims(msgspec.Struct, rename="camel"):
-    """Whom a token speaks for, as the gateway reads it."""
+    """The token claims from which the gateway reads the account."""
 
     account_id: str | None = None
     sub: str | None = None
 
 
 def _account_of(token: str) -> str | None:
-    """The account that the token names; none where it cannot be read, which is for the gateway to reject."""
+    """Return the account of the token, or None if it cannot be decoded; the gateway then rejects the token."""
     try:
         body = token.split(".")[1]
         claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)

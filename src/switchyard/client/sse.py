@@ -1,33 +1,33 @@
-"""Server-sent events: bytes in, messages out, as the WHATWG standard reads them."""
+"""Incremental parser for server-sent events, as specified by the WHATWG HTML standard."""
 
 import codecs
 
 import msgspec
 
-# A snapshot is about a kilobyte; a message a thousand times as long is no message of ours.
+# A snapshot is about 1 KB; a message of 1 MB does not come from a gateway.
 MESSAGE_LENGTH_MAX = 1_048_576
 
 
 class MessageTooLong(Exception):
-    """The peer sends what cannot be a message."""
+    """A message exceeds MESSAGE_LENGTH_MAX."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a stream."""
+    """One message of a stream: its event name, its data (JSON text) and its id."""
 
     event: str = "message"
     data: str
     id: str | None = None
-    """The newest id that the stream has named so far: what a resume must send as `Last-Event-ID`."""
+    """The latest id that the stream has sent so far; a resume sends it as `Last-Event-ID`."""
 
 
 class Parser:
-    """Reads one connection's bytes, cut anywhere; what is unfinished when it ends is dropped, as it must be."""
+    """Parses the bytes of one connection in chunks of any size; an incomplete last message is dropped."""
 
     def __init__(self, last_event_id: str | None = None) -> None:
         self.retry_seconds: float | None = None
-        """How long the server asks to wait before a reconnect."""
-        # Bad bytes become replacement characters: one broken label must not end the stream.
+        """The reconnect delay that the server requested."""
+        # Invalid UTF-8 becomes replacement characters: one bad byte must not end the stream.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = True
         self._after_carriage_return = False
@@ -38,7 +38,7 @@ class Parser:
         self._id = last_event_id
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """The messages that these bytes complete."""
+        """Return the messages that this chunk completes."""
         text = self._decoder.decode(chunk)
         if not text:
             return []
@@ -46,34 +46,34 @@ class Parser:
             text = text.removeprefix("\ufeff")
             self._at_start = False
         if self._after_carriage_return:
-            # The pair of a line end may arrive in two chunks.
+            # A CRLF may be split between two chunks.
             text = text.removeprefix("\n")
         self._after_carriage_return = text.endswith("\r")
-        *ended, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        *complete, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         messages = []
-        for part in ended:
-            self._keep(part)
+        for part in complete:
+            self._append(part)
             line = "".join(self._line)
             self._line.clear()
             if line:
-                self._read(line)
+                self._read_field(line)
             elif (message := self._dispatch()) is not None:
                 messages.append(message)
-        self._keep(rest)
+        self._append(rest)
         return messages
 
-    def _keep(self, part: str) -> None:
+    def _append(self, part: str) -> None:
         self._length += len(part)
         if self._length > MESSAGE_LENGTH_MAX:
-            raise MessageTooLong(f"over {MESSAGE_LENGTH_MAX} characters")
+            raise MessageTooLong(f"a message exceeds {MESSAGE_LENGTH_MAX} characters")
         self._line.append(part)
 
-    def _read(self, line: str) -> None:
+    def _read_field(self, line: str) -> None:
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match field:
             case "":
-                self._length -= len(line)  # a comment: an idle stream is nothing but these, for days
+                self._length -= len(line)  # comments do not count: an idle stream may consist of them for days
             case "event":
                 self._event = value
             case "data":
@@ -81,9 +81,9 @@ class Parser:
             case "id" if "\0" not in value:
                 self._id = value or None
             case "retry" if value.isascii() and value.isdigit():
-                self.retry_seconds = int(value[:9]) / 1000  # nine digits are eleven days: for ever
+                self.retry_seconds = int(value[:9]) / 1000  # nine digits are eleven days, more than enough
             case _:
-                pass  # the standard says to ignore what one does not know
+                pass  # the standard requires unknown fields to be ignored
 
     def _dispatch(self) -> Message | None:
         event, data = self._event, self._data

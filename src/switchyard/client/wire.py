@@ -1,4 +1,4 @@
-"""Requests and answers as bytes: everything about the API that is not waiting for it."""
+"""Encodes requests and decodes responses of the HTTP API; performs no I/O."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -15,43 +15,45 @@ from switchyard.domain.orders import OrderRequest, OrderSnapshot
 
 T = TypeVar("T")
 
-# A proxy's error page may be long; this much of it names the problem.
+# An error page of a proxy may be long; its beginning is enough to identify the problem.
 TEXT_SHOWN_MAX = 200
-# The gateway words these in one code only; people deserve a sentence.
-_PLAIN_WORDS = {
-    401: "the gateway does not accept the token",
-    404: "there is no such order in this account",
-    503: "the gateway cannot take the request now",
+# Messages for responses that contain only a code.
+_DEFAULT_MESSAGES = {
+    401: "the gateway rejected the token",
+    404: "this account has no such order",
+    503: "the gateway is temporarily unavailable",
 }
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The answer to `place` and `cancel`: the wish is durable; its outcome follows in the stream."""
+    """The result of `place` and `cancel`: the request is durable; its outcome follows in the stream."""
 
     order_id: OrderId
     status: str
     idempotency_key: str | None = None
+    """The key under which the order was placed; None for a cancel."""
     replayed: bool = False
-    """Whether an earlier request with the same key had placed this order."""
+    """Whether an earlier request with the same key placed this order."""
 
 
 class OrderPlacementResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of an order that is recognised by its content, under the specification's own names."""
+    """The result of a placement with a derived key; the field names are those of the specification."""
 
     success: bool
     status: Literal["placed", "duplicate_detected", "processing", "failed"]
     message: str
     orderId: OrderId | None = None  # noqa: N815
-    """The order that this request, or the one it repeats, has made."""
+    """The order that this request, or the request it duplicates, placed."""
     fromCache: bool = False  # noqa: N815
+    """Whether the gateway answered from its cache."""
     requestId: str | None = None  # noqa: N815
-    """This request's, where it made an order."""
+    """The id of this request, if it placed the order."""
     originalRequestId: str | None = None  # noqa: N815
-    """That of the request which this one repeats."""
+    """The id of the request that this one duplicates."""
 
 
 class PlacementResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The two answers to an order without a key: an acknowledgement, or which request it repeats."""
+    """The response to an order without a key: an acknowledgement, or the request that it duplicates."""
 
     order_id: OrderId
     status: Literal["ACCEPTED", "duplicate_detected", "processing", "failed"]
@@ -62,7 +64,7 @@ class PlacementResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel
     original_request_id: str | None = None
 
     def result(self) -> OrderPlacementResult:
-        """The same for callers."""
+        """Convert to the result type of the SDK."""
         return OrderPlacementResult(
             success=self.success,
             status="placed" if self.status == "ACCEPTED" else self.status,
@@ -75,7 +77,7 @@ class PlacementResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One line of the journal; `data` stays as it was written."""
+    """One event of the journal; `data` is the JSON text as written."""
 
     epoch: int
     shard: int
@@ -104,7 +106,7 @@ class EventPage(msgspec.Struct, frozen=True):
 def order_by_content(
     symbol: str, side: str, quantity: Amount, order_type: str, limit_price: Amount | None, stop_price: Amount | None
 ) -> OrderRequest:
-    """The request, its amounts exact, or an InvalidField that names the argument; the gateway judges the rest."""
+    """Build the request with exact amounts; raises InvalidField for an invalid amount, the gateway checks the rest."""
     return OrderRequest(
         symbol=symbol,
         side=side.upper(),  # type: ignore[arg-type]
@@ -118,24 +120,24 @@ def order_by_content(
 def _exact_amount(value: Amount, name: str) -> Decimal:
     number = decimal_of(value)
     if number is None:
-        raise InvalidField(name, "must be a number")
+        raise InvalidField(name, f"must be a number, not {value!r}")
     return positive_amount(number, name)
 
 
-# Numbers in free-form data are read from their text, so that they stay the numbers that were sent.
+# Fractions in free-form data become decimals, so that they keep the value that was sent.
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 
 
 def read(body: bytes | str, kind: type[T]) -> T:
-    """The answer as a value, its numbers as decimals."""
+    """Decode a response body; raises UnreadableResponse if it does not match the type."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise UnreadableResponse(f"the answer cannot be read: {error}") from None
+        raise UnreadableResponse(f"the response cannot be decoded: {error}; check the gateway URL") from None
 
 
 def read_anything(body: bytes | str) -> Any:
-    """JSON of any shape, its fractions as decimals; what is not JSON stays text."""
+    """Decode JSON of any shape, with fractions as decimals; text that is not JSON is returned unchanged."""
     try:
         return _exact.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -143,17 +145,17 @@ def read_anything(body: bytes | str) -> Any:
 
 
 def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
-    """The rejection, from whichever of the error forms the answer has."""
+    """Build the error from any of the error formats of the API."""
     document = read_anything(body)
     if isinstance(document, dict):
         reason = str(document.get("reason") or document.get("error") or f"HTTP_{status}")
-        message = str(document.get("message") or _PLAIN_WORDS.get(status, ""))
+        message = str(document.get("message") or _DEFAULT_MESSAGES.get(status, ""))
         field = document.get("field")
         error = ApiError(status, reason, message, field and str(field))
-        # A gateway that says so has certainly not taken the request; a proxy in front of it cannot know.
+        # With `REJECTED` the gateway states that it did not accept the request. Any other 5xx may come from a proxy.
         error.in_doubt = status >= 500 and document.get("status") != "REJECTED"
     else:
-        # Some rejections are a bare word, and a proxy answers with a page of its own.
+        # Some errors are a bare code, and a proxy sends its own error page.
         text = str(document).strip()[:TEXT_SHOWN_MAX]
         error = ApiError(status, text, "") if _is_reason(text) else ApiError(status, f"HTTP_{status}", text)
     if retry_after.isascii() and retry_after.isdigit():

@@ -1,7 +1,7 @@
-"""Every setting: typed, documented, read once.
+"""Every setting: typed, documented and read once at the start.
 
-Highest first: command-line option, environment variable, the YAML file, the default. A secret may come from a
-file (`<NAME>_FILE`), which is how key managers hand them over.
+Precedence: command-line option, environment variable, YAML file, default. A secret may also come from a file
+(`<NAME>_FILE`), which is how secret managers provide it.
 """
 
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings

@@ -1,4 +1,4 @@
-"""The YAML file and its sections."""
+"""Reads the YAML file and its sections `venues` and `instruments`."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -16,14 +16,16 @@ from switchyard.settings.table import VENUE_SETTINGS, VenueSettings
 
 
 def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[str, Any]) -> VenueSettings:
-    """One venue's settings: from the environment, else from its part of the file."""
+    """Read the settings of one venue: from the environment, else from the file, else the defaults."""
     document = section.get(name, {}) if isinstance(section, Mapping) else None
     if not isinstance(document, Mapping):
-        raise SettingError("SWITCHYARD_CONFIG", "venues must map each venue's name to its settings")
-    known = {setting.field for setting in VENUE_SETTINGS}
+        raise SettingError("SWITCHYARD_CONFIG", "venues must map venue names to their settings")
+    known = [setting.field for setting in VENUE_SETTINGS]
     for member in document:
         if member not in known:
-            raise SettingError("SWITCHYARD_CONFIG", f"venues.{name}.{member} is not a setting")
+            raise SettingError(
+                "SWITCHYARD_CONFIG", f"venues.{name}.{member} is not a setting; allowed: {', '.join(known)}"
+            )
     values = {}
     for setting in VENUE_SETTINGS:
         default = str(document[setting.field]) if setting.field in document else setting.default
@@ -32,10 +34,10 @@ def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[s
 
 
 def read_document(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The sections of the YAML file, if there is one."""
-    named = environment.get("SWITCHYARD_CONFIG")
-    path = Path(named or "switchyard.yaml")
-    if named is None and not path.exists():
+    """Return the sections of the YAML file; empty if `SWITCHYARD_CONFIG` is unset and no `switchyard.yaml` exists."""
+    configured = environment.get("SWITCHYARD_CONFIG")
+    path = Path(configured or "switchyard.yaml")
+    if configured is None and not path.exists():
         return {}
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
@@ -44,21 +46,23 @@ def read_document(environment: Mapping[str, str]) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise SettingError("SWITCHYARD_CONFIG", f"{path} must hold sections, not {type(document).__name__}")
+        raise SettingError(
+            "SWITCHYARD_CONFIG", f"{path} must contain a mapping of sections, not {type(document).__name__}"
+        )
     return document
 
 
 def instruments_of(section: Any) -> Mapping[str, Instrument]:
-    """The catalogue: the defaults, and over them what the file lists."""
+    """Return the default instruments, with those of the file added or replaced."""
     if not isinstance(section, Mapping):
         raise SettingError("SWITCHYARD_CONFIG", "instruments must map symbols to their properties")
-    listed = dict(DEFAULT_INSTRUMENTS)
+    instruments = dict(DEFAULT_INSTRUMENTS)
     for symbol, properties in section.items():
         where = f"instruments.{symbol}"
         if not isinstance(properties, Mapping):
-            raise SettingError("SWITCHYARD_CONFIG", f"{where} must be a mapping")
+            raise SettingError("SWITCHYARD_CONFIG", f"{where} must be a mapping of properties")
         try:
-            # YAML's floats are binary; their shortest text is what the person wrote.
+            # YAML parses fractions as binary floats; their shortest text is the number in the file.
             exact = {
                 key: Decimal(str(value)) if isinstance(value, float) else value for key, value in properties.items()
             }
@@ -68,5 +72,5 @@ def instruments_of(section: Any) -> Mapping[str, Instrument]:
         for amount in ("step", "tick", "lot", "multiplier"):
             if not getattr(instrument, amount) > 0:
                 raise SettingError("SWITCHYARD_CONFIG", f"{where}.{amount} must be greater than 0")
-        listed[str(symbol)] = instrument
-    return listed
+        instruments[str(symbol)] = instrument
+    return instruments

@@ -1,4 +1,4 @@
-"""Everything is read once, and what makes no sense stops the start."""
+"""Reads every setting once at the start; an unknown or invalid setting stops the process with a SettingError."""
 
 import difflib
 import os
@@ -9,14 +9,14 @@ from typing import Any
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.settings.document import instruments_of, read_document, venue_of
-from switchyard.settings.idempotency import BLOCK, IDEMPOTENCY_SETTINGS, idempotency_of
+from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, SECTION, idempotency_of
 from switchyard.settings.secret import check_secret
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings
 
-# Read by the client commands and by the tests, not by the server.
+# Variables with our prefix that the client commands and the tests read; they are not settings of the server.
 _OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
-# What is signed with these is only as good as they are; passwords and tokens are somebody else's choice.
+# Secrets that sign or derive something, so their strength is checked. Passwords and tokens are set by other systems.
 _SIGNING_SECRETS = {
     "JWT_HS256_SECRET": "jwt_secret",
     "SWITCHYARD_JOURNAL_KEY": "journal_key",
@@ -27,7 +27,7 @@ _SIGNING_SECRETS = {
 def load_settings(
     environ: Mapping[str, str] | None = None, options: Mapping[str, str | None] | None = None
 ) -> Settings:
-    """Read everything once; `options` are command-line values by setting name."""
+    """Read all settings; `options` are command-line values by setting name."""
     environment = dict(os.environ if environ is None else environ)
     environment.update({name: value for name, value in (options or {}).items() if value is not None})
     document = read_document(environment)
@@ -51,22 +51,25 @@ def load_settings(
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
-        document.pop(BLOCK, None),
+        document.pop(SECTION, None),
         environment,
         derive=values.pop("idempotency_derive"),
         secret=values.pop("idempotency_secret"),
         redis_url=values["redis_url"],
     )
     if document:
-        raise SettingError("SWITCHYARD_CONFIG", f"unknown section {next(iter(document))!r}")
+        raise SettingError(
+            "SWITCHYARD_CONFIG",
+            f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, venues",
+        )
     return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
 
 
 def _reject_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
-    """A misspelt setting must not be passed over in silence."""
-    everywhere = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
-    known = {setting.name for setting in everywhere} | _OTHER_NAMES
-    known |= {setting.name + "_FILE" for setting in everywhere if setting.secret}
+    """Raise SettingError for a variable with one of our prefixes that is not a setting: it is probably misspelt."""
+    all_settings = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
+    known = {setting.name for setting in all_settings} | _OTHER_NAMES
+    known |= {setting.name + "_FILE" for setting in all_settings if setting.secret}
     known |= {setting.name + venue.upper() for setting in VENUE_SETTINGS for venue in venues}
     prefixes = ("SWITCHYARD_", "IDEMPOTENCY_", "IDEMPO_", *(setting.name for setting in VENUE_SETTINGS))
     for name in environment:

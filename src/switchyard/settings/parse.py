@@ -1,4 +1,4 @@
-"""Texts to values: each either gives the value or says, in a ValueError, what it must be."""
+"""Parsers from text to values; each raises a ValueError that says which values are allowed."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,14 +11,14 @@ from switchyard.domain.money import AMOUNT_LIMIT
 
 
 def text(value: str) -> str:
-    """Any text but none."""
+    """Any text that is not empty."""
     if not value:
         raise ValueError("must not be empty")
     return value
 
 
 def flag(value: str) -> bool:
-    """True or false."""
+    """A boolean."""
     known = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
     if value.lower() not in known:
         raise ValueError("must be true or false")
@@ -41,7 +41,7 @@ def whole(low: int, high: int) -> Callable[[str], int]:
 
 
 def seconds(low: float, high: float) -> Callable[[str], timedelta]:
-    """A number of seconds within bounds."""
+    """A duration in seconds within bounds."""
 
     def parse(value: str) -> timedelta:
         try:
@@ -55,8 +55,23 @@ def seconds(low: float, high: float) -> Callable[[str], timedelta]:
     return parse
 
 
+def minutes(low: float, high: float) -> Callable[[str], timedelta]:
+    """A duration in minutes within bounds."""
+
+    def parse(value: str) -> timedelta:
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError("must be a number of minutes") from None
+        if not low <= number <= high:
+            raise ValueError(f"must be between {low:g} and {high:g} minutes")
+        return timedelta(minutes=number)
+
+    return parse
+
+
 def amount(value: str) -> Decimal:
-    """An amount of money, or none of it."""
+    """An amount of money; zero is allowed."""
     try:
         number = Decimal(value)
     except InvalidOperation:
@@ -67,7 +82,7 @@ def amount(value: str) -> Decimal:
 
 
 def ratio(value: str) -> float:
-    """A share of a whole."""
+    """A number between 0 and 1."""
     try:
         number = float(value)
     except ValueError:
@@ -89,15 +104,15 @@ def choice(*known: str) -> Callable[[str], str]:
 
 
 def venue_names(value: str) -> tuple[VenueName, ...]:
-    """Venues, separated by commas."""
+    """Venue names separated by commas."""
     names = tuple(VenueName(name.strip()) for name in value.split(","))
     if not all(name.isidentifier() for name in names) or len({name.upper() for name in names}) != len(names):
-        raise ValueError("must be different venue names (letters, digits, _), separated by commas")
+        raise ValueError("must be distinct venue names (letters, digits, _), separated by commas")
     return names
 
 
 def routes(value: str) -> Mapping[str, VenueName]:
-    """Symbols and their venues."""
+    """A venue for each symbol, as `SYMBOL=venue` separated by commas."""
     routes: dict[str, VenueName] = {}
     for item in filter(None, (part.strip() for part in value.split(","))):
         symbol, equals, venue = item.partition("=")
@@ -108,51 +123,51 @@ def routes(value: str) -> Mapping[str, VenueName]:
 
 
 def venue_url(value: str) -> str:
-    """Where a venue is."""
+    """The kind of a venue, or the URL of a broker."""
     if value not in ("paper:", "null:", "null:resting") and not value.startswith(("http://", "https://")):
         raise ValueError("must be paper:, null:, null:resting or http://host:port")
     return value.rstrip("/")
 
 
 def database_url(value: str) -> str:
-    """Where PostgreSQL is."""
+    """The URL of a PostgreSQL database."""
     if not value.startswith(("postgresql://", "postgres://")):
-        raise ValueError("must begin with postgresql://; leave it out for SQLite in the data folder")
+        raise ValueError("must begin with postgresql://; leave it unset to use SQLite in the data folder")
     return value
 
 
 def redis_url(value: str) -> str:
-    """Where Redis is."""
+    """The URL of a Redis server."""
     try:
         parts = urlsplit(value)
-        is_good = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
+        is_valid = bool(parts.path if parts.scheme == "unix" else parts.hostname) and parts.port != 0
     except ValueError:
-        is_good = False
-    if not is_good or parts.scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must look like redis://host:6379/0 (rediss:// with TLS, unix:///path of a socket)")
+        is_valid = False
+    if not is_valid or parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must look like redis://host:6379/0 (rediss:// with TLS, unix:///path for a socket)")
     return value
 
 
 def host(value: str) -> str:
-    """A name or an address."""
+    """A host name or IP address."""
     if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):
-        raise ValueError("must be a host name or an address")
+        raise ValueError("must be a host name or an IP address")
     return value
 
 
 def account(value: str) -> AccountId:
-    """One account."""
+    """One account id."""
     if not re.fullmatch(r"[A-Za-z0-9_.@:|-]{1,64}", value) or value == "-":
-        raise ValueError("must be an account: 1 to 64 letters, digits or _.@:|-, and not '-' alone")
+        raise ValueError("must be an account id: 1 to 64 letters, digits or _.@:|-, and not '-' alone")
     return AccountId(value)
 
 
 def accounts(value: str) -> bool | frozenset[AccountId]:
-    """All accounts, none, or those in a list."""
+    """All accounts (True), none (False), or a set of account ids."""
     word = value.strip().lower()
     if word in ("true", "false"):
         return word == "true"
-    # Who writes `on` means all accounts, and would get none but one of that name.
+    # `on` probably means all accounts, but would be read as the id of a single account.
     if word in ("", "1", "0", "yes", "no", "on", "off"):
-        raise ValueError("must be true, false, or accounts separated by commas (of a single one, `1,`)")
+        raise ValueError("must be true, false or account ids separated by commas (write a single account `1` as `1,`)")
     return frozenset(AccountId(name.strip()) for name in value.split(",") if name.strip())

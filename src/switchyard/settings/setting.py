@@ -1,4 +1,4 @@
-"""One setting, and where its value comes from."""
+"""The description of one setting, and how its value is read."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from switchyard.domain.errors import SettingError
 
 
 class Setting(NamedTuple):
-    """One setting as people know it."""
+    """A setting: its environment variable, its field, its default as text, its parser and its description."""
 
     name: str
     field: str
@@ -19,7 +19,7 @@ class Setting(NamedTuple):
 
 
 class Secret(str):
-    """A text that does not show itself where a struct shows its fields."""
+    """A string whose `repr` is masked, so that printed settings show no secret."""
 
     __slots__ = ()
 
@@ -28,7 +28,7 @@ class Secret(str):
 
 
 def value_of(setting: Setting, name: str, environment: Mapping[str, str], default: str | None) -> Any:
-    """The setting's value from the environment, a secret's also from its file, else the default."""
+    """Read a value from the environment (a secret also from its file), else use the default."""
     text = environment.get(name)
     if setting.secret and text is None and (path := environment.get(name + "_FILE")):
         try:
@@ -41,7 +41,7 @@ def value_of(setting: Setting, name: str, environment: Mapping[str, str], defaul
 
 
 def parsed(setting: Setting, name: str, text: str) -> Any:
-    """The text's value, or an error under the name that the text was found by."""
+    """Parse the text; raises SettingError with the name under which the text was found."""
     try:
         value = setting.parse(text)
     except ValueError as error:

@@ -1,4 +1,7 @@
-"""The table of all settings, and the types they come in."""
+"""The tables of general and per-venue settings, and the structs that hold their values.
+
+The reference page `docs/reference/settings.md` is generated from the tables.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -15,57 +18,104 @@ from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path, "Folder of the database, secrets and books."),
-    Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text, "Address that the gateway, or a worker's metrics, listens on."),
-    Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535), "Port that the gateway listens on; 0 picks one."),
+    Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path,
+            "Folder for the SQLite database, generated secrets, the audit file and the books of paper exchanges. A "
+            "relative path starts at the working directory."),
+    Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text,
+            "Address on which the gateway, or the metrics server of a worker, listens. The default accepts connections "
+            "from this machine only."),
+    Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
+            "TCP port of the gateway; `0` chooses a free port."),
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
-            "Port on which a `worker` serves `/metrics` and `/health`; 0 picks one; unset: none."),
-    Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url, "`postgresql://…`; unset: SQLite in the data folder."),
+            "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
+            "worker serves neither. A gateway serves both on its own port."),
+    Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
+            "PostgreSQL database, as `postgresql://user:password@host:port/name`. Unset: SQLite in the data folder, for "
+            "a single process."),
     Setting("SWITCHYARD_REDIS_URL", "redis_url", None, parse.redis_url,
-            "`redis://…`, Redis for the idempotency cache, over `cache.type` and `cache.redis`; unset: what those say.", secret=True),
-    Setting("SWITCHYARD_WORKER", "worker", "true", parse.flag, "Whether `up` also sends orders, or only accepts them."),
+            "Redis server for the idempotency cache and shared rate limits, as `redis://host:6379/0` (`rediss://` with "
+            "TLS, `unix:///path` for a socket). It overrides `cache.type` and `cache.redis`. Unset: those settings "
+            "apply.", secret=True),
+    Setting("SWITCHYARD_WORKER", "worker", "true", parse.flag,
+            "Whether `up` also sends orders to the venues. `false`: it only accepts orders, and separate `worker` "
+            "processes send them."),
     Setting("SWITCHYARD_QUEUE_CAPACITY", "queue_capacity", "10000", parse.whole(1, 1_000_000),
-            "Changes that may wait for the journal; beyond it a request gets 503 `QUEUE_REJECT`."),
-    Setting("SWITCHYARD_LOG_LEVEL", "log_level", "info", parse.choice("debug", "info", "warning", "error"), "Least level that is logged."),
-    Setting("SWITCHYARD_LOG_FORMAT", "log_format", "text", parse.choice("text", "json"), "How log lines look."),
+            "Number of changes that may wait for the journal. Beyond it, requests get 503 `QUEUE_REJECT`."),
+    Setting("SWITCHYARD_LOG_LEVEL", "log_level", "info", parse.choice("debug", "info", "warning", "error"),
+            "Lowest level that is logged: `debug`, `info`, `warning` or `error`."),
+    Setting("SWITCHYARD_LOG_FORMAT", "log_format", "text", parse.choice("text", "json"),
+            "Format of log lines: `text`, or `json` for log collectors."),
     Setting("SWITCHYARD_JOURNAL_KEY", "journal_key", None, parse.text,
-            "Key of the journal's signed head; unset: a random one under the data folder.", secret=True),
+            "Key that signs the journal's head, so that a truncated or rewritten audit file is detected. At least 32 "
+            "bytes. Unset: a random key is created in the data folder.", secret=True),
     Setting("JWT_HS256_SECRET", "jwt_secret", None, parse.text,
-            "Secret that tokens are signed with; unset: a random one under the data folder.", secret=True),
-    Setting("SWITCHYARD_JWT_AUDIENCE", "jwt_audience", None, parse.text, "Required `aud` of tokens; unset: not looked at."),
-    Setting("SWITCHYARD_JWT_ISSUER", "jwt_issuer", None, parse.text, "Required `iss` of tokens; unset: not looked at."),
-    Setting("IDEMPOTENCY_TTL_SEC", "idempotency_ttl", "86400", parse.seconds(1, 31_536_000), "How long a key is remembered."),
+            "Secret with which bearer tokens are signed (HS256). At least 32 bytes. Unset: a random secret is created "
+            "in the data folder.", secret=True),
+    Setting("SWITCHYARD_JWT_AUDIENCE", "jwt_audience", None, parse.text,
+            "Required `aud` claim of tokens. Unset: `aud` is not checked."),
+    Setting("SWITCHYARD_JWT_ISSUER", "jwt_issuer", None, parse.text,
+            "Required `iss` claim of tokens. Unset: `iss` is not checked."),
+    Setting("IDEMPOTENCY_TTL_SEC", "idempotency_ttl", "86400", parse.seconds(1, 31_536_000),
+            "`/orders`: seconds for which an idempotency key is kept after its first request; 24 hours by default. A "
+            "key is never deleted before its order has ended."),
     Setting("IDEMPOTENCY_DERIVE", "idempotency_derive", "false", parse.accounts,
-            "Whether `/orders` without a key gets a derived one: `true`, `false`, or accounts separated by commas."),
+            "`/orders`: accounts whose requests without `Idempotency-Key` get a key derived from the order: `true` "
+            "(all), `false` (none), or account ids separated by commas. A single request can ask for it with "
+            "`Idempotency-Derive: true`."),
     Setting("IDEMPO_SECRET", "idempotency_secret", None, parse.text,
-            "Shared with those who derive keys themselves: makes derived keys an HMAC that nobody else can predict.", secret=True),
-    Setting("DO_DEFAULT_ACCOUNT", "do_default_account", "do", parse.account, "`/do/order`: the account of requests without a token."),
-    Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag, "`/do/order`: whether a request needs a token."),
+            "Secret that makes derived keys an HMAC-SHA256, which others cannot predict. Clients that derive keys "
+            "themselves need the same secret. At least 32 bytes. Unset: plain SHA-256.", secret=True),
+    Setting("DO_DEFAULT_ACCOUNT", "do_default_account", "do", parse.account,
+            "`/do/order`: account of requests without a token."),
+    Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag,
+            "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
-            "`/do/order`: requests per minute and client (a token's account, else the address); beyond it 429."),
+            "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
+            "Further requests get 429."),
     Setting("DO_RISK_CAPITAL", "do_risk_capital", "0", parse.amount,
-            "`/do/order`: what `max_dd` adds to an account's best result before it takes the ratio; with 0, a first loss without an earlier gain is infinitely deep."),
-    Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000), "`/do/order`: how long a key is remembered."),
-    Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path, "The audit file; unset: `gateway/audit.log` in the data folder."),
-    Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text, "When set, `/metrics` asks for it in `X-Metrics-Token`.", secret=True),
-    Setting("SSE_BUFFER_SIZE", "sse_buffer_size", "1000", parse.whole(1, 1_000_000), "Newest messages kept in memory for a resume."),
-    Setting("SSE_KEEPALIVE_SEC", "sse_keepalive", "15", parse.seconds(0.1, 3600), "Silence after which a keepalive comment is sent."),
+            "`/do/order`: capital that is added to the high-water mark of the realised P&L to get the base of the "
+            "`max_dd` ratio. With `0`, a loss without an earlier gain is an infinite drawdown and violates any "
+            "`max_dd`."),
+    Setting("DO_IDEMPOTENCY_TTL_SEC", "do_key_ttl", "172800", parse.seconds(1, 31_536_000),
+            "`/do/order`: seconds for which an idempotency key is kept after its first request; 48 hours by default. A "
+            "key is never deleted before its order has ended."),
+    Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path,
+            "Path of the audit file. Unset: `gateway/audit.log` in the data folder."),
+    Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text,
+            "Token that `/metrics` requires in the header `X-Metrics-Token`. Unset: `/metrics` requires none.",
+            secret=True),
+    Setting("SSE_BUFFER_SIZE", "sse_buffer_size", "1000", parse.whole(1, 1_000_000),
+            "Number of recent stream messages kept in memory. A stream that resumes within them causes no database "
+            "read."),
+    Setting("SSE_KEEPALIVE_SEC", "sse_keepalive", "15", parse.seconds(0.1, 3600),
+            "Seconds without a message after which a stream sends a keepalive comment. The default is shorter than the "
+            "idle time-out of common proxies."),
     Setting("SSE_DISPATCH_QUEUE_CAPACITY", "sse_queue_capacity", "10000", parse.whole(1, 1_000_000),
-            "Messages that one reader may lag behind before it is disconnected."),
-    Setting("SOR_VENUES", "venue_names", "sim", parse.venue_names, "The venues, separated by commas."),
-    Setting("SOR_DEFAULT_VENUE", "default_venue", None, VenueName, "Venue of symbols without a route; unset: the first."),
-    Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes, "Routes such as `BTC=simA,ETH=simB`."),
-    Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", parse.whole(1, 1000), "Sends of one batch; times the parallelism, the sends that may be under way."),
-    Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", parse.whole(1, 64), "Batches that may be under way at once."),
-    Setting("OUTBOX_RETRY_MAX", "outbox_retry_max", "8", parse.whole(0, 1000), "Attempts after the first before a row is dead."),
-    Setting("OUTBOX_STUCK_THRESHOLD_MIN", "outbox_stuck_after", "10", lambda value: parse.seconds(0.01, 1440)(value) * 60,
-            "Minutes after which a send without an outcome is in doubt."),
-    Setting("OUTBOX_IDLE_SLEEP_MS", "outbox_idle_sleep_ms", "200", parse.whole(1, 60_000), "How often an idle worker looks for work, at the least."),
+            "Number of messages that may wait for one stream reader. A reader that is slower is disconnected; it can "
+            "resume with `Last-Event-ID`."),
+    Setting("SOR_VENUES", "venue_names", "sim", parse.venue_names,
+            "Venue names (letters, digits, `_`), separated by commas. Each venue has its own settings, see 'Per venue'."),
+    Setting("SOR_DEFAULT_VENUE", "default_venue", None, VenueName,
+            "Venue for symbols without a route. Unset: the first of `SOR_VENUES`."),
+    Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes,
+            "Venue for each routed symbol, such as `BTC=simA,ETH=simB`."),
+    Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", parse.whole(1, 1000),
+            "Sends per batch. A worker has at most `OUTBOX_BATCH_SIZE` × `OUTBOX_PARALLELISM` sends in flight."),
+    Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", parse.whole(1, 64),
+            "Batches in flight at the same time."),
+    Setting("OUTBOX_RETRY_MAX", "outbox_retry_max", "8", parse.whole(0, 1000),
+            "Retries after the first attempt. After the last one an order that was never sent is rejected "
+            "(`RETRY_EXHAUSTED`, outbox row `dead`), and an order in doubt stays in doubt."),
+    Setting("OUTBOX_STUCK_THRESHOLD_MIN", "outbox_stuck_after", "10", parse.minutes(0.01, 1440),
+            "Minutes after which a send without an outcome counts as in doubt (`uncertain`)."),
+    Setting("OUTBOX_IDLE_SLEEP_MS", "outbox_idle_sleep_ms", "200", parse.whole(1, 60_000),
+            "Longest pause, in milliseconds, after which an idle worker checks for new outbox rows. An order accepted "
+            "in the same process wakes the worker at once."),
 )  # fmt: skip
 
 
 class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How one venue is reached and, if it is a simulated one, how it behaves."""
+    """The settings of one venue; `VENUE_SETTINGS` documents each field."""
 
     name: VenueName
     url: str
@@ -81,32 +131,45 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     reject_all: bool
 
 
-# Per venue, with the venue's name in capitals behind it.
+# Per venue: the environment variable ends with the venue's name in capitals.
 VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
-            "`paper:` the paper exchange; `http://host:port` a broker; `null:` in memory, fills everything, for benchmarks; `null:resting` the same, fills nothing."),
+            "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
+            "in-memory venue that fills every order and `null:resting` one that fills none."),
     Setting("VENUE_DEDUPE_", "dedupe", "open_only", parse.choice("forever", "open_only", "ttl", "none"),
-            "Broker: for how long it recognises a repeated client order id; `none`: neither that nor lookup."),
+            "Broker: how long it recognises a repeated client order id: `forever`, `open_only` (while the order is "
+            "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `forever` allows a resend at "
+            "once, `open_only` and `ttl` require a lookup first, and with `none` there is no lookup and an operator "
+            "decides. A value that promises more than the broker does can execute an order twice."),
     Setting("VENUE_LOOKUP_", "lookup", "all", parse.choice("none", "open", "all"),
-            "Broker: which orders it finds by client order id: none, those still open, or ended ones too; `none` with `VENUE_DEDUPE_` `none`."),
+            "Broker: which orders it finds by client order id: `none`, `open` (open orders only) or `all`. Only with "
+            "`all` is an order that the broker reports as absent sent again. `VENUE_DEDUPE_` `none` implies `none`."),
     Setting("VENUE_WINDOW_SEC_", "window", "10", parse.seconds(0, 86_400),
-            "Broker: how long after a send an order may still turn up."),
+            "Broker: seconds after a send within which the order may still appear there. An order in doubt is not sent "
+            "again before this time has passed."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
-            "Broker: whether it rejects an order that arrives after its `expires_at`, which is then sent along."),
-    Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000), "Broker: how long, with `ttl`. Kept for the record: doubt is settled by asking, never by this time."),
+            "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
+            "`expires_at` to every order."),
+    Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
+            "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. For documentation only: "
+            "an order in doubt is resolved by a lookup, not by this time."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
-            "Broker: within what its execution ids are unique; do not change it while orders are open."),
+            "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
+            "scope, fills are dropped as duplicates. Do not change it while orders are open."),
     Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
-            "How often open orders are compared with what the venue has, in case a report was lost; `0`: never."),
+            "Seconds between two comparisons of the open orders with those of the venue, which find fills whose report "
+            "was lost. `0`: no comparison."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
-            "Paper exchange: how long each report is held back."),
-    Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000), "Paper exchange: fills per order."),
-    Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag, "Paper exchange: reject every order."),
+            "Paper exchange: delay before each execution report, in milliseconds."),
+    Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000),
+            "Paper exchange: number of partial fills per order."),
+    Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag,
+            "Paper exchange: whether it rejects every order."),
 )  # fmt: skip
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of one process; the field texts are in `SETTINGS`."""
+    """The settings of one process; `SETTINGS` documents each field."""
 
     data_dir: Path
     host: str

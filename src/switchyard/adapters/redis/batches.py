@@ -1,4 +1,7 @@
-"""Questions that come together are asked together."""
+"""Coalesces concurrent requests to a server into one round trip.
+
+The cache and the rate limiter use it: many gateway requests at once cost one Redis exchange.
+"""
 
 import asyncio
 from collections import deque
@@ -9,21 +12,21 @@ import structlog
 
 log = structlog.get_logger()
 
-Question = TypeVar("Question")
+Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
-# Large enough that a round trip costs each little, small enough that the answers come within the time for one.
+# Large enough to spread the cost of a round trip, small enough that the server replies within the time limit of one.
 BATCH_MAX = 64
-# Beyond it, going without the answer is quicker than waiting for it.
+# With more than this many requests queued, doing without the reply is faster than waiting for it.
 WAITING_MAX = 4_096
 
 
-class Batches(Generic[Question, Reply]):
-    """One batch is under way at a time; what arrives meanwhile is the next one."""
+class Batches(Generic[Request, Reply]):
+    """Sends one batch at a time; requests that arrive meanwhile form the next batch."""
 
     def __init__(
         self,
-        ask_all: Callable[[Sequence[Question]], Awaitable[Sequence[Reply]]],
+        ask_all: Callable[[Sequence[Request]], Awaitable[Sequence[Reply]]],
         *,
         batch_max: int = BATCH_MAX,
         waiting_max: int = WAITING_MAX,
@@ -31,24 +34,24 @@ class Batches(Generic[Question, Reply]):
         self._ask_all = ask_all
         self._batch_max = batch_max
         self._waiting_max = waiting_max
-        self._waiting: deque[tuple[Question, asyncio.Future[Reply | None]]] = deque()
-        self._under_way: list[tuple[Question, asyncio.Future[Reply | None]]] = []
+        self._waiting: deque[tuple[Request, asyncio.Future[Reply | None]]] = deque()
+        self._in_flight: list[tuple[Request, asyncio.Future[Reply | None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def ask(self, question: Question) -> Reply | None:
-        """The answer, or none where too many are waiting."""
+    async def ask(self, request: Request) -> Reply | None:
+        """Return the reply, or None if too many requests are queued."""
         if len(self._waiting) >= self._waiting_max:
             return None
-        answer: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((question, answer))
+        reply: asyncio.Future[Reply | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((request, reply))
         if self._task is None:
-            # A task of its own: a caller that is cancelled must not take the others' answers along.
+            # A separate task: cancelling one caller must not cancel the batch that others wait for.
             self._task = asyncio.create_task(self._run())
-            self._task.add_done_callback(self._ended)
-        return await answer
+            self._task.add_done_callback(self._on_task_done)
+        return await reply
 
     async def close(self) -> None:
-        """Stop asking; whoever waits gets none."""
+        """Stop sending; every waiting caller gets None."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -56,23 +59,24 @@ class Batches(Generic[Question, Reply]):
     async def _run(self) -> None:
         while self._waiting:
             count = min(len(self._waiting), self._batch_max)
-            self._under_way = [self._waiting.popleft() for _ in range(count)]
-            answers = await self._ask_all([question for question, _ in self._under_way])
-            for (_, waiter), answer in zip(self._under_way, answers, strict=True):
+            self._in_flight = [self._waiting.popleft() for _ in range(count)]
+            replies = await self._ask_all([request for request, _ in self._in_flight])
+            for (_, waiter), reply in zip(self._in_flight, replies, strict=True):
                 if not waiter.done():
-                    waiter.set_result(answer)
-        self._task = None  # here and not when it has ended: whoever asks in between needs a new one
+                    waiter.set_result(reply)
+        # Cleared here and not in the done callback: a request that arrives in between must start a new task.
+        self._task = None
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """After a cancellation, or a defect, nobody is left waiting."""
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """After a cancellation or an unexpected error, release every waiting caller with None."""
         if self._task is not task:
             return
         self._task = None
         if not task.cancelled():
-            log.error("asking the server failed unexpectedly", exc_info=task.exception())
-        left = [*self._under_way, *self._waiting]
-        self._under_way.clear()
+            log.error("redis_batch_failed", exc_info=task.exception())
+        unanswered = [*self._in_flight, *self._waiting]
+        self._in_flight.clear()
         self._waiting.clear()
-        for _, waiter in left:
+        for _, waiter in unanswered:
             if not waiter.done():
                 waiter.set_result(None)

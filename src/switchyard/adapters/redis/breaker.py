@@ -1,16 +1,20 @@
-"""When to leave a server alone that does not answer, and when to try it again."""
+"""Circuit breaker: stops requests to a server that fails, and probes it again after a pause."""
 
 from switchyard.ports.clock import Clock
 
-# One lost connection, or one slow moment, is no reason to stop asking.
+# A single lost connection or slow reply must not open the breaker.
 FAILURES_MAX = 5
-# A restart takes a server about this long; one that is gone for long costs a request now and then a time-out.
+# The minimum is about the time of a server restart. The maximum bounds how often a request pays for a time-out during a
+# long outage.
 REST_SECONDS_MIN = 0.25
 REST_SECONDS_MAX = 15.0
 
 
 class Breaker:
-    """Closed: ask. Open: rest, then let one through; its failure doubles the rest, a success closes it."""
+    """Closed: every request passes. Open: no request passes until the rest period ends, then one probe passes.
+
+    A failed probe doubles the rest period up to its maximum; any success closes the breaker.
+    """
 
     def __init__(
         self,
@@ -32,26 +36,27 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the server is being left alone."""
+        """Whether requests are being held back."""
         return self._rest_seconds > 0
 
     def allows(self) -> bool:
-        """Whether to ask now; after a rest, this is true once."""
+        """Return whether to send a request now; once per rest period while the breaker is open."""
         if not self.is_open:
             return True
         now = self._clock.monotonic()
         if now < self._rests_until:
             return False
-        # Nobody else for another rest: a probe of which nothing is ever heard must not keep it open for good.
+        # Start the next rest period now, so that a probe whose result is never recorded delays the next probe by one
+        # period instead of blocking all of them.
         self._is_probing = True
         self._rests_until = now + self._rest_seconds
         return True
 
     def failed(self) -> bool:
-        """Note that the server did not answer; true when that opened it."""
+        """Record a failed request; true when it opened the breaker."""
         self._failures += 1
         if self.is_open:
-            # Late failures of what was asked before it opened say nothing new.
+            # A request sent before the breaker opened may fail later; only the probe extends the rest period.
             if self._is_probing:
                 self._rest(min(self._rest_seconds * 2, self._rest_seconds_max))
             return False
@@ -61,7 +66,7 @@ class Breaker:
         return True
 
     def succeeded(self) -> bool:
-        """Note an answer; true when that closed it."""
+        """Record a successful request; true when it closed the breaker."""
         was_open = self.is_open
         self._failures = 0
         self._rest_seconds = 0.0

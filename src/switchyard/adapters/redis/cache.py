@@ -1,4 +1,8 @@
-"""The idempotency cache that several gateways share."""
+"""The idempotency cache on Redis, shared by several gateways.
+
+Lookups are batched; writes are queued and sent in the background by `run`. Every failure is a miss or a lost write,
+counted in the metrics: the key store in SQL remains the authority.
+"""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -10,9 +14,9 @@ from redis.exceptions import ResponseError
 
 from switchyard.adapters.cache_tally import CacheTally
 from switchyard.adapters.redis.batches import Batches
-from switchyard.adapters.redis.host import Command, RedisAway, RedisHost
+from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import FIND, FORGET, PUT
-from switchyard.adapters.redis.seal import Counted, Seal, minute_of
+from switchyard.adapters.redis.seal import CountBucket, Seal, minute_of
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import CacheEntry, CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheWatch
@@ -20,18 +24,19 @@ from switchyard.ports.clock import Clock
 
 PREFIX = "switchyard:idem"
 COUNTS = f"{PREFIX}:counts"
-# Some seconds of writing at full load, about 10 MB.
+# A few seconds of writes at full load, about 10 MB.
 QUEUE_MAX = 10_000
 WRITES_AT_ONCE = 64
 TALLY_EVERY = timedelta(minutes=1)
-# Counts of entries that expired are kept a while for gateways whose clocks are behind.
+# Counts of expired entries are kept this long, because the clock of another gateway may be behind.
 TALLY_MINUTES_KEPT = 10
 
-Place = tuple[AccountId, str, str]
+# Account, operation and idempotency key of an entry.
+EntryKey = tuple[AccountId, str, str]
 
 
 class RedisCache:
-    """ports.cache.Cache on one Redis server; lookups and writes go over connections of their own."""
+    """ports.cache.Cache on one Redis server; lookups and writes use separate connections."""
 
     def __init__(
         self,
@@ -42,59 +47,59 @@ class RedisCache:
         queue_max: int = QUEUE_MAX,
         watch: CacheWatch | None = None,
     ) -> None:
-        assert queue_max > 0, "writes need a place to wait"
+        assert queue_max > 0, "queue_max must be at least 1"
         self._seal = Seal(key)
         self._clock = clock
         self._reads = host.link()
         self._writes = host.link()
         self._write_seconds = host.write_seconds
-        self._lookups: Batches[Place, CacheEntry | None] = Batches(self._look_up)
+        self._lookups: Batches[EntryKey, CacheEntry | None] = Batches(self._look_up)
         self._queue_max = queue_max
-        self._queue: OrderedDict[Place, CacheEntry] = OrderedDict()
-        """By place, so that the newest write of a key replaces one that still waits."""
-        self._wrong: set[Place] = set()
-        """Where a wrong entry lies that may claim to be newer than anything we write."""
+        self._queue: OrderedDict[EntryKey, CacheEntry] = OrderedDict()
+        """Waiting writes by key: a newer write of the same key replaces the waiting one."""
+        self._invalid: set[EntryKey] = set()
+        """Keys whose stored value is invalid. It is deleted before a write: its head may claim a higher precedence."""
         self._has_writes = asyncio.Event()
         self._tally = CacheTally(watch)
 
     async def get(self, account: AccountId, operation: str, key: str) -> CacheEntry | None:
-        """The entry, or none where it is absent, wrong, or not to be had in time."""
+        """Return the entry, or None if it is absent, invalid or not available in time."""
         entry = await self._lookups.ask((account, operation, key))
         self._tally.looked_up(hit=entry is not None)
         return entry
 
     def put(self, entry: CacheEntry) -> None:
-        """Write the entry behind the answer; when too many wait, the oldest is dropped."""
-        place = (entry.account_id, entry.operation, entry.idempotency_key)
-        waiting = self._queue.get(place)
+        """Queue the entry for a background write; a full queue drops its oldest write."""
+        entry_key = (entry.account_id, entry.operation, entry.idempotency_key)
+        waiting = self._queue.get(entry_key)
         if not entry.is_cacheable or (waiting is not None and waiting.precedence > entry.precedence):
             return
-        self._queue[place] = entry
+        self._queue[entry_key] = entry
         if len(self._queue) > self._queue_max:
             self._queue.popitem(last=False)
             self._tally.failed("dropped")
         self._has_writes.set()
 
     async def forget(self, account: AccountId, operation: str, key: str) -> None:
-        """Drop an entry, and a write of it that still waits."""
-        place = (account, operation, key)
-        self._queue.pop(place, None)
-        # Over the writers' connection, behind whatever write of it is under way.
-        await self._write([self._forget(place)])
+        """Delete an entry and any waiting write of it."""
+        entry_key = (account, operation, key)
+        self._queue.pop(entry_key, None)
+        # On the write connection, so that it comes after a write of the same entry that is in flight.
+        await self._write([self._forget(entry_key)])
 
     async def stats(self) -> CacheStats:
-        """What all gateways keep there, to the minute; entries that the server evicted count until they expire."""
-        held = await self._count()
+        """Count the entries of all gateways, to the minute; an entry that Redis evicted counts until it expires."""
+        counts = await self._count()
         now = self._clock.now()
         statuses: Counter[CacheStatus] = Counter()
         oldest_minute = None
-        for counted, entries in (held or {}).items():
-            if counted.expires_minute >= minute_of(now) and entries > 0:
-                statuses[counted.status] += entries
-                oldest_minute = min(oldest_minute or counted.created_minute, counted.created_minute)
+        for bucket, entries in (counts or {}).items():
+            if bucket.expires_minute >= minute_of(now) and entries > 0:
+                statuses[bucket.status] += entries
+                oldest_minute = min(oldest_minute or bucket.created_minute, bucket.created_minute)
         total = sum(statuses.values())
         return CacheStats(
-            is_reachable=held is not None,
+            is_reachable=counts is not None,
             entries=total,
             active=total,
             expired=0,
@@ -106,23 +111,23 @@ class RedisCache:
         )
 
     async def run(self) -> None:
-        """Write what waits, and count now and then, until cancelled."""
+        """Send queued writes and update the entry count every minute, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_writes())
             group.create_task(self._run_counts())
 
     async def write_once(self) -> int:
-        """Write one batch of what waits, after what is in its way; how many that were, written or lost."""
-        wrong = [self._wrong.pop() for _ in range(min(len(self._wrong), WRITES_AT_ONCE))]
+        """Delete invalid values and send one batch of queued writes; returns how many, lost ones included."""
+        invalid = [self._invalid.pop() for _ in range(min(len(self._invalid), WRITES_AT_ONCE))]
         batch = [self._queue.popitem(last=False) for _ in range(min(len(self._queue), WRITES_AT_ONCE))]
-        puts = (self._put(place, entry) for place, entry in batch)
-        commands = [*map(self._forget, wrong), *filter(None, puts)]
+        puts = (self._put(entry_key, entry) for entry_key, entry in batch)
+        commands = [*map(self._forget, invalid), *filter(None, puts)]
         if commands:
             await self._write(commands)
-        return len(wrong) + len(batch)
+        return len(invalid) + len(batch)
 
     async def close(self) -> None:
-        """Hang up; what still waits to be written is lost."""
+        """Close the connections; queued writes are lost."""
         await self._lookups.close()
         await self._reads.close()
         await self._writes.close()
@@ -139,49 +144,49 @@ class RedisCache:
             self._tally.holds((await self.stats()).entries)
             await asyncio.sleep(TALLY_EVERY.total_seconds())
 
-    async def _look_up(self, places: Sequence[Place]) -> list[CacheEntry | None]:
-        entries: list[CacheEntry | None] = [None] * len(places)
+    async def _look_up(self, entry_keys: Sequence[EntryKey]) -> list[CacheEntry | None]:
+        entries: list[CacheEntry | None] = [None] * len(entry_keys)
         try:
-            (reply,) = await self._reads.ask([("EVAL_RO", FIND, len(places), *map(self._name, places))])
-        except RedisAway as away:
-            if away.was_asked:
+            (reply,) = await self._reads.ask([("EVAL_RO", FIND, len(entry_keys), *map(self._name, entry_keys))])
+        except RedisUnavailable as error:
+            if error.attempted:
                 self._tally.failed("unavailable")
             return entries
         numbers = reply[::2] if isinstance(reply, list) and len(reply) % 2 == 0 else [None]
-        if not all(isinstance(number, int) and 1 <= number <= len(places) for number in numbers):
+        if not all(isinstance(number, int) and 1 <= number <= len(entry_keys) for number in numbers):
             self._tally.failed("refused")
             return entries
         for number, value in zip(numbers, reply[1::2], strict=True):
-            entries[number - 1] = self._opened(places[number - 1], value)
+            entries[number - 1] = self._opened(entry_keys[number - 1], value)
         return entries
 
-    def _opened(self, place: Place, value: Any) -> CacheEntry | None:
-        entry = self._seal.open(value, *place)
+    def _opened(self, entry_key: EntryKey, value: Any) -> CacheEntry | None:
+        entry = self._seal.open(value, *entry_key)
         if entry is None:
             self._tally.failed("wrong_entry")
-            if len(self._wrong) < self._queue_max:
-                self._wrong.add(place)
+            if len(self._invalid) < self._queue_max:
+                self._invalid.add(entry_key)
                 self._has_writes.set()
             return None
-        # The server's clock is not ours, and an old value can be put back by somebody else.
+        # Checked here too: the server's clock may differ, and another client may restore an old value.
         return entry if entry.expires_at > self._clock.now() else None
 
-    def _put(self, place: Place, entry: CacheEntry) -> Command | None:
+    def _put(self, entry_key: EntryKey, entry: CacheEntry) -> Command | None:
         milliseconds = int((entry.expires_at - self._clock.now()) / timedelta(milliseconds=1))
         try:
             value = self._seal.close(entry)
         except ValueError:
-            return None  # text that cannot be encoded, or too much of it
-        return ("EVAL", PUT, 2, self._name(place), COUNTS, value, milliseconds) if milliseconds > 0 else None
+            return None  # text that UTF-8 cannot encode, or an entry that is too large
+        return ("EVAL", PUT, 2, self._name(entry_key), COUNTS, value, milliseconds) if milliseconds > 0 else None
 
-    def _forget(self, place: Place) -> Command:
-        return "EVAL", FORGET, 2, self._name(place), COUNTS
+    def _forget(self, entry_key: EntryKey) -> Command:
+        return "EVAL", FORGET, 2, self._name(entry_key), COUNTS
 
     async def _write(self, commands: Sequence[Command]) -> None:
         try:
             replies = await self._writes.ask(commands, seconds=self._write_seconds)
-        except RedisAway as away:
-            if away.was_asked:
+        except RedisUnavailable as error:
+            if error.attempted:
                 self._tally.failed("unavailable")
             for _ in commands:
                 self._tally.failed("dropped")
@@ -190,32 +195,32 @@ class RedisCache:
             if isinstance(reply, ResponseError):
                 self._tally.failed("refused")
 
-    async def _count(self) -> dict[Counted, int] | None:
-        """What the counts say, without those of long ago; none when they are not to be had."""
+    async def _count(self) -> dict[CountBucket, int] | None:
+        """Read the counts and delete those of entries that expired long ago; None if Redis is unavailable."""
         try:
             (reply,) = await self._writes.ask([("HGETALL", COUNTS)], seconds=self._write_seconds)
-            found = _counts(reply)
-            over_at = minute_of(self._clock.now()) - TALLY_MINUTES_KEPT
-            over = [field for field, counted, _ in found if counted is None or counted.expires_minute < over_at]
-            if over:
-                await self._writes.ask([("HDEL", COUNTS, *over)], seconds=self._write_seconds)
-        except RedisAway as away:
-            if away.was_asked:
+            counts = _counts(reply)
+            oldest_minute = minute_of(self._clock.now()) - TALLY_MINUTES_KEPT
+            stale = [field for field, bucket, _ in counts if bucket is None or bucket.expires_minute < oldest_minute]
+            if stale:
+                await self._writes.ask([("HDEL", COUNTS, *stale)], seconds=self._write_seconds)
+        except RedisUnavailable as error:
+            if error.attempted:
                 self._tally.failed("unavailable")
             return None
-        return {counted: entries for _, counted, entries in found if counted is not None}
+        return {bucket: entries for _, bucket, entries in counts if bucket is not None}
 
-    def _name(self, place: Place) -> str:
-        return f"{PREFIX}:{self._seal.name(*place)}"
+    def _name(self, entry_key: EntryKey) -> str:
+        return f"{PREFIX}:{self._seal.name(*entry_key)}"
 
 
-def _counts(reply: Any) -> list[tuple[bytes, Counted | None, int]]:
-    """Each field with what it is about and its count; nothing at all is certain about what a server holds."""
+def _counts(reply: Any) -> list[tuple[bytes, CountBucket | None, int]]:
+    """Return each field with its bucket and count; other clients may have written anything, so nothing is assumed."""
     if not isinstance(reply, list):
         return []
     pairs = zip(reply[::2], reply[1::2], strict=False)
     return [
-        (field, Counted.parse(field), int(count) if count.isdigit() else 0)
+        (field, CountBucket.parse(field), int(count) if count.isdigit() else 0)
         for field, count in pairs
         if isinstance(field, bytes) and isinstance(count, bytes)
     ]

@@ -1,4 +1,7 @@
-"""One Redis server: asked within bounds of time, and left alone while it does not answer."""
+"""Connections to one Redis server, with a time limit per exchange and a circuit breaker.
+
+It reads and writes only the sockets; the cache and the rate limiter build the commands.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -13,28 +16,29 @@ from switchyard.ports.clock import Clock
 
 log = structlog.get_logger()
 
+# Redis is expected on the local network, where connecting takes about a millisecond.
 CONNECT_SECONDS = 0.05
-# A lookup must stay cheaper than what it saves: the key store answers within some milliseconds.
+# The key store answers within a few milliseconds, so a slower cache lookup would save nothing.
 READ_SECONDS = 0.005
-# Nobody waits for a write, so it may take longer.
+# Writes happen in the background after the response, so they may take longer.
 WRITE_SECONDS = 0.1
-# Turns of the event loop in which an answer that has arrived is noticed, parsed and passed on.
-LAST_TURNS = 3
+# Event loop turns needed to read, parse and deliver a reply that has already arrived.
+FINAL_TURNS = 3
 
 Command = tuple[str | bytes | int, ...]
 T = TypeVar("T")
 
 
-class RedisAway(Exception):
-    """No answer; `was_asked` is false while the server is being left alone."""
+class RedisUnavailable(Exception):
+    """The exchange failed; `attempted` is false if the open breaker prevented it."""
 
-    def __init__(self, *, was_asked: bool) -> None:
-        super().__init__("no answer" if was_asked else "not asked")
-        self.was_asked = was_asked
+    def __init__(self, *, attempted: bool) -> None:
+        super().__init__("no reply in time" if attempted else "not attempted: the circuit breaker is open")
+        self.attempted = attempted
 
 
 class RedisHost:
-    """What all links to one server share: its address, the bounds, and the breaker with its two log lines."""
+    """The address, time limits and circuit breaker that all links to one server share."""
 
     def __init__(
         self,
@@ -47,8 +51,8 @@ class RedisHost:
         breaker: Breaker | None = None,
         on_change: Callable[[bool], None] | None = None,
     ) -> None:
-        """`on_change` hears false when the server is left alone, and true when it answers again."""
-        # Bounds of time are kept here, for a whole exchange; the client's own would count each reply.
+        """`on_change` is called with false when the breaker opens and with true when it closes."""
+        # `within` limits a whole exchange; the client library's own time-outs would apply to each reply separately.
         self._pool = ConnectionPool.from_url(
             url, protocol=2, socket_timeout=None, socket_connect_timeout=None, driver_info=None
         )
@@ -59,27 +63,27 @@ class RedisHost:
         self._on_change = on_change
 
     def link(self) -> "RedisLink":
-        """A connection of one's own; it is opened when first needed."""
+        """Return a link with its own connection, which it opens on first use."""
         return RedisLink(self)
 
     def new_connection(self) -> AbstractConnection:
-        """An unopened connection, by the rules of the address (TCP, TLS, socket)."""
+        """Return an unopened connection of the kind that the URL names (TCP, TLS or Unix socket)."""
         connection: AbstractConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         return connection
 
     def failed(self, error: BaseException) -> None:
-        """An exchange got no answer."""
+        """Record a failed exchange."""
         if self.breaker.failed():
-            log.warning("redis does not answer and is left alone for a while", error=repr(error))
-            self._tell(False)
+            log.warning("redis_unavailable", error=repr(error))
+            self._notify(False)
 
     def succeeded(self) -> None:
-        """An exchange got its answer."""
+        """Record a successful exchange."""
         if self.breaker.succeeded():
-            log.info("redis answers again")
-            self._tell(True)
+            log.info("redis_available")
+            self._notify(True)
 
-    def _tell(self, is_up: bool) -> None:
+    def _notify(self, is_up: bool) -> None:
         if self._on_change is not None:
             self._on_change(is_up)
 
@@ -93,26 +97,26 @@ class RedisLink:
         self._connection: AbstractConnection | None = None
 
     async def ask(self, commands: Sequence[Command], *, seconds: float | None = None) -> list[Any]:
-        """One reply for each command, a `ResponseError` among them where the server rejected; raises RedisAway."""
+        """Return one reply per command, a `ResponseError` for a rejected command; raises RedisUnavailable."""
         async with self._turn:
             if not self._host.breaker.allows():
-                raise RedisAway(was_asked=False)
+                raise RedisUnavailable(attempted=False)
             try:
                 connection = await self._connected()
                 replies = await within(seconds or self._host.read_seconds, _exchange(connection, commands))
             except BaseException as error:
-                # Whatever is still under way on this connection would be taken for the next answer.
+                # A late reply on this connection would be read as the reply to the next command.
                 await self._drop()
                 if not isinstance(error, Exception):
                     raise
-                # Any exception: a server may send anything, and a parser may trip over it in any way.
+                # Any exception: the server may send arbitrary bytes, and the parser's errors are not documented.
                 self._host.failed(error)
-                raise RedisAway(was_asked=True) from error
+                raise RedisUnavailable(attempted=True) from error
             self._host.succeeded()
             return replies
 
     async def close(self) -> None:
-        """Hang up; the next question would connect again."""
+        """Close the connection; the next exchange opens a new one."""
         async with self._turn:
             await self._drop()
 
@@ -129,20 +133,21 @@ class RedisLink:
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result, or TimeoutError; an answer that was there in time counts, however late this process looks.
+    """Return the result, or raise TimeoutError.
 
-    A busy loop may see its timer before the bytes that had long arrived, so it takes a last look.
+    A busy event loop may run the timer before it reads bytes that arrived in time. So the loop gets a few more turns
+    after the time-out, and a reply that had already arrived still counts.
     """
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task}, timeout=seconds)
-        for _ in range(LAST_TURNS):
+        for _ in range(FINAL_TURNS):
             if task.done():
                 return task.result()
             await asyncio.sleep(0)
         if task.done():
             return task.result()
-        raise TimeoutError(f"no answer within {seconds:g} s")
+        raise TimeoutError(f"no reply within {seconds:g} s")
     finally:
         if not task.done():
             task.cancel()

@@ -1,10 +1,10 @@
-"""Rate limits that several gateways share."""
+"""Rate limits that several gateways share through Redis."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 
 from switchyard.adapters.redis.batches import Batches
-from switchyard.adapters.redis.host import Command, RedisAway, RedisHost
+from switchyard.adapters.redis.host import Command, RedisHost, RedisUnavailable
 from switchyard.adapters.redis.scripts import TAKE
 from switchyard.adapters.redis.seal import Seal
 from switchyard.ports.rates import SharedRate
@@ -13,29 +13,29 @@ PREFIX = "switchyard:rate"
 
 
 class RedisRate:
-    """ports.rates.SharedRate by the server's clock; while the server is away, each gateway counts for itself."""
+    """ports.rates.SharedRate by the server's clock; while Redis is unavailable, each gateway limits on its own."""
 
     def __init__(
         self, limit: int, window: timedelta, *, host: RedisHost, key: bytes, without_server: SharedRate
     ) -> None:
-        assert limit > 0 and window >= timedelta(milliseconds=1), "a limit must let something through"
+        assert limit > 0 and window >= timedelta(milliseconds=1), "limit must be at least 1 and window at least 1 ms"
         self._limit = limit
         self._window_ms = int(window / timedelta(milliseconds=1))
         self._seal = Seal(key)
         self._link = host.link()
         self._without_server = without_server
-        self._asked: Batches[str, int | None] = Batches(self._take_all)
+        self._requests: Batches[str, int | None] = Batches(self._take_all)
 
     async def take(self, client: str) -> timedelta | None:
-        """Go ahead (none), or how long to wait."""
-        wait_ms = await self._asked.ask(client)
+        """Return None if the request is allowed, else how long to wait."""
+        wait_ms = await self._requests.ask(client)
         if wait_ms is None:
             return await self._without_server.take(client)
         return timedelta(milliseconds=min(wait_ms, self._window_ms)) if wait_ms > 0 else None
 
     async def close(self) -> None:
-        """Hang up."""
-        await self._asked.close()
+        """Close the connection."""
+        await self._requests.close()
         await self._link.close()
 
     async def _take_all(self, clients: Sequence[str]) -> list[int | None]:
@@ -44,7 +44,7 @@ class RedisRate:
         ]
         try:
             replies = await self._link.ask(commands)
-        except RedisAway:
+        except RedisUnavailable:
             return [None] * len(clients)
-        # Anything but a number is a rejection of the server's.
+        # A reply that is not a number is an error from the server: use the local limit.
         return [reply if isinstance(reply, int) else None for reply in replies]

@@ -1,13 +1,13 @@
-"""What the server does in one step, so that two gateways never undo each other's work."""
+"""Lua scripts that run atomically on the Redis server, so that concurrent gateways do not overwrite newer entries."""
 
-from switchyard.adapters.redis.seal import COUNTED_LENGTH, HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
+from switchyard.adapters.redis.seal import BUCKET_LENGTH, HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES_MAX
 
 _RANK = f"1, {RANK_LENGTH}"
-_COUNTED = f"{HEAD_LENGTH - COUNTED_LENGTH + 1}, {HEAD_LENGTH}"
+_BUCKET = f"{HEAD_LENGTH - BUCKET_LENGTH + 1}, {HEAD_LENGTH}"
 
-# KEYS: entries. Answers numbers and values of those that are there: of most orders nothing is, and saying that once for
-# a whole batch costs a fraction of saying it for each.
-# GETRANGE bounds what a planted value can make us read; it begins and ends like GET for all of ours.
+# KEYS: entries. Returns the index and value of each entry that exists. Most lookups miss, so one short reply for the
+# whole batch costs a fraction of one nil per key.
+# GETRANGE instead of GET bounds how much a planted value can make the client read; every sealed entry is within it.
 FIND = f"""
 local found = {{}}
 for number, name in ipairs(KEYS) do
@@ -20,16 +20,17 @@ end
 return found
 """
 
-# KEYS: the entry, the counts. ARGV: the closed entry, milliseconds to live.
-# `pcall` where somebody may have put another type there: an entry is then written over it, and counts are not kept.
+# KEYS: the entry, the counts. ARGV: the sealed entry, milliseconds to live.
+# `pcall` because another client may have stored another type under these names: the entry is then overwritten, and
+# the counts are not updated.
 PUT = f"""
 local held = redis.pcall('GETRANGE', KEYS[1], 0, {HEAD_LENGTH - 1})
 if type(held) == 'string' and held ~= '' then
   if string.sub(held, {_RANK}) > string.sub(ARGV[1], {_RANK}) then return 0 end
-  redis.pcall('HINCRBY', KEYS[2], string.sub(held, {_COUNTED}), -1)
+  redis.pcall('HINCRBY', KEYS[2], string.sub(held, {_BUCKET}), -1)
 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.pcall('HINCRBY', KEYS[2], string.sub(ARGV[1], {_COUNTED}), 1)
+redis.pcall('HINCRBY', KEYS[2], string.sub(ARGV[1], {_BUCKET}), 1)
 return 1
 """
 
@@ -37,13 +38,14 @@ return 1
 FORGET = f"""
 local held = redis.pcall('GETRANGE', KEYS[1], 0, {HEAD_LENGTH - 1})
 if type(held) == 'string' and held ~= '' then
-  redis.pcall('HINCRBY', KEYS[2], string.sub(held, {_COUNTED}), -1)
+  redis.pcall('HINCRBY', KEYS[2], string.sub(held, {_BUCKET}), -1)
 end
 return redis.call('DEL', KEYS[1])
 """
 
-# KEYS: the client's newest requests, the newest first. ARGV: limit, window in milliseconds.
-# Answers how many milliseconds to wait, 0 to go ahead. A request from the future means that the clock went back.
+# KEYS: the times of the client's latest requests, newest first. ARGV: limit, window in milliseconds.
+# Returns the milliseconds to wait, 0 if the request is allowed. A time in the future means that the server's clock was
+# set back; the list is then cleared.
 TAKE = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

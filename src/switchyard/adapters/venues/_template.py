@@ -1,37 +1,38 @@
-"""An adapter to copy: a venue that is never reached, and that says so truthfully in every method.
+"""A venue adapter to copy. It reaches no venue, and every method returns the correct result for that case.
 
-| method | required | to get right |
+| method | required | rule |
 |---|---|---|
-| `name`, `capabilities` | yes | declare no more than the venue's documents promise: how doubt is settled rests on it |
-| `start`, `close` | where there is something to open | not in the port; `bootstrap` calls them |
-| `submit` | yes | under `order.venue_client_order_id`, once, within `SEND_LIMIT`: no retry of the library's, no redirect |
-| `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel is harmless |
-| `reports` | yes | numbered by the venue; never a number behind a report that could not be read |
-| `find_by_client_order_id` | unless `lookup="none"` | none only where the venue says so; every fill under its report's id |
-| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep asks for those that differ |
-| `quote` | optional | none unless it is known without asking |
+| `name`, `capabilities` | yes | declare only what the venue's documents guarantee: resends depend on it |
+| `start`, `close` | if the adapter opens connections | not in the port; `bootstrap` calls them |
+| `submit` | yes | send once under `order.venue_client_order_id`, within `SEND_LIMIT`: no retry, no redirect |
+| `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel must have no effect |
+| `reports` | yes | in the venue's numbering; never move the cursor past a report that cannot be decoded |
+| `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
+| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep compares them with ours |
+| `quote` | optional | None unless the adapter knows the market without a request |
+| `ask_quote` | optional | may send a request; None if the venue has no quote, else VenueUnavailable |
 
-What a capability promises:
+Declare a capability only if this holds:
 
-| capability | declare it only if |
+| capability | condition |
 |---|---|
-| `dedupe` | a repeated client order id is answered or rejected, and never executed, for that long |
-| `lookup="open"` | an order that the venue may still fill is found; one that has ended may be forgotten |
-| `lookup="all"` | every order ever taken on is found: what is absent is sent again |
-| `acceptance_window` | an order is found, or will never exist, so long after its bytes left |
-| `request_expiry` | each request bears an end (`order.updated_at` and the window) that the venue itself enforces |
-| `execution_ids` | the venue's own execution ids repeat outside of `symbol`, or of one `order` |
-| `amend`, `cancel_all` | the venue can; nothing here uses them yet |
+| `dedupe` | for that long, the venue answers or rejects a repeated client order id and never executes it again |
+| `lookup="open"` | the venue finds every order that it may still fill; ended orders may be missing |
+| `lookup="all"` | the venue finds every order that it ever accepted: an absent order is sent again |
+| `acceptance_window` | after this time since the send, the order is found or will never exist |
+| `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window |
+| `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
+| `amend`, `cancel_all` | the venue supports it; not used yet |
 
-What a send came to, and nothing else decides it but whether a byte may have left and what came back:
+The outcome of a send depends only on whether a byte may have been sent and on the response:
 
-| what happened | outcome |
+| event | outcome |
 |---|---|
-| refused connection, failed name lookup, no free connection | `Unsent` |
-| throttled before it was looked at (429) | `Unsent`, with `retry_after` |
+| connection refused, failed name lookup, no free connection | `Unsent` |
+| throttled before processing (429) | `Unsent`, with `retry_after` |
 | a rejection that the venue's documents call final | `VenueRejected` |
-| an answer that shows this very order | `Accepted`; `already_processed` where it says that it had it before |
-| everything else: time-out, disconnect, 5xx, an answer that cannot be read or is about something else | `Ambiguous` |
+| a response that shows this order | `Accepted`; `already_processed` if the venue had it before this attempt |
+| anything else: time-out, disconnect, 5xx, a response that cannot be decoded or shows another order | `Ambiguous` |
 
 Then add the adapter to the fixture of `tests/contract/test_venues.py`.
 """
@@ -54,57 +55,57 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 
-# How long `reports` waits when there are none: without a wait its reader would ask in a circle.
+# `reports` waits this long if there are none; without a wait its reader would loop without pause.
 WAIT_SECONDS = 0.5
 
 
 class TemplateVenue:
-    """Replace this with one sentence on what stands behind it."""
+    """Replace this with one sentence that names the venue."""
 
     def __init__(self, name: VenueName) -> None:
         self._name = name
 
     @property
     def name(self) -> VenueName:
-        """What the router and the settings call it."""
+        """The venue's name in the router and the settings."""
         return self._name
 
     @property
     def capabilities(self) -> Capabilities:
-        """The weakest there are: at most once, and a person decides what is in doubt."""
+        """The weakest guarantees: orders are sent at most once, and an operator decides those in doubt."""
         return Capabilities(dedupe="none", lookup="none", acceptance_window=timedelta(seconds=10))
 
     async def start(self) -> None:
-        """Open what is needed to send."""
+        """Open connections."""
 
     async def close(self) -> None:
-        """Give it back; what is under way ends in doubt, never in silence."""
+        """Close connections; every send in flight must return `Ambiguous`."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
-        """Send an order under its `venue_client_order_id`; calls `left` when the request is on its way."""
+        """Send an order under its `venue_client_order_id`; calls `on_departure` once the request is being sent."""
         return Unsent("VENUE_DOWN", "not implemented")
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_order_id`."""
+        """Cancel an order by its `venue_client_order_id`."""
         return Unsent("VENUE_DOWN", "not implemented")
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """The order as the venue has it, or none; raises VenueUnavailable where the venue cannot tell."""
-        raise VenueUnavailable(f"{self._name} cannot be asked for an order")
+        """Return the order as the venue has it, or None; raises VenueUnavailable if the venue does not answer."""
+        raise VenueUnavailable(f"{self._name} has no order lookup")
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Every order that the venue may still fill; raises VenueUnavailable where the venue cannot tell."""
-        raise VenueUnavailable(f"{self._name} cannot be asked for its open orders")
+        """Return every order that the venue may still fill; raises VenueUnavailable if the venue does not answer."""
+        raise VenueUnavailable(f"{self._name} has no order lookup")
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next execution reports; waits a short while when there are none."""
+        """Return the next execution reports; waits WAIT_SECONDS if there are none."""
         await asyncio.sleep(WAIT_SECONDS)
         return ReportPage((), after)
 
     def quote(self, symbol: str) -> Quote | None:
-        """The market right now, where it is known without asking."""
+        """The current market, if known without a request."""
         return None
 
     async def ask_quote(self, symbol: str) -> Quote | None:
-        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        """Ask for the current market; None if the venue has no quote; raises VenueUnavailable."""
         return self.quote(symbol)

@@ -1,17 +1,18 @@
-"""The HTTP protocol of a broker: what the adapter and the simulator both read and write.
+"""The message types of a broker's HTTP protocol, used by the adapter and by the simulator.
 
-| request | answer |
+| request | response |
 |---|---|
 | `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400 or 422 rejected, 409 processed before |
 | `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
-| `PATCH /orders/{client_order_id}` | `OrderResponse`; 404, 409 as above; 400 `QTY_FILLED`: not more than is filled |
-| `GET /orders?open=true&after=CURSOR` | `OpenOrders`, a page at a time |
-| `GET /reports?after=N&limit=M` | `Reports`; waits a short while when there are none |
+| `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
+| `GET /orders?open=true&after=CURSOR` | `OpenOrders`, one page per request |
+| `GET /reports?after=N&limit=M` | `Reports`; the broker holds the request briefly if there are none |
 | `GET /quotes/{symbol}` | `QuoteResponse` |
 | `GET /statement?after=N&limit=M` | `Statement` |
 
-Every other answer is an `ErrorResponse`. Amounts are JSON numbers and exact: they are never read as binary floats.
+`QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
+`ErrorResponse`. Amounts are JSON numbers, decoded as exact decimals and never as floats.
 """
 
 from datetime import datetime
@@ -26,12 +27,12 @@ from switchyard.domain.orders import OrderType, Side, TimeInForce
 from switchyard.domain.reports import ReportStatus
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
-# Error names that mean something to a program; all others are for people.
+# The error names that the adapter interprets; all others are only reported.
 UNKNOWN_ORDER: Final = "UNKNOWN_ORDER"
 ORDER_FINAL: Final = "ORDER_FINAL"
 REQUEST_EXPIRED: Final = "REQUEST_EXPIRED"
 
-# Longer than any venue's ids, short enough for a log line and a column.
+# Longer than the ids of known venues, short enough for a log line and a database column.
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 BrokerStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired"]
@@ -48,14 +49,14 @@ BROKER_STATUS: Final[dict[ReportStatus, BrokerStatus]] = {ours: theirs for their
 
 
 class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `POST /orders`; a misspelt limit price must not become a market order."""
+    """The body of `POST /orders`. Unknown fields are rejected: a misspelt price must not make a market order."""
 
     idempotency_key: Id
     client_order_id: Id
     symbol: Id
     intent: Side
     qty: Decimal
-    """In units, never in lots."""
+    """In units, not in lots."""
     type: OrderType
     time_in_force: TimeInForce
     limit_price: Decimal | None = None
@@ -63,20 +64,20 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     trace_id: Text | None = None
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
-    """The broker rejects the order (400 `REQUEST_EXPIRED`) when it arrives later; only sent where it promises that."""
+    """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `PATCH /orders/{client_order_id}`: what is left out stays as it is."""
+    """The body of `PATCH /orders/{client_order_id}`; an omitted field stays unchanged."""
 
     qty: Decimal | None = None
-    """In all, what is filled already included."""
+    """The new total quantity, including the quantity already filled."""
     limit_price: Decimal | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.limit_price)
         if not self.qty and not self.limit_price:
-            raise ValueError("qty or limit_price is needed, and greater than 0")
+            raise ValueError("qty or limit_price is required and must be greater than 0")
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +93,14 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An order as the broker has it; a broker may leave out what has a default."""
+    """An order as the broker has it; fields with a default are optional."""
 
     broker_order_id: Id
     accepted_at: datetime
     status: BrokerStatus
     idempotency_key: Id
     client_order_id: Id | None = None
-    """None: the same as the idempotency key."""
+    """None means that it equals the idempotency key."""
     symbol: Id | None = None
     intent: Side | None = None
     qty: Decimal | None = None
@@ -111,24 +112,24 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why the broker did not do it."""
+    """The reason for which the broker did not carry out the request."""
 
     error: Id
     message: Text = ""
     order: OrderResponse | None = None
-    """With 409: the order that was processed before, where the broker shows it."""
+    """With 409: the order processed earlier, if the broker includes it."""
 
 
 class OpenOrders(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of the orders that may still be filled, in the order of their acceptance."""
+    """One page of the orders that may still be filled, in order of acceptance."""
 
     orders: tuple[OrderResponse, ...]
     next: Id | None = None
-    """The cursor of the next page; none on the last."""
+    """The cursor of the next page; None on the last page."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Something happened to an order; `exec_id` is unique at this broker."""
+    """An execution, cancel or expiry of an order; `exec_id` is unique at this broker."""
 
     exec_id: Id
     client_order_id: Id
@@ -138,7 +139,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     last_qty: Decimal = ZERO
     last_price: Decimal | None = None
     filled_qty: Decimal = ZERO
-    """In total, this report included."""
+    """The total filled quantity, including this report."""
     reason: Text | None = None
 
     def __post_init__(self) -> None:
@@ -146,15 +147,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports in the broker's own numbering, from 1 and without a gap."""
+    """Reports in the broker's numbering, from 1 without gaps."""
 
     reports: tuple[Report, ...]
     last_number: Annotated[int, msgspec.Meta(ge=0)]
-    """The number of the last report here: `after` of the next question."""
+    """The number of the last report in this page: `after` of the next request."""
 
 
 class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The market right now."""
+    """The current market."""
 
     symbol: Id
     bid: Decimal
@@ -166,7 +167,7 @@ class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One fill, as the broker booked it."""
+    """One fill in the broker's books."""
 
     exec_id: Id
     client_order_id: Id
@@ -182,7 +183,7 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """Every fill once, whatever the reports repeated, swapped or held back."""
+    """Every fill exactly once, independent of repeated, reordered or dropped reports."""
 
     fills: tuple[StatementLine, ...]
     last_number: int
@@ -193,9 +194,9 @@ encode = msgspec.json.Encoder(decimal_format="number").encode
 
 def _check_amounts(*amounts: Decimal | None) -> None:
     for amount in amounts:
-        if amount:  # neither absent nor zero
+        if amount:  # None and zero are allowed
             try:
                 positive_amount(amount, "amount")
             except InvalidField as error:
-                # Of this type, the decoder takes it for a violation of the schema.
+                # msgspec turns a ValueError from `__post_init__` into a ValidationError.
                 raise ValueError(error.message) from error

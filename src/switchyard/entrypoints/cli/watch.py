@@ -47,7 +47,7 @@ async def print_messages(client: "Client", order_id: str | None) -> None:
     def report(loss: "ClientError") -> None:
         typer.echo(f"switchyard: {loss}; reconnecting", err=True)
 
-    async with aclosing(client.stream(order_id, on_loss=report)) as messages:
+    async with aclosing(client.stream(order_id, on_disconnect=report)) as messages:
         async for message in messages:
             output.print_json({"id": message.id, "event": message.event, "data": read_anything(message.data)})
 
@@ -64,7 +64,7 @@ async def show_table(client: "Client", order_id: str | None) -> None:
 
         draw("connecting")
         caption = "connection lost, reconnecting"
-        async with aclosing(client.stream(order_id, on_loss=lambda _: draw(caption))) as messages:
+        async with aclosing(client.stream(order_id, on_disconnect=lambda _: draw(caption))) as messages:
             async for message in messages:
                 await board.take(message, client, order_id)
                 draw("live; Ctrl-C to stop")

@@ -1,4 +1,7 @@
-"""One HTTP exchange with a broker, and the one fact that matters when it fails: whether any byte may have left."""
+"""HTTP exchanges with a broker, which record whether any byte of the request may have been sent.
+
+That fact decides between `NotSent` (safe to send again) and `Lost` (in doubt). `outcomes` interprets the result.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,15 +15,15 @@ from yarl import URL
 from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
-# Connecting, with the name lookup, the handshake and the wait for a free connection. Nothing has left by then, so
-# giving up costs another try and no doubt; within what an IOC order has in all (2.5 s).
+# Covers the name lookup, the TCP and TLS handshakes and the wait for a free connection. Nothing is sent before that, so
+# a time-out here is proven unsent. Shorter than the send deadline of an IOC order (2.5 s).
 CONNECT_SECONDS: Final = 2.0
-# The deadlines are our own, see `Transport.ask`.
+# aiohttp's own time-outs are off: `Transport.ask` sets the deadlines.
 _NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
 
 class BrokerResponse(msgspec.Struct, frozen=True):
-    """A whole answer, within its bound."""
+    """A complete response within its size limit."""
 
     status: int
     body: bytes
@@ -28,14 +31,14 @@ class BrokerResponse(msgspec.Struct, frozen=True):
 
 
 class NotSent(msgspec.Struct, frozen=True):
-    """Proven: no byte of the request left."""
+    """Proven: no byte of the request was sent."""
 
     code: UnsentCode
     detail: str | None = None
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Bytes may have left, and no whole answer came back."""
+    """Bytes may have been sent, and no complete response arrived."""
 
     code: AmbiguousCode
     detail: str | None = None
@@ -45,30 +48,31 @@ Exchange = BrokerResponse | NotSent | Lost
 
 
 class _Oversized(Exception):
-    """The answer is over its bound."""
+    """The response exceeds its size limit."""
 
 
 class _Departure:
-    """Watches one request: until it leaves, the time to connect runs; from then on, the time to be answered."""
+    """The deadline of one request: the connect time-out until the first byte, then the response time-out."""
 
-    def __init__(self, limit: asyncio.Timeout, answer_seconds: float, tell: OnDeparture) -> None:
-        self._limit = limit
-        self._answer_seconds = answer_seconds
-        self._tell = tell
+    def __init__(self, deadline: asyncio.Timeout, response_seconds: float, on_departure: OnDeparture) -> None:
+        self._deadline = deadline
+        self._response_seconds = response_seconds
+        self._on_departure = on_departure
         self.has_departed = False
 
     def note(self) -> None:
-        """The next thing that happens is that bytes are written; raises where it is too late for that.
+        """Record that the first byte is about to be written; raises TimeoutError if the connect deadline has passed.
 
-        A process that was paused in the middle finds its connection made and its time over at the same moment.
+        After a pause of the process the connection may complete in the same loop turn in which the deadline passes;
+        without this check the request would still be sent.
         """
-        ends_at = self._limit.when()
+        ends_at = self._deadline.when()
         if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
             raise TimeoutError
         self.has_departed = True
-        self._limit.reschedule(asyncio.get_running_loop().time() + self._answer_seconds)
-        # The one who hears of it runs in a later turn of the loop, when the bytes are written.
-        self._tell()
+        self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
+        # A task that this wakes runs in a later turn of the loop, after the bytes are written.
+        self._on_departure()
 
 
 class Transport:
@@ -82,20 +86,20 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Be ready to connect; nobody is connected to yet."""
+        """Create the connection pool; connections are opened on demand."""
         tracing = aiohttp.TraceConfig()
         tracing.on_request_headers_sent.append(_note_departure)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=self._connections_max, keepalive_timeout=self._idle_seconds),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept": "application/json", "Accept-Encoding": "identity", **self._headers},
-            # A small answer that grows on decompression would get round its bound.
+            # A small compressed response could expand beyond the size limit.
             auto_decompress=False,
             trace_configs=[tracing],
         )
 
     async def close(self) -> None:
-        """Drop every connection."""
+        """Close every connection."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -105,23 +109,22 @@ class Transport:
         method: str,
         path: str,
         *,
-        answer_seconds: float,
+        response_seconds: float,
         bytes_max: int,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         on_departure: OnDeparture = ignore_departure,
     ) -> Exchange:
-        """Send one request once and read its answer; never raises for what the network or the broker may do.
+        """Send one request once and read its response; network and broker failures are returned, not raised.
 
-        aiohttp repeats a request of its own accord only on a connection that broke, and only for methods that HTTP
-        calls idempotent: never a POST.
+        aiohttp retries on its own only after a broken connection and only for idempotent HTTP methods, so never a POST.
         """
         if self._session is None:
             return NotSent("VENUE_DOWN")
         departure: _Departure | None = None
         try:
-            async with asyncio.timeout(CONNECT_SECONDS) as limit:
-                departure = _Departure(limit, answer_seconds, on_departure)
+            async with asyncio.timeout(CONNECT_SECONDS) as deadline:
+                departure = _Departure(deadline, response_seconds, on_departure)
                 async with self._session.request(
                     method,
                     URL(self._url + path, encoded=True),
@@ -131,19 +134,19 @@ class Transport:
                     timeout=_NO_TIMEOUTS,
                     trace_request_ctx=departure,
                 ) as response:
-                    read = await _read(response, bytes_max)
-                    return BrokerResponse(response.status, read, response.headers.get("Retry-After"))
+                    content = await _read(response, bytes_max)
+                    return BrokerResponse(response.status, content, response.headers.get("Retry-After"))
         except Exception as error:
-            # Whatever it was: what follows from it depends on nothing but this.
+            # For every kind of error, the outcome depends only on whether the request was sent.
             if departure is not None and departure.has_departed:
-                return _loss(error)
-            return NotSent("BROKER_DOWN", _obstacle(error))
+                return _lost(error)
+            return NotSent("BROKER_DOWN", _not_sent_error(error))
 
 
 async def _note_departure(
     session: aiohttp.ClientSession, context: SimpleNamespace, sent: aiohttp.TraceRequestHeadersSentParams
 ) -> None:
-    """Called by aiohttp right before it writes the first byte of a request."""
+    """Trace hook that aiohttp calls right before it writes the first byte of a request."""
     departure: _Departure = context.trace_request_ctx
     departure.note()
 
@@ -153,11 +156,11 @@ async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > bytes_max:
-            raise _Oversized(f"over {bytes_max} bytes")
+            raise _Oversized(f"the response exceeds {bytes_max} bytes")
     return bytes(body)
 
 
-def _loss(error: Exception) -> Lost:
+def _lost(error: Exception) -> Lost:
     match error:
         case TimeoutError():
             return Lost("NETWORK_TIMEOUT")
@@ -169,7 +172,7 @@ def _loss(error: Exception) -> Lost:
             return Lost("UNKNOWN", repr(error))
 
 
-def _obstacle(error: Exception) -> str:
+def _not_sent_error(error: Exception) -> str:
     match error:
         case TimeoutError():
             return "no connection in time"

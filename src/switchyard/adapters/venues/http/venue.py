@@ -1,10 +1,13 @@
-"""A broker behind HTTP, as a venue."""
+"""The venue adapter for a broker that speaks the HTTP protocol of `wire`.
+
+It sends orders and cancels, and reads orders, reports and quotes. It keeps no state and never retries a send.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Final, TypeGuard
+from typing import Final, TypeGuard, assert_never
 from urllib.parse import quote as quoted
 
 import structlog
@@ -54,28 +57,30 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 
-# As many as a worker has slots by default (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
+# The default number of send slots of a worker (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
 CONNECTIONS_MAX: Final = 128
-# Questions have connections of their own: doubt can be settled while every send hangs.
-QUESTIONS_MAX: Final = 16
-# Shorter than the shortest keep-alive in common use (5 s): a connection that the broker closes just when an order
-# leaves on it costs that order its certainty.
+# Queries use a separate pool, so that orders in doubt can be looked up while every send hangs.
+QUERY_CONNECTIONS_MAX: Final = 16
+# Shorter than the shortest common keep-alive (5 s): if the broker closes an idle connection just as an order is sent on
+# it, that order is in doubt.
 IDLE_SECONDS: Final = 4.0
-# From the first byte sent to the last byte read, by time in force: IOC is worth nothing later, the others can wait.
-ANSWER_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType({"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0})
-QUESTION_SECONDS: Final = 5.0
+# From the first byte sent to the last byte read, by time in force. An IOC order is useless after its send deadline.
+RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
+    {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
+)
+QUERY_SECONDS: Final = 5.0
 ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-# With pages of some hundred, tens of thousands of open orders; a broker that goes on beyond that never ends.
+# With a few hundred orders per page, this is tens of thousands of open orders. More pages indicate an endless cursor.
 OPEN_ORDER_PAGES_MAX: Final = 200
-# Between two tries to read reports from a broker that does not answer.
-REST_SECONDS: Final = 1.0
+# The pause after a failed read of reports.
+REPORTS_RETRY_SECONDS: Final = 1.0
 
 log = structlog.get_logger()
 
 
 class HttpVenue:
-    """Speaks the protocol of `wire` to one broker; what it may rely on there is configured."""
+    """One broker; its capabilities come from the configuration."""
 
     def __init__(
         self,
@@ -91,9 +96,9 @@ class HttpVenue:
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
-        answer_seconds: Mapping[TimeInForce, float] = ANSWER_SECONDS,
+        response_seconds: Mapping[TimeInForce, float] = RESPONSE_SECONDS,
     ) -> None:
-        assert CONNECT_SECONDS + max(answer_seconds.values()) <= SEND_LIMIT.total_seconds()
+        assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
         self._capabilities = Capabilities(
             dedupe=dedupe,
@@ -103,97 +108,99 @@ class HttpVenue:
             execution_ids=execution_ids,
         )
         self._clock = clock
-        self._answer_seconds = answer_seconds
+        self._response_seconds = response_seconds
         self._sends = Transport(url, connections_max=connections_max, idle_seconds=idle_seconds, headers=headers)
-        self._questions = Transport(url, connections_max=QUESTIONS_MAX, idle_seconds=idle_seconds, headers=headers)
-        self._reports_fail = False
+        self._queries = Transport(
+            url, connections_max=QUERY_CONNECTIONS_MAX, idle_seconds=idle_seconds, headers=headers
+        )
+        self._reports_failing = False
 
     @property
     def name(self) -> VenueName:
-        """What the router and the settings call it."""
+        """The venue's name in the router and the settings."""
         return self._name
 
     @property
     def capabilities(self) -> Capabilities:
-        """As configured: what a broker really keeps to is in its documents, not in its answers."""
+        """As configured: a broker states its guarantees in its documents, not in its responses."""
         return self._capabilities
 
     async def start(self) -> None:
-        """Be ready to send."""
+        """Create the connection pools."""
         await self._sends.start()
-        await self._questions.start()
+        await self._queries.start()
 
     async def close(self) -> None:
-        """Drop every connection; what was under way on one ends in doubt."""
+        """Close every connection; sends in flight end in doubt."""
         await self._sends.close()
-        await self._questions.close()
+        await self._queries.close()
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
         exchange = await self._send("/orders", order, encode(self._message(order)), on_departure)
         outcome = submitted(order, exchange, self._clock.now())
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
-            return await self._processed_before(order) or outcome
+            return await self._find_duplicate(order) or outcome
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Ask to drop an order, by its `venue_client_order_id`."""
+        """Cancel an order by its `venue_client_order_id`."""
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
         return cancelled(order, exchange, self._clock.now())
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """The order as the broker has it, or none where it says so; raises VenueUnavailable."""
+        """Return the order as the broker has it, or None if the broker reports it unknown; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
-            raise VenueUnavailable(f"{self._name} cannot be asked for an order")
-        answer = await self._find(client_id)
-        return None if answer is None else _shown(answer)
+            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ or VENUE_DEDUPE_ is none)")
+        response = await self._find(client_id)
+        return None if response is None else _venue_order(response)
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Every order that the broker may still fill; raises VenueUnavailable."""
+        """Return every order that the broker may still fill; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
-            raise VenueUnavailable(f"{self._name} cannot be asked for its open orders")
-        found: list[VenueOrder] = []
+            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ or VENUE_DEDUPE_ is none)")
+        orders: list[VenueOrder] = []
         path = "/orders?open=true"
         for _ in range(OPEN_ORDER_PAGES_MAX):
-            exchange = await self._ask(path, PAGE_BYTES_MAX)
+            exchange = await self._query(path, PAGE_BYTES_MAX)
             page = decoded(exchange.body, OpenOrders) if _is_ok(exchange) else None
             if page is None:
                 raise self._unavailable(exchange)
-            found += map(_shown, page.orders)
+            orders += map(_venue_order, page.orders)
             if page.next is None:
-                return found
+                return orders
             path = f"/orders?open=true&after={quoted(page.next, safe='')}"
-        raise VenueUnavailable(f"{self._name}: the open orders do not end")
+        raise VenueUnavailable(f"{self._name}: more than {OPEN_ORDER_PAGES_MAX} pages of open orders")
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next execution reports; the broker waits a short while when there are none."""
-        exchange = await self._ask(f"/reports?after={after}&limit={limit}", PAGE_BYTES_MAX)
+        """Return the next execution reports; the broker holds the request briefly if there are none."""
+        exchange = await self._query(f"/reports?after={after}&limit={limit}", PAGE_BYTES_MAX)
         page = decoded(exchange.body, Reports) if _is_ok(exchange) else None
         if page is None:
-            # The place is kept even when a report cannot be read: a fill that is skipped is a fill that is lost.
-            if not self._reports_fail:
-                log.error("a venue's reports cannot be read", venue=self._name, error=_described(exchange))
-            self._reports_fail = True
-            await asyncio.sleep(REST_SECONDS)
+            # The cursor does not move past a report that cannot be decoded: skipping it would lose a fill.
+            if not self._reports_failing:
+                log.error("venue_reports_failed", venue=self._name, error=_describe(exchange))
+            self._reports_failing = True
+            await asyncio.sleep(REPORTS_RETRY_SECONDS)
             return ReportPage((), after)
-        self._reports_fail = False
+        self._reports_failing = False
         if not page.reports:
             return ReportPage((), after)
         return ReportPage([self._report(report) for report in page.reports], page.last_number)
 
     def quote(self, symbol: str) -> Quote | None:
-        """None: the market is not known without asking."""
+        """None: this adapter keeps no quotes; use `ask_quote`."""
         return None
 
     async def ask_quote(self, symbol: str) -> Quote | None:
-        """The market right now, or none where the broker has none; raises VenueUnavailable."""
-        exchange = await self._ask(f"/quotes/{quoted(symbol, safe='')}", ORDER_BYTES_MAX)
+        """Ask the broker for a quote; None if it has none for the symbol; raises VenueUnavailable."""
+        exchange = await self._query(f"/quotes/{quoted(symbol, safe='')}", ORDER_BYTES_MAX)
         if isinstance(exchange, BrokerResponse) and exchange.status == 404:
             return None
-        shown = decoded(exchange.body, QuoteResponse) if _is_ok(exchange) else None
-        if shown is None or shown.symbol != symbol or not shown.ask >= shown.bid > 0:
+        quote = decoded(exchange.body, QuoteResponse) if _is_ok(exchange) else None
+        if quote is None or quote.symbol != symbol or not quote.ask >= quote.bid > 0:
             raise self._unavailable(exchange)
-        return Quote(bid=canonical(shown.bid), ask=canonical(shown.ask))
+        return Quote(bid=canonical(quote.bid), ask=canonical(quote.ask))
 
     async def _send(
         self, path: str, order: Order, body: bytes = b"", on_departure: OnDeparture = ignore_departure
@@ -204,40 +211,40 @@ class HttpVenue:
             body=body,
             on_departure=on_departure,
             headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_order_id},
-            answer_seconds=self._answer_seconds[order.time_in_force],
+            response_seconds=self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
         )
 
-    async def _ask(self, path: str, bytes_max: int) -> Exchange:
-        return await self._questions.ask("GET", path, answer_seconds=QUESTION_SECONDS, bytes_max=bytes_max)
+    async def _query(self, path: str, bytes_max: int) -> Exchange:
+        return await self._queries.ask("GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max)
 
     async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
-        exchange = await self._ask(_path(client_id), ORDER_BYTES_MAX)
+        exchange = await self._query(_path(client_id), ORDER_BYTES_MAX)
         if _is_ok(exchange):
-            answer = decoded(exchange.body, OrderResponse)
-            if answer is not None and client_id == (answer.client_order_id or answer.idempotency_key):
-                return answer
+            response = decoded(exchange.body, OrderResponse)
+            if response is not None and client_id == (response.client_order_id or response.idempotency_key):
+                return response
         elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
             problem = decoded(exchange.body, ErrorResponse)
-            # Any other 404 comes from something that knows of no orders at all.
+            # Any other 404 may come from a proxy or a wrong path and says nothing about the order.
             if problem is not None and problem.error == UNKNOWN_ORDER:
                 return None
         raise self._unavailable(exchange)
 
-    async def _processed_before(self, order: Order) -> Accepted | None:
-        """The order that a 409 speaks of, once the broker shows that it is this one."""
+    async def _find_duplicate(self, order: Order) -> Accepted | None:
+        """Look up the order that a 409 refers to; None unless the broker shows this same order."""
         if self._capabilities.lookup == "none":
             return None
         try:
-            answer = await self._find(order.venue_client_order_id)
+            response = await self._find(order.venue_client_order_id)
         except VenueUnavailable:
             return None
-        if answer is None or not shows(order, answer):
+        if response is None or not shows(order, response):
             return None
-        return Accepted(answer.broker_order_id, already_processed=True)
+        return Accepted(response.broker_order_id, already_processed=True)
 
     def _message(self, order: Order) -> PlaceOrder:
-        promised = self._capabilities
+        capabilities = self._capabilities
         return PlaceOrder(
             idempotency_key=order.venue_client_order_id,
             client_order_id=order.venue_client_order_id,
@@ -250,8 +257,8 @@ class HttpVenue:
             stop_price=order.stop_price,
             trace_id=order.order_id,
             meta={"source": "Switchyard"},
-            # From when the attempt was committed: a sender that was paused since then must be too late.
-            expires_at=order.updated_at + promised.acceptance_window if promised.request_expiry else UNSET,
+            # Counted from the commit of the attempt, so that the request of a paused sender arrives too late.
+            expires_at=order.updated_at + capabilities.acceptance_window if capabilities.request_expiry else UNSET,
         )
 
     def _report(self, report: Report) -> ExecutionReport:
@@ -269,18 +276,18 @@ class HttpVenue:
         )
 
     def _unavailable(self, exchange: Exchange) -> VenueUnavailable:
-        return VenueUnavailable(f"{self._name}: {_described(exchange)}")
+        return VenueUnavailable(f"{self._name}: {_describe(exchange)}")
 
 
-def _shown(answer: OrderResponse) -> VenueOrder:
+def _venue_order(response: OrderResponse) -> VenueOrder:
     return VenueOrder(
-        venue_client_order_id=VenueClientOrderId(answer.client_order_id or answer.idempotency_key),
-        venue_order_id=answer.broker_order_id,
-        status=REPORT_STATUS[answer.status],
-        filled_qty=canonical(answer.filled_qty),
+        venue_client_order_id=VenueClientOrderId(response.client_order_id or response.idempotency_key),
+        venue_order_id=response.broker_order_id,
+        status=REPORT_STATUS[response.status],
+        filled_qty=canonical(response.filled_qty),
         fills=tuple(
             VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
-            for fill in answer.fills
+            for fill in response.fills
         ),
     )
 
@@ -293,11 +300,13 @@ def _is_ok(exchange: Exchange) -> TypeGuard[BrokerResponse]:
     return isinstance(exchange, BrokerResponse) and exchange.status == 200
 
 
-def _described(exchange: Exchange) -> str:
+def _describe(exchange: Exchange) -> str:
     match exchange:
         case BrokerResponse(200):
-            return "the answer cannot be read"
+            return "the response cannot be decoded"
         case BrokerResponse(status):
             return f"HTTP {status}"
         case NotSent(code, detail) | Lost(code, detail):
             return described(code, detail)
+        case _:
+            assert_never(exchange)

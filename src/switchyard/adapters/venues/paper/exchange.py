@@ -1,4 +1,7 @@
-"""The paper exchange: the default venue, in this process, with a durable book of its own."""
+"""The paper exchange: the default venue, which runs in the gateway's process and keeps its own SQLite file.
+
+It fills orders against the simulated market of `market.py`. It calls nothing outside its process.
+"""
 
 import asyncio
 import contextlib
@@ -7,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple, ParamSpec, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar, assert_never
 
 import structlog
 
@@ -34,18 +37,18 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 
-# About a kilobyte of memory each.
+# An open order takes about 1 KB of memory.
 OPEN_ORDERS_MAX = 1_000_000
-# Some seconds of work: a caller that would wait longer is better told to come back.
+# A few seconds of work; beyond it the exchange answers `VENUE_BUSY` instead of queueing.
 WAITING_MAX = 20_000
-# A group keeps everyone in it waiting; beyond this, larger ones no longer spread the cost of a commit noticeably.
+# Every command in a group waits for the group's commit; larger groups reduce the cost per command no further.
 GROUP_MAX = 1_000
-# How many symbols with resting orders are compared with the market in one step of its walk.
+# Symbols with resting orders that are compared with the market per market step.
 SYMBOLS_PER_STEP_MAX = 256
 RECENT_REPORTS_MAX = 20_000
-# How often the clock is looked at while orders are open and nobody calls: the clock may be one that a test moves.
+# Polling interval while orders are open and no command arrives. Polling, because a test may move the clock.
 LOOK_SECONDS = 0.05
-# A book that could not be written is read again at this pace: often enough to recover, seldom enough for the log.
+# After a failed commit the book is reloaded at this interval: soon enough to recover, rarely enough for the log.
 RETRY_SECONDS = 1.0
 DOWN = Unsent("VENUE_DOWN")
 
@@ -55,18 +58,18 @@ _Result = TypeVar("_Result")
 
 
 class Command(NamedTuple):
-    """What somebody asked for and waits for."""
+    """A request and the future that its caller awaits."""
 
     kind: Literal["submit", "cancel"]
     order: Order
-    answer: asyncio.Future[SendOutcome]
+    outcome: asyncio.Future[SendOutcome]
 
 
 class PaperExchange:
-    """Fills orders against a made-up market and never forgets one it has acknowledged.
+    """Fills orders against a simulated market; an acknowledged order survives a crash.
 
-    One task owns the book. It takes everything that waits as one group, settles and commits it on the exchange's own
-    thread, and only then answers; while it commits, the next group gathers.
+    One task owns the book. It takes all waiting commands as one group, settles and commits them on the exchange's own
+    thread, and then resolves their futures. Commands that arrive during the commit form the next group.
     """
 
     def __init__(
@@ -102,26 +105,26 @@ class PaperExchange:
 
     @property
     def name(self) -> VenueName:
-        """What the router and the settings call it."""
+        """The venue's name in the router and the settings."""
         return self._rules.venue
 
     @property
     def capabilities(self) -> Capabilities:
-        """Client order ids are recognised for good, and orders can be looked up.
+        """Permanent deduplication, and lookup of all orders.
 
-        There is no window: it lives in the sender's process, so nothing is on its way once that is gone.
+        The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
         """
         return Capabilities(dedupe="forever", lookup="all", acceptance_window=timedelta())
 
     async def start(self) -> None:
-        """Open the book and begin to trade; raises AlreadyRunning when another process has it open."""
+        """Open the book and start trading; raises AlreadyRunning if another process has it open."""
         self._store = await self._on_thread(Store, self._path, self.name, self._clock.now())
         self._book = await self._on_thread(self._store.load)
         self._recent = RecentReports(RECENT_REPORTS_MAX, self._book.last_report)
         self._task = asyncio.create_task(self._run(), name=f"paper exchange {self.name}")
 
     async def close(self) -> None:
-        """Finish the group at hand, send the rest of the callers away and close the book."""
+        """Finish the current group, answer waiting commands with `VENUE_DOWN` and close the book."""
         self._closing = True
         if self._task is not None:
             self._arrived.set()
@@ -134,63 +137,63 @@ class PaperExchange:
         self._thread.shutdown()
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
-        """Take an order; it is durable when this answers `Accepted`."""
-        on_departure()  # from here on orders are taken in the order in which they came
-        return await self._ask("submit", order)
+        """Accept an order; it is durable when this returns `Accepted`."""
+        on_departure()  # the queue below preserves the order of arrival
+        return await self._request("submit", order)
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Drop what is left of an order; a repeated cancel is harmless."""
-        return await self._ask("cancel", order)
+        """Cancel the remainder of an order; a repeated cancel has no effect."""
+        return await self._request("cancel", order)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """The order as the exchange has it, or none."""
-        for order in await self._on_thread(self._opened.find_orders, [client_id]):
-            return _shown(order)
+        """Return the order as the exchange has it, or None."""
+        for order in await self._on_thread(self._open_store.find_orders, [client_id]):
+            return _venue_order(order)
         return None
 
     async def open_orders(self) -> Sequence[VenueOrder]:
-        """Every order that may still be filled."""
-        return [_shown(order) for order in await self._on_thread(self._opened.open_orders)]
+        """Return every order that may still be filled."""
+        return [_venue_order(order) for order in await self._on_thread(self._open_store.open_orders)]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """The next execution reports; waits half a second when there are none."""
+        """Return the next execution reports; waits up to half a second if there are none."""
         if not self._closing:
             await self._recent.wait(after)
         page = self._recent.page(after, limit)
         if page is None:
-            numbers = self._recent.missed(after)[:limit]
-            page = ReportPage(await self._on_thread(self._opened.reports, numbers), numbers[-1])
+            numbers = self._recent.unread(after)[:limit]
+            page = ReportPage(await self._on_thread(self._open_store.reports, numbers), numbers[-1])
         return page
 
     def quote(self, symbol: str) -> Quote | None:
-        """The market right now."""
+        """The current market."""
         return self._market.quote(symbol, self._clock.now())
 
     async def ask_quote(self, symbol: str) -> Quote | None:
-        """The market right now, or none where the venue has none; raises VenueUnavailable."""
+        """The current market; the same as `quote`, since the market is in this process."""
         return self.quote(symbol)
 
     @property
-    def _opened(self) -> Store:
-        # An answer made up without the book could be taken for 'no such order'.
+    def _open_store(self) -> Store:
+        # Without the book a lookup would return None, which means 'no such order'.
         assert self._store is not None, "the paper exchange is not running"
         return self._store
 
-    async def _ask(self, kind: Literal["submit", "cancel"], order: Order) -> SendOutcome:
+    async def _request(self, kind: Literal["submit", "cancel"], order: Order) -> SendOutcome:
         if self._task is None or self._closing:
             return DOWN
         if len(self._waiting) >= WAITING_MAX:
             return BUSY
-        answer: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Command(kind, order, answer))
+        outcome: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Command(kind, order, outcome))
         self._arrived.set()
-        return await answer
+        return await outcome
 
     async def _run(self) -> None:
         while not self._closing:
             await self._wait()
             await self._run_once()
-        _answer(self._waiting, [DOWN] * len(self._waiting))
+        _resolve(self._waiting, [DOWN] * len(self._waiting))
 
     async def _wait(self) -> None:
         if not self._waiting:
@@ -210,62 +213,65 @@ class PaperExchange:
         return min(LOOK_SECONDS, max(0.0, (due_at - self._clock.now()).total_seconds()))
 
     async def _run_once(self) -> None:
-        """Settle one group: what waits, what is due, what the market has come to."""
+        """Settle one group: waiting commands, due reports and resting orders that became marketable."""
         group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
         now = self._clock.now()
-        answers: Sequence[SendOutcome] = [DOWN] * len(group)
+        outcomes: Sequence[SendOutcome] = [DOWN] * len(group)
         try:
-            book = self._book if self._book is not None else await self._on_thread(self._opened.load)
+            book = self._book if self._book is not None else await self._on_thread(self._open_store.load)
             self._book = None
             due = book.take_due(now, GROUP_MAX)
-            reached = self._reached(book, now)
+            marketable = self._marketable(book, now)
             reports: Sequence[ExecutionReport] = ()
-            if group or due or reached:
+            if group or due or marketable:
                 quotes = {command.order.symbol: self._market.quote(command.order.symbol, now) for command in group}
-                answers = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * len(group)
-                answers, reports = await self._on_thread(self._settle, book, group, due, reached, quotes, now)
-            # Only a book that agrees with the file is kept; after a failure it is read again.
+                outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * len(group)
+                outcomes, reports = await self._on_thread(self._settle, book, group, due, marketable, quotes, now)
+            # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
             self._recent.publish(reports, book.last_report)
         except Exception:
             log.exception("paper_exchange_group_failed", venue=self.name, commands=len(group))
-        _answer(group, answers)
+        _resolve(group, outcomes)
 
-    def _reached(self, book: Book, now: datetime) -> list[PaperOrder]:
+    def _marketable(self, book: Book, now: datetime) -> list[PaperOrder]:
         step = self._market.step(now)
         if step == self._step_seen:
             return []
         self._step_seen = step
         symbols = book.take_symbols(SYMBOLS_PER_STEP_MAX)
-        return book.reached({symbol: self._market.quote(symbol, now) for symbol in symbols}, GROUP_MAX)
+        return book.marketable({symbol: self._market.quote(symbol, now) for symbol in symbols}, GROUP_MAX)
 
     def _settle(
         self,
         book: Book,
         group: Sequence[Command],
         due: Sequence[PaperOrder],
-        reached: Sequence[PaperOrder],
+        marketable: Sequence[PaperOrder],
         quotes: dict[str, Quote],
         now: datetime,
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
-        """Decide, write, and only then change the book in memory."""
-        store = self._opened
+        """Decide, commit, then change the book in memory; runs on the exchange's thread."""
+        store = self._open_store
         client_ids = [command.order.venue_client_order_id for command in group]
         known, rejected = store.find_orders(client_ids), store.find_rejections(client_ids)
         settlement = Settlement(book, store.book_id, known, rejected, self._rules, self._open_orders_max, now)
-        # Time passes before anyone's wish is heard: a fill that is due wins over a cancel.
-        settlement.let_time_pass(due, reached)
-        answers: list[SendOutcome] = []
+        # Before the commands: a fill that is already due takes precedence over a cancel.
+        settlement.advance_time(due, marketable)
+        outcomes: list[SendOutcome] = []
         for kind, order, _ in group:
-            if kind == "submit":
-                instrument = self._catalogue.find(order.symbol)
-                answers.append(settlement.submit(order, instrument, quotes[order.symbol]))
-            else:
-                answers.append(settlement.cancel(order.venue_client_order_id))
+            match kind:
+                case "submit":
+                    instrument = self._catalogue.find(order.symbol)
+                    outcomes.append(settlement.submit(order, instrument, quotes[order.symbol]))
+                case "cancel":
+                    outcomes.append(settlement.cancel(order.venue_client_order_id))
+                case _:
+                    assert_never(kind)
         changed, reports = settlement.changed.values(), settlement.reports
         store.commit(changed, settlement.rejections, reports, first_report=book.last_report + 1)
         book.apply(changed, len(reports))
-        return answers, reports
+        return outcomes, reports
 
     async def _on_thread(
         self, call: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
@@ -274,7 +280,7 @@ class PaperExchange:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *args)
 
 
-def _shown(order: PaperOrder) -> VenueOrder:
+def _venue_order(order: PaperOrder) -> VenueOrder:
     return VenueOrder(
         venue_client_order_id=order.client_id,
         venue_order_id=order.venue_order_id,
@@ -284,8 +290,8 @@ def _shown(order: PaperOrder) -> VenueOrder:
     )
 
 
-def _answer(commands: Sequence[Command], answers: Sequence[SendOutcome]) -> None:
-    for command, answer in zip(commands, answers, strict=True):
-        # A caller that has given up is gone; its order stands all the same.
-        if not command.answer.done():
-            command.answer.set_result(answer)
+def _resolve(commands: Sequence[Command], outcomes: Sequence[SendOutcome]) -> None:
+    for command, outcome in zip(commands, outcomes, strict=True):
+        # Done if the caller was cancelled; its order remains in the book.
+        if not command.outcome.done():
+            command.outcome.set_result(outcome)

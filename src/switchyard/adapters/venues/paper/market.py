@@ -1,8 +1,8 @@
-"""A market made of arithmetic: a random walk that is a function of seed, symbol and time.
+"""The simulated market: a random walk computed as a function of seed, symbol and time.
 
-The walk is not stepped but computed: noise of ever longer periods is added up, each four times as long and twice as
-high as the one before, which moves like a random walk and stays within a bound. So nothing has to be kept: a restart
-or a symbol nobody asked about for a year finds the price where the walk is by now. Integers only: prices are ticks.
+The price is a sum of noise octaves. Each octave has four times the period and twice the amplitude of the one before.
+The sum moves like a random walk and stays within a bound. It needs no stored state: after a restart, or for a symbol
+that was not quoted for a year, the price is computed directly. Only integers are used; prices are in ticks.
 """
 
 import hashlib
@@ -13,18 +13,18 @@ from switchyard.domain.events import Quote
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import EXACT, canonical
 
-# As often as a person can follow; the noise with the longest period then turns about twice a day.
+# Slow enough for a person to follow; the octave with the longest period then turns about twice a day.
 STEP = timedelta(milliseconds=200)
 _OCTAVES = 10
 _HEIGHT = 1 << 15
-# The sum of all noises moves a price by at most a twentieth of its level, so it never comes near zero.
+# The noise moves a price by at most 5 % of its level, so a price never approaches zero.
 _SWING = 20 * _HEIGHT << _OCTAVES
-# Half the spread is one part in this many of the price: about a pip on the currency majors.
+# The half spread is the price divided by this number: about one pip on the currency majors.
 _HALF_SPREAD = 20_000
-# Only quotes of the current step are worth keeping, so a full table is simply begun again.
+# Only quotes of the current step are useful, so a full table is cleared.
 _SYMBOLS_MAX = 10_000
 
-# Where people expect these; other symbols start between 1,000 and 10,000 ticks.
+# Realistic levels for well-known symbols; other symbols are between 1,000 and 10,000 ticks.
 _LEVELS = {
     "USDJPY": Decimal("150"),
     "EURJPY": Decimal("165"),
@@ -43,7 +43,7 @@ _LEVEL_TICKS_MAX = 10_000
 
 
 class Market:
-    """Quotes for every symbol there is."""
+    """Computes quotes for any symbol."""
 
     def __init__(self, catalogue: Catalogue, seed: int) -> None:
         self._catalogue = catalogue
@@ -51,15 +51,15 @@ class Market:
         self._quotes: dict[str, tuple[int, Quote]] = {}
 
     def step(self, now: datetime) -> int:
-        """Which step of the walk the moment belongs to; quotes change between steps only."""
+        """The number of the step at this time; quotes change only between steps."""
         return int(now.timestamp() / STEP.total_seconds())
 
     def quote(self, symbol: str, now: datetime) -> Quote:
         """Bid and ask on the instrument's tick."""
         step = self.step(now)
-        kept = self._quotes.get(symbol)
-        if kept is not None and kept[0] == step:
-            return kept[1]
+        cached = self._quotes.get(symbol)
+        if cached is not None and cached[0] == step:
+            return cached[1]
         quote = self._walk(symbol, step)
         if len(self._quotes) >= _SYMBOLS_MAX:
             self._quotes.clear()
@@ -89,17 +89,17 @@ def _price(ticks: int, tick: Decimal) -> Decimal:
 def _noise(key: int, step: int) -> int:
     total = 0
     for octave in range(_OCTAVES):
-        # Between two points, one period apart, the noise of an octave is a straight line.
+        # Linear interpolation between two random points, one period apart.
         shift = 2 * octave
         point = step >> shift
-        beyond = step - (point << shift)
+        offset = step - (point << shift)
         before, after = _height(key, octave, point), _height(key, octave, point + 1)
-        total += (((before << shift) + (after - before) * beyond) << octave) >> shift
+        total += (((before << shift) + (after - before) * offset) << octave) >> shift
     return total
 
 
 def _height(key: int, octave: int, point: int) -> int:
-    """A number within ±32,768 that looks random (the finaliser of splitmix64)."""
+    """A pseudo-random number within ±32,768 (the finaliser of splitmix64)."""
     mixed = (key + octave * 0xD1342543DE82EF95 + point * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
     mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF

@@ -1,7 +1,7 @@
-"""What becomes of an order when it arrives, when the market or the clock moves, and when it is cancelled.
+"""The matching rules: how an order changes on arrival, on a market move, over time, on an amend and on a cancel.
 
-Functions over frozen values. An order's future is part of the order itself: `due_at` and `fill_price` say what is
-reported next, so that a restart continues where the exchange stopped.
+Pure functions over frozen values, used by the paper exchange and by the simulator. An order contains its own schedule
+(`due_at`, `fill_price`), so a restart continues where the process stopped.
 """
 
 from datetime import datetime, timedelta
@@ -21,18 +21,18 @@ from switchyard.ports.venue import VenueFill
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """How this exchange treats every order."""
+    """The settings of one exchange that apply to every order."""
 
     venue: VenueName
     delay: timedelta = timedelta()
-    """How long before each report."""
+    """The delay before each report."""
     partial_steps: int = 1
-    """In how many reports a fill arrives."""
+    """The number of partial fills per order."""
     reject_all: bool = False
 
 
 class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An order as the exchange has it."""
+    """An order in the exchange's book."""
 
     number: int
     venue_order_id: str
@@ -43,31 +43,31 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
     qty: Decimal
     limit_price: Decimal | None
     step: Decimal
-    """The instrument's step when the order arrived; later changes of the catalogue do not touch it."""
+    """The instrument's quantity step when the order arrived; later catalogue changes do not apply."""
     fills_left: int
-    """In how many more parts the rest will be filled."""
+    """The number of partial fills still to come."""
     status: ReportStatus = "WORKING"
     filled_qty: Decimal = ZERO
     fill_price: Decimal | None = None
-    """Set once matched; due without it means that the order will expire."""
+    """Set when the order is matched. A due order without it expires."""
     due_at: datetime | None = None
-    """When the next report is made; none while the order rests or when it has ended."""
+    """The time of the next report; None while the order rests and after it has ended."""
     report_count: int = 0
     fills: tuple[VenueFill, ...] = ()
 
     @property
     def is_open(self) -> bool:
-        """Whether anything may still happen to it."""
+        """Whether the order can still be filled, cancelled or expire."""
         return self.status in ("WORKING", "PARTIALLY_FILLED")
 
     @property
     def is_resting(self) -> bool:
-        """Whether it waits for the market to come to its price."""
+        """Whether the order waits for the market to reach its limit price."""
         return self.due_at is None and self.is_open
 
 
 def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
-    """Why the exchange will not have this order, or none."""
+    """The reason for which the exchange rejects this order, or None."""
     if rules.reject_all:
         return "REJECTED_BY_VENUE"
     if order.type not in ("LIMIT", "MARKET"):
@@ -78,7 +78,7 @@ def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
 
 
 def amount_rejection(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
-    """Why an order cannot have these amounts, or none."""
+    """The reason for which these amounts are invalid, or None."""
     try:
         positive_amount(qty, "qty")
         if price is not None:
@@ -94,11 +94,11 @@ def amount_rejection(qty: Decimal, price: Decimal | None, instrument: Instrument
 def arrived(
     order: Order, number: int, venue_order_id: str, instrument: Instrument, quote: Quote, now: datetime, rules: Rules
 ) -> PaperOrder:
-    """The order as the exchange takes it: matched, about to expire, or resting."""
+    """The accepted order: matched, about to expire, or resting."""
     market_price = quote.ask if order.side == "BUY" else quote.bid
     limit_price = None if order.price is None else canonical(order.price)
-    marketable = limit_price is None or is_reached(order.side, limit_price, quote)
-    # Every other time in force rests: a market that never closes knows no end of DAY.
+    marketable = limit_price is None or is_marketable(order.side, limit_price, quote)
+    # DAY orders rest like GTC orders: the simulated market never closes.
     expires = not marketable and order.time_in_force in ("IOC", "FOK")
     qty = canonical(order.qty)
     return PaperOrder(
@@ -117,18 +117,18 @@ def arrived(
     )
 
 
-def is_reached(side: Side, limit_price: Decimal, quote: Quote) -> bool:
-    """Whether the market is at the limit or beyond it."""
+def is_marketable(side: Side, limit_price: Decimal, quote: Quote) -> bool:
+    """Whether the quote can fill an order with this limit price."""
     return limit_price >= quote.ask if side == "BUY" else limit_price <= quote.bid
 
 
 def matched(order: PaperOrder, now: datetime, rules: Rules) -> PaperOrder:
-    """A resting order that the market has come to: it fills at its own price."""
+    """A resting order that became marketable; it fills at its limit price."""
     return replace(order, fill_price=order.limit_price, due_at=now + rules.delay)
 
 
 def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, list[ExecutionReport]]:
-    """The order after everything that is due by now, and the reports of it."""
+    """The order after every report that is due by now, and those reports."""
     reports = []
     while order.due_at is not None and order.due_at <= now:
         next_due_at = order.due_at + rules.delay
@@ -143,18 +143,18 @@ def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder
 def amended(
     order: PaperOrder, qty: Decimal, limit_price: Decimal, quote: Quote, now: datetime, rules: Rules
 ) -> PaperOrder:
-    """An open order with another quantity or price: matched at once where the market is there already."""
+    """An open order with a new quantity or price, matched immediately if it is now marketable."""
     assert order.is_open and qty > order.filled_qty
     changed = replace(order, qty=canonical(qty), limit_price=canonical(limit_price))
     parts = min(max(rules.partial_steps, 1), _units(EXACT.subtract(qty, order.filled_qty), order.step))
-    if order.due_at is not None or not is_reached(order.side, limit_price, quote):
+    if order.due_at is not None or not is_marketable(order.side, limit_price, quote):
         return replace(changed, fills_left=parts)
     market_price = quote.ask if order.side == "BUY" else quote.bid
     return replace(changed, fills_left=parts, fill_price=market_price, due_at=now + rules.delay)
 
 
 def canceled(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, ExecutionReport]:
-    """An open order without its remainder."""
+    """The order after a cancel of its remainder, and the report."""
     assert order.is_open
     return _ended(order, "CANCELED", "CANCELED_BY_REQUEST", now, rules)
 
@@ -163,15 +163,15 @@ def _filled(
     order: PaperOrder, next_due_at: datetime, now: datetime, rules: Rules
 ) -> tuple[PaperOrder, ExecutionReport]:
     assert order.fills_left > 0 and order.fill_price is not None
-    last = order.fills_left == 1
+    is_last = order.fills_left == 1
     remaining = EXACT.subtract(order.qty, order.filled_qty)
-    qty = remaining if last else _slice(remaining, order.step, order.fills_left)
+    qty = remaining if is_last else _slice(remaining, order.step, order.fills_left)
     after = replace(
         order,
-        status="FILLED" if last else "PARTIALLY_FILLED",
-        filled_qty=order.qty if last else canonical(EXACT.add(order.filled_qty, qty)),
+        status="FILLED" if is_last else "PARTIALLY_FILLED",
+        filled_qty=order.qty if is_last else canonical(EXACT.add(order.filled_qty, qty)),
         fills_left=order.fills_left - 1,
-        due_at=None if last else next_due_at,
+        due_at=None if is_last else next_due_at,
         report_count=order.report_count + 1,
         fills=(
             *order.fills,
@@ -219,6 +219,6 @@ def _units(qty: Decimal, step: Decimal) -> int:
 
 
 def _slice(remaining: Decimal, step: Decimal, parts: int) -> Decimal:
-    """An even share on the step; what does not divide goes to the earlier parts, so none is ever empty."""
+    """An equal part in whole steps; earlier parts get the remainder of the division, so no part is zero."""
     share = -(-_units(remaining, step) // parts)
     return canonical(EXACT.multiply(Decimal(share), step))

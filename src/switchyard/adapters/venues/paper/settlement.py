@@ -1,4 +1,7 @@
-"""One group of commands and what the exchange makes of it, before any of it is durable."""
+"""Decides the outcomes of one group of commands.
+
+It reads the book and changes nothing: the exchange commits `changed`, `rejections` and `reports`, then applies them.
+"""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
@@ -20,12 +23,12 @@ from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRejected
 
-# What a caller is told when the exchange is full: soon enough to notice room, rare enough not to add to the load.
+# The outcome when the exchange is full. The pause is short enough to notice free room, long enough to add little load.
 BUSY = Unsent("VENUE_BUSY", retry_after=timedelta(milliseconds=500))
 
 
 class Settlement:
-    """Decisions on top of a book; the book itself changes only when they have been written."""
+    """The decisions of one group on top of a book."""
 
     def __init__(
         self,
@@ -50,11 +53,11 @@ class Settlement:
         self._now = now
 
     def submit(self, order: Order, instrument: Instrument, quote: Quote) -> SendOutcome:
-        """Take an order, unless its id has been here before: then the answer is what it was."""
+        """Accept or reject an order; a known client order id gets the same outcome as the first time."""
         client_id = order.venue_client_order_id
-        found = self._find(client_id)
-        if found is not None:
-            return Accepted(found.venue_order_id)
+        known = self._find(client_id)
+        if known is not None:
+            return Accepted(known.venue_order_id)
         reason = self._rejected.get(client_id) or self.rejections.get(client_id)
         if reason is None:
             reason = rejection(order, instrument, self._rules)
@@ -66,28 +69,28 @@ class Settlement:
             return BUSY
         self._last_order += 1
         venue_order_id = f"{self._book_id}-{self._last_order}"
-        taken = arrived(order, self._last_order, venue_order_id, instrument, quote, self._now, self._rules)
-        self._advance(taken)
+        accepted = arrived(order, self._last_order, venue_order_id, instrument, quote, self._now, self._rules)
+        self._advance(accepted)
         self._room -= self.changed[client_id].is_open
         return Accepted(venue_order_id)
 
     def cancel(self, client_id: VenueClientOrderId) -> SendOutcome:
-        """Drop what is left of an order."""
-        found = self._find(client_id)
-        if found is None:
+        """Cancel the remainder of an order."""
+        known = self._find(client_id)
+        if known is None:
             return VenueRejected("UNKNOWN_ORDER")
-        if found.is_open:
-            self.changed[client_id], report = canceled(found, self._now, self._rules)
+        if known.is_open:
+            self.changed[client_id], report = canceled(known, self._now, self._rules)
             self.reports.append(report)
-        elif found.status != "CANCELED":
+        elif known.status != "CANCELED":
             return VenueRejected("ORDER_FINAL")
-        return Accepted(found.venue_order_id)
+        return Accepted(known.venue_order_id)
 
-    def let_time_pass(self, due: Iterable[PaperOrder], reached: Iterable[PaperOrder]) -> None:
-        """Make the reports that are due, and match the resting orders that the market has come to."""
+    def advance_time(self, due: Iterable[PaperOrder], marketable: Iterable[PaperOrder]) -> None:
+        """Make the reports that are due, and fill the resting orders that became marketable."""
         for order in due:
             self._advance(order)
-        for order in reached:
+        for order in marketable:
             self._advance(matched(order, self._now, self._rules))
 
     def _find(self, client_id: VenueClientOrderId) -> PaperOrder | None:

@@ -1,7 +1,7 @@
-"""The exchange's own durable book: one SQLite file, one process, one thread.
+"""The paper exchange's durable book: one SQLite file, used by one process and one thread.
 
-Every statement takes or gives a whole group as one JSON text: going row by row would hand the interpreter's lock
-back and forth for each of them.
+Each statement reads or writes a whole group as one JSON text: a call per row would release and take the interpreter
+lock for every row.
 """
 
 import os
@@ -22,7 +22,7 @@ from switchyard.domain.reports import ExecutionReport
 SCHEMA_VERSION = 1
 SCHEMA = """
 CREATE TABLE book (
-    id TEXT NOT NULL            -- begins every order id, so that a new book never repeats the ids of a lost one
+    id TEXT NOT NULL            -- prefix of every venue order id: a new book does not reuse the ids of a lost one
 ) STRICT;
 CREATE TABLE orders (
     number INTEGER PRIMARY KEY,
@@ -60,9 +60,9 @@ FROM (SELECT body FROM orders WHERE open AND number > ? ORDER BY number LIMIT ?)
 """
 REPORTS = "SELECT '[' || group_concat(body ORDER BY number) || ']' FROM reports WHERE number >= ? AND number < ?"
 
-# A reader or a backup may hold the file for a moment; longer than this is a mistake to be shown.
+# A reader or a backup may lock the file briefly; a longer lock is an error.
 BUSY_MILLISECONDS = 5_000
-# How many open orders are read at a time when the book is opened.
+# Open orders per page when the book is loaded.
 LOAD_MAX = 10_000
 
 _orders = msgspec.json.Decoder(list[PaperOrder])
@@ -70,7 +70,7 @@ _reports = msgspec.json.Decoder(list[ExecutionReport])
 
 
 class Store:
-    """What the exchange knows for good; all calls come from one thread."""
+    """Reads and writes the book file; all calls must come from one thread."""
 
     def __init__(self, path: Path, venue: VenueName, now: datetime) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,9 +83,9 @@ class Store:
             raise
 
     def load(self) -> Book:
-        """The book as it was left."""
+        """Load the open orders and the last numbers."""
         if self._connection.in_transaction:
-            # A failed commit can leave its transaction open; nothing in it was promised to anyone.
+            # A failed commit can leave its transaction open; no caller was told that it succeeded.
             self._connection.execute("ROLLBACK")
         last_order, last_report = self._connection.execute(
             "SELECT ifnull((SELECT max(number) FROM orders), 0), ifnull((SELECT max(number) FROM reports), 0)"
@@ -93,20 +93,20 @@ class Store:
         return Book(last_order, last_report, self.open_orders())
 
     def open_orders(self) -> list[PaperOrder]:
-        """Every order that may still be filled, in the order of acceptance."""
-        found: list[PaperOrder] = []
+        """Return every order that may still be filled, in the order of acceptance."""
+        orders: list[PaperOrder] = []
         after = 0
         while page := _orders.decode(self._connection.execute(OPEN_ORDERS, (after, LOAD_MAX)).get or "[]"):
-            found += page
+            orders += page
             after = page[-1].number
-        return found
+        return orders
 
     def find_orders(self, client_ids: Sequence[VenueClientOrderId]) -> list[PaperOrder]:
-        """The orders among these, open or ended."""
+        """Return the orders with these client order ids, open or ended."""
         return _orders.decode(self._connection.execute(FIND_ORDERS, (_json(client_ids),)).get or "[]")
 
     def find_rejections(self, client_ids: Sequence[VenueClientOrderId]) -> dict[VenueClientOrderId, str]:
-        """The rejections among these, each with its reason."""
+        """Return the reasons of the rejected orders among these client order ids."""
         text = self._connection.execute(FIND_REJECTIONS, (_json(client_ids),)).get
         return msgspec.json.decode(text, type=dict[VenueClientOrderId, str])
 
@@ -117,7 +117,7 @@ class Store:
         reports: Sequence[ExecutionReport],
         first_report: int,
     ) -> None:
-        """Write a group at once; durable when this returns."""
+        """Write a group in one transaction; it is durable when this returns."""
         with self._connection:
             if orders:
                 self._connection.execute(PUT_ORDERS, (_json(list(orders)),))
@@ -127,11 +127,11 @@ class Store:
                 self._connection.execute(ADD_REPORTS, (first_report, _json(reports)))
 
     def reports(self, numbers: range) -> list[ExecutionReport]:
-        """The reports with these numbers, in their order."""
+        """Return the reports with these numbers, in order."""
         return _reports.decode(self._connection.execute(REPORTS, (numbers.start, numbers.stop)).get or "[]")
 
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Close the file and release its lock."""
         self._connection.close()
         os.close(self._lock)
 
@@ -144,11 +144,13 @@ class Store:
             version = connection.pragma("user_version")
             if version == 0:
                 connection.execute(SCHEMA)
-                born = ulid(int(now.timestamp() * 1000), 0)[:10]
-                connection.execute("INSERT INTO book (id) VALUES (?)", (f"{venue}-{born}",))
+                created = ulid(int(now.timestamp() * 1000), 0)[:10]
+                connection.execute("INSERT INTO book (id) VALUES (?)", (f"{venue}-{created}",))
                 connection.pragma("user_version", SCHEMA_VERSION)
             elif version != SCHEMA_VERSION:
-                raise SchemaMismatch(f"the paper book is at version {version}, this Switchyard needs {SCHEMA_VERSION}")
+                raise SchemaMismatch(
+                    f"the paper exchange's book has schema version {version}, this Switchyard needs {SCHEMA_VERSION}"
+                )
         return str(connection.execute("SELECT id FROM book").get)
 
 

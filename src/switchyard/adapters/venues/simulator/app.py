@@ -1,4 +1,4 @@
-"""The simulator's HTTP interface: the broker's protocol, and `/admin/faults` to make it go wrong."""
+"""The simulator's HTTP interface: the broker protocol of `wire`, `/health`, and `/admin/faults` to set faults."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,20 +9,20 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from switchyard.adapters.venues.simulator.answers import (
-    SILENCE,
-    HangUp,
-    Sender,
-    SimulatorResponse,
-    answer,
-    problem,
-    spoiled,
-)
-from switchyard.adapters.venues.simulator.broker import Broker, Conflict
+from switchyard.adapters.venues.simulator.broker import Broker, BrokerRejection
 from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults, changed
 from switchyard.adapters.venues.simulator.log import EventLog
-from switchyard.adapters.venues.simulator.orders import HeldOrder, as_answer, is_same
+from switchyard.adapters.venues.simulator.orders import BrokerOrder, is_same_order, order_response
 from switchyard.adapters.venues.simulator.reporting import Reporting
+from switchyard.adapters.venues.simulator.responses import (
+    NO_RESPONSE,
+    HangUp,
+    ResponseWriter,
+    SimulatorResponse,
+    error_response,
+    json_response,
+    with_faults,
+)
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     ORDER_FINAL,
@@ -46,7 +46,7 @@ _decode_amend = msgspec.json.Decoder(AmendOrder).decode
 
 
 class SimulatorApp:
-    """One ASGI application; every answer waits until all that it rests on is on the disk."""
+    """The ASGI application; it sends a response only after the log lines of the request are on disk."""
 
     def __init__(
         self,
@@ -70,25 +70,25 @@ class SimulatorApp:
         self._refuse_connections = refuse_connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         assert scope["type"] == "http"
-        sender = Sender(scope, receive, send, self._hang_up)
+        writer = ResponseWriter(scope, receive, send, self._hang_up)
         body = await _read(receive)
         if body is None:
-            await sender.send(problem(413, "BODY_TOO_LARGE", f"bodies are limited to {BODY_BYTES_MAX} bytes"))
+            await writer.send(error_response(413, "BODY_TOO_LARGE", f"the body exceeds {BODY_BYTES_MAX} bytes"))
             return
-        said = await self._answer(scope, body)
+        response = await self._respond(scope, body)
         await self._log.synced()
-        if said.body is None or scope["method"] not in ("POST", "PATCH") or scope["path"].startswith("/admin/"):
-            await sender.send(said)
+        if response.body is None or scope["method"] not in ("POST", "PATCH") or scope["path"].startswith("/admin/"):
+            await writer.send(response)
         elif self._plan.hits("close_mid_body"):
-            await sender.send_half(said)
+            await writer.send_half(response)
         elif pause_seconds := self._plan.seconds("slow_bytes"):
-            await sender.send_slowly(said, pause_seconds)
+            await writer.send_slowly(response, pause_seconds)
         else:
-            await sender.send(said)
+            await writer.send(response)
 
-    async def _answer(self, scope: Scope, body: bytes) -> SimulatorResponse:
+    async def _respond(self, scope: Scope, body: bytes) -> SimulatorResponse:
         query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
         match (scope["method"], *scope["path"].strip("/").split("/")):
             case ("POST", "orders"):
@@ -102,117 +102,121 @@ class SimulatorApp:
             case ("GET", "orders") if query.get("open") == "true":
                 return self._open_orders(query)
             case ("GET", "reports"):
-                after, limit = _place_and_limit(query)
+                after, limit = _cursor_and_limit(query)
                 await self._reporting.wait(after)
-                return answer(200, self._reporting.page(after, limit))
+                return json_response(200, self._reporting.page(after, limit))
             case ("GET", "quotes", *parts):
-                symbol = "/".join(parts)  # some have a stroke in them
+                symbol = "/".join(parts)  # a symbol may contain a slash
                 quote = self._broker.quote(symbol)
-                return answer(200, QuoteResponse(symbol=symbol, bid=quote.bid, ask=quote.ask, at=self._clock.now()))
+                return json_response(
+                    200, QuoteResponse(symbol=symbol, bid=quote.bid, ask=quote.ask, at=self._clock.now())
+                )
             case ("GET", "statement"):
-                return answer(200, self._broker.statement(*_place_and_limit(query)))
+                return json_response(200, self._broker.statement(*_cursor_and_limit(query)))
             case ("GET", "health"):
-                return answer(200, {"status": "OK"})
+                return json_response(200, {"status": "OK"})
             case (method, "admin", "faults"):
                 return self._faults(method, body)
             case _:
-                return problem(404, "NO_SUCH_ROUTE", "there is nothing here")
+                return error_response(404, "NO_SUCH_ROUTE", "no such method and path")
 
     def _place(self, scope: Scope, body: bytes) -> SimulatorResponse:
         try:
             message = _decode_order(body)
         except msgspec.DecodeError as error:
-            return problem(422, "VALIDATION_ERROR", str(error))
+            return error_response(422, "VALIDATION_ERROR", str(error))
         if _header(scope, IDEMPOTENCY_HEADER) != message.idempotency_key:
-            return problem(422, "IDEMPOTENCY_MISMATCH", f"{IDEMPOTENCY_HEADER} must equal idempotency_key")
-        if (rejection := self._unavailable()) is not None:
-            return rejection
+            return error_response(422, "IDEMPOTENCY_MISMATCH", f"{IDEMPOTENCY_HEADER} must equal idempotency_key")
+        if (unavailable := self._unavailable()) is not None:
+            return unavailable
         if seconds := self._plan.seconds("accept_late"):
-            asyncio.get_running_loop().call_later(seconds, self._take_late, message)
-            return SILENCE if self._plan.coin("accept_late") else problem(503, "UNAVAILABLE", "try again later")
+            asyncio.get_running_loop().call_later(seconds, self._accept_late, message)
+            return (
+                NO_RESPONSE if self._plan.coin("accept_late") else error_response(503, "UNAVAILABLE", "try again later")
+            )
         if self._is_expired(message):
-            return problem(400, REQUEST_EXPIRED, "the order arrived too late")
-        held = self._broker.recognised(message.client_order_id)
-        if held is not None:
-            return self._repeated(held, message)
+            return error_response(400, REQUEST_EXPIRED, "the order arrived after expires_at")
+        order = self._broker.recognised(message.client_order_id)
+        if order is not None:
+            return self._respond_to_repeat(order, message)
         if self._plan.hits("reject"):
-            return problem(400, "REJECTED_BY_VENUE", "the venue will not have this order")
+            return error_response(400, "REJECTED_BY_VENUE", "the order is rejected")
         try:
-            held = self._broker.take(message)
-        except Conflict as rejected:
-            return problem(400, rejected.reason, "the order is not taken on")
-        return spoiled(answer(200, as_answer(held)), self._plan)
+            order = self._broker.accept(message)
+        except BrokerRejection as rejection:
+            return error_response(400, rejection.reason, "the order is rejected")
+        return with_faults(json_response(200, order_response(order)), self._plan)
 
-    def _repeated(self, held: HeldOrder, message: PlaceOrder) -> SimulatorResponse:
-        if not is_same(held, message):
-            return problem(409, "ID_REUSED", "this client_order_id stands for another order")
+    def _respond_to_repeat(self, order: BrokerOrder, message: PlaceOrder) -> SimulatorResponse:
+        if not is_same_order(order, message):
+            return error_response(409, "ID_REUSED", "this client_order_id belongs to another order")
         if self._plan.hits("conflict"):
-            return problem(409, "ALREADY_PROCESSED", "this client_order_id was processed before")
-        return spoiled(answer(200, as_answer(held)), self._plan)
+            return error_response(409, "ALREADY_PROCESSED", "this client_order_id was processed before")
+        return with_faults(json_response(200, order_response(order)), self._plan)
 
-    def _take_late(self, message: PlaceOrder) -> None:
+    def _accept_late(self, message: PlaceOrder) -> None:
         if self._broker.recognised(message.client_order_id) is None and not self._is_expired(message):
             try:
-                self._broker.take(message)
-            except Conflict:
-                return  # nobody waits for the answer
+                self._broker.accept(message)
+            except BrokerRejection:
+                return  # the response was sent long ago
 
     def _is_expired(self, message: PlaceOrder) -> bool:
         return isinstance(message.expires_at, datetime) and message.expires_at < self._clock.now()
 
     def _cancel(self, client_order_id: str) -> SimulatorResponse:
-        if (rejection := self._unavailable()) is not None:
-            return rejection
-        held = self._broker.cancel(client_order_id)
-        if held is None:
-            return problem(404, UNKNOWN_ORDER, "there is no such order")
-        if held.state.status != "CANCELED":
-            return problem(409, ORDER_FINAL, "there is nothing left to cancel")
-        return spoiled(answer(200, as_answer(held)), self._plan)
+        if (unavailable := self._unavailable()) is not None:
+            return unavailable
+        order = self._broker.cancel(client_order_id)
+        if order is None:
+            return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
+        if order.state.status != "CANCELED":
+            return error_response(409, ORDER_FINAL, "the order has ended and cannot be canceled")
+        return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _amend(self, client_order_id: str, body: bytes) -> SimulatorResponse:
         try:
             message = _decode_amend(body)
         except msgspec.DecodeError as error:
-            return problem(422, "VALIDATION_ERROR", str(error))
-        if (rejection := self._unavailable()) is not None:
-            return rejection
-        held = self._broker.find(client_order_id)
-        if held is None:
-            return problem(404, UNKNOWN_ORDER, "there is no such order")
-        if not held.state.is_open:
-            return problem(409, ORDER_FINAL, "there is nothing left to change")
+            return error_response(422, "VALIDATION_ERROR", str(error))
+        if (unavailable := self._unavailable()) is not None:
+            return unavailable
+        order = self._broker.find(client_order_id)
+        if order is None:
+            return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
+        if not order.state.is_open:
+            return error_response(409, ORDER_FINAL, "the order has ended and cannot be amended")
         try:
-            self._broker.amend(held, message.qty, message.limit_price)
-        except Conflict as rejected:
-            return problem(400, rejected.reason, "the order stays as it is")
-        return spoiled(answer(200, as_answer(held)), self._plan)
+            self._broker.amend(order, message.qty, message.limit_price)
+        except BrokerRejection as rejection:
+            return error_response(400, rejection.reason, "the order is unchanged")
+        return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _look_up(self, client_order_id: str) -> SimulatorResponse:
         if self._plan.hits("lookup_5xx"):
-            return problem(503, "UNAVAILABLE", "try again later")
-        held = self._broker.find(client_order_id)
-        hidden = held is not None and (
-            (self._lookup == "open" and not held.state.is_open)
-            or self._broker.age_seconds(held) < self._plan.faults.lagging_lookup
-            or (held.state.status == "FILLED" and self._plan.hits("not_found_after_fill"))
+            return error_response(503, "UNAVAILABLE", "try again later")
+        order = self._broker.find(client_order_id)
+        is_hidden = order is not None and (
+            (self._lookup == "open" and not order.state.is_open)
+            or self._broker.age_seconds(order) < self._plan.faults.lagging_lookup
+            or (order.state.status == "FILLED" and self._plan.hits("not_found_after_fill"))
         )
-        if held is None or hidden:
-            return problem(404, UNKNOWN_ORDER, "there is no such order")
-        return answer(200, as_answer(held))
+        if order is None or is_hidden:
+            return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
+        return json_response(200, order_response(order))
 
     def _open_orders(self, query: dict[str, str]) -> SimulatorResponse:
         if self._plan.hits("lookup_5xx"):
-            return problem(503, "UNAVAILABLE", "try again later")
-        found = self._broker.open_orders(_place_and_limit(query)[0], OPEN_ORDERS_PAGE)
-        last = str(found[-1].state.number) if len(found) == OPEN_ORDERS_PAGE else None
-        return answer(200, OpenOrders(orders=tuple(map(as_answer, found)), next=last))
+            return error_response(503, "UNAVAILABLE", "try again later")
+        orders = self._broker.open_orders(_cursor_and_limit(query)[0], OPEN_ORDERS_PAGE)
+        last = str(orders[-1].state.number) if len(orders) == OPEN_ORDERS_PAGE else None
+        return json_response(200, OpenOrders(orders=tuple(map(order_response, orders)), next=last))
 
     def _unavailable(self) -> SimulatorResponse | None:
         if self._plan.hits("rate_limit"):
-            return problem(429, "RATE_LIMITED", "too many requests", RETRY_AFTER)
+            return error_response(429, "RATE_LIMITED", "too many requests", RETRY_AFTER)
         if self._plan.hits("refused_5xx"):
-            return problem(503, "UNAVAILABLE", "try again later")
+            return error_response(503, "UNAVAILABLE", "try again later")
         return None
 
     def _faults(self, method: str, body: bytes) -> SimulatorResponse:
@@ -221,21 +225,21 @@ class SimulatorApp:
                 try:
                     faults = changed(self._plan.faults, msgspec.json.decode(body, type=dict[str, Any]))
                 except msgspec.DecodeError as error:
-                    return problem(422, "VALIDATION_ERROR", str(error))
+                    return error_response(422, "VALIDATION_ERROR", str(error))
                 self.set_faults(faults)
             case "DELETE":
                 self.set_faults(Faults())
-        return answer(200, self._plan.faults)
+        return json_response(200, self._plan.faults)
 
     def set_faults(self, faults: Faults) -> None:
-        """Go wrong in this way from now on."""
+        """Replace the active faults; `refuse_connections` takes effect once, at this moment."""
         if faults.refuse_connections:
             self._refuse_connections(faults.refuse_connections)
         self._plan.faults = msgspec.structs.replace(faults, refuse_connections=0.0)
 
 
 async def _read(receive: Receive) -> bytes | None:
-    """The whole body, or none when it is too large."""
+    """Return the whole body, or None if it is too large."""
     body = bytearray()
     while True:
         message = await receive()
@@ -247,14 +251,14 @@ async def _read(receive: Receive) -> bytes | None:
 
 
 def _header(scope: Scope, name: str) -> str | None:
-    wanted = name.lower().encode()
+    expected = name.lower().encode()
     for key, value in scope["headers"]:
-        if key == wanted:
+        if key == expected:
             return str(value, "latin-1")
     return None
 
 
-def _place_and_limit(query: dict[str, str]) -> tuple[int, int]:
+def _cursor_and_limit(query: dict[str, str]) -> tuple[int, int]:
     def number(name: str, default: int) -> int:
         text = query.get(name, "")
         return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default

@@ -1,4 +1,7 @@
-"""The simulated broker: takes orders on, recognises ids as told, and fills against the paper market."""
+"""The simulated broker: accepts orders, deduplicates client order ids as configured, fills against the paper market.
+
+Every change is appended to the event log before its report is published.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -22,10 +25,10 @@ from switchyard.adapters.venues.paper.matching import (
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
 from switchyard.adapters.venues.simulator.orders import (
-    HeldOrder,
+    BrokerOrder,
     amend_entry,
-    as_order,
     execution_entry,
+    matching_order,
     order_entry,
     report_of,
     state_after,
@@ -39,15 +42,15 @@ from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Dedupe
 
-# Some 2 KB of memory each; a run that needs more wants another log.
+# An order takes about 2 KB of memory; a longer run needs a new log.
 ORDERS_MAX = 1_000_000
-# How many symbols with resting orders are compared with the market in one step of its walk, and how many fill.
+# Symbols with resting orders that are compared with the market per market step, and orders that fill.
 SYMBOLS_PER_STEP_MAX = 256
 FILLS_PER_STEP_MAX = 1_000
 
 
-class Conflict(Exception):
-    """The order is not taken on; `reason` is for the one who sent it."""
+class BrokerRejection(Exception):
+    """The broker rejects an order or an amend; `reason` is the error code of the response."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +58,7 @@ class Conflict(Exception):
 
 
 class Broker:
-    """Every order that was taken on, in memory; what happens is in the log before anyone is told of it."""
+    """All accepted orders, in memory."""
 
     def __init__(
         self,
@@ -77,128 +80,131 @@ class Broker:
         self._catalogue = Catalogue()
         self._market = Market(self._catalogue, seed)
         self._book = Book(0, 0)
-        # Every start has a prefix of its own, so that not even a lost log leads to an id that was used before.
+        # Each start uses a new prefix, so that ids are not reused even if the log was lost.
         self._prefix = f"brk-{ulid(int(clock.now().timestamp() * 1000), 0)[:10]}"
-        self._orders: dict[str, HeldOrder] = {}
-        """By the venue's id, in the order of acceptance."""
-        self._latest: dict[str, HeldOrder] = {}
-        """By client order id; of several orders under one id, the latest."""
+        self._orders: dict[str, BrokerOrder] = {}
+        """By venue order id, in the order of acceptance."""
+        self._latest: dict[str, BrokerOrder] = {}
+        """By client order id; the latest order if several share the id."""
         self._statement: list[StatementLine] = []
 
     def restore(self, entries: Iterable[Entry]) -> None:
-        """Continue from the log."""
+        """Restore the state from the log."""
         executions: dict[str, Report] = {}
-        told: list[Report] = []
-        told_ids: set[str] = set()
+        published: list[Report] = []
+        published_ids: set[str] = set()
         for entry in entries:
             match entry.event:
                 case "order":
                     assert entry.order is not None
-                    self._hold(HeldOrder(entry.client_order_id, entry.at, entry.order))
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
                 case "amend":
                     assert entry.order is not None
                     self._orders[entry.venue_order_id].state = entry.order
                 case "report":
                     assert entry.exec_id is not None
-                    told.append(executions[entry.exec_id])
-                    told_ids.add(entry.exec_id)
+                    published.append(executions[entry.exec_id])
+                    published_ids.add(entry.exec_id)
                 case "drop":
                     assert entry.exec_id is not None
-                    told_ids.add(entry.exec_id)
+                    published_ids.add(entry.exec_id)
                 case "fill" | "cancel" | "expire":
                     assert entry.exec_id is not None
-                    held = self._orders[entry.venue_order_id]
-                    held.state = state_after(held.state, entry)
-                    executions[entry.exec_id] = self._book_keep(held, entry)
+                    order = self._orders[entry.venue_order_id]
+                    order.state = state_after(order.state, entry)
+                    executions[entry.exec_id] = self._add_to_statement(order, entry)
                 case _:
                     assert_never(entry.event)
-        self._book = Book(len(self._orders), 0, (held.state for held in self._orders.values() if held.state.is_open))
-        self._reporting.restore(told, [report for id_, report in executions.items() if id_ not in told_ids])
+        self._book = Book(len(self._orders), 0, (order.state for order in self._orders.values() if order.state.is_open))
+        unpublished = [report for exec_id, report in executions.items() if exec_id not in published_ids]
+        self._reporting.restore(published, unpublished)
 
     async def run(self) -> None:
-        """Let the market come to resting orders for as long as the process lives."""
+        """Match resting orders with the market at every market step, until cancelled."""
         while True:
-            self._let_time_pass()
+            self._advance_time()
             await asyncio.sleep(STEP.total_seconds())
 
-    def recognised(self, client_order_id: str) -> HeldOrder | None:
-        """The order that a repeated id stands for, as far as this venue remembers ids."""
-        held = self._latest.get(client_order_id)
-        if held is None:
+    def recognised(self, client_order_id: str) -> BrokerOrder | None:
+        """Return the order that a repeated id refers to under the configured deduplication, or None."""
+        order = self._latest.get(client_order_id)
+        if order is None:
             return None
         match self._dedupe:
             case "forever":
-                return held
+                return order
             case "open_only":
-                return held if held.state.is_open else None
+                return order if order.state.is_open else None
             case "ttl":
-                return held if self.age_seconds(held) < self._dedupe_ttl_seconds else None
+                return order if self.age_seconds(order) < self._dedupe_ttl_seconds else None
             case "none":
                 return None
+            case _:
+                assert_never(self._dedupe)
 
-    def take(self, message: PlaceOrder) -> HeldOrder:
-        """Take an order on, whatever its id, or raise Conflict."""
+    def accept(self, message: PlaceOrder) -> BrokerOrder:
+        """Accept an order without deduplication; raises BrokerRejection."""
         if len(self._orders) >= ORDERS_MAX:
-            raise Conflict("VENUE_FULL")
+            raise BrokerRejection("VENUE_FULL")
         now = self._clock.now()
         number = len(self._orders) + 1
         venue_order_id = f"{self._prefix}-{number}"
         instrument = self._catalogue.find(message.symbol)
-        order = as_order(message, venue_order_id, now)
-        reason = rejection(order, instrument, self._rules)
+        incoming = matching_order(message, venue_order_id, now)
+        reason = rejection(incoming, instrument, self._rules)
         if reason is not None:
-            raise Conflict(reason)
+            raise BrokerRejection(reason)
         quote = self._market.quote(message.symbol, now)
-        state = arrived(order, number, venue_order_id, instrument, quote, now, self._rules)
-        held = HeldOrder(message.client_order_id, now, state)
-        self._hold(held)
-        self._log.append(order_entry(held, message))
-        self._advance(held, state)
-        return held
+        state = arrived(incoming, number, venue_order_id, instrument, quote, now, self._rules)
+        order = BrokerOrder(message.client_order_id, now, state)
+        self._add(order)
+        self._log.append(order_entry(order, message))
+        self._advance(order, state)
+        return order
 
-    def cancel(self, client_order_id: str) -> HeldOrder | None:
-        """Drop what is left of an order; none when there is no such order."""
-        held = self._latest.get(client_order_id)
-        if held is not None and held.state.is_open:
-            state, report = canceled(held.state, self._clock.now(), self._rules)
-            self._record(held, state, [report])
-        return held
+    def cancel(self, client_order_id: str) -> BrokerOrder | None:
+        """Cancel the remainder of an order and return the order; None if there is no such order."""
+        order = self._latest.get(client_order_id)
+        if order is not None and order.state.is_open:
+            state, report = canceled(order.state, self._clock.now(), self._rules)
+            self._record(order, state, [report])
+        return order
 
-    def amend(self, held: HeldOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
-        """Change an open order, or raise Conflict."""
-        state = held.state
+    def amend(self, order: BrokerOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
+        """Change the quantity or price of an open order; raises BrokerRejection."""
+        state = order.state
         qty, limit_price = qty or state.qty, limit_price or state.limit_price
         if qty <= state.filled_qty:
-            raise Conflict("QTY_FILLED")
+            raise BrokerRejection("QTY_FILLED")
         if limit_price is None:
-            raise Conflict("INVALID_PRICE")
+            raise BrokerRejection("INVALID_PRICE")
         reason = amount_rejection(qty, limit_price, self._catalogue.find(state.symbol))
         if reason is not None:
-            raise Conflict(reason)
+            raise BrokerRejection(reason)
         now = self._clock.now()
-        held.state = amended(state, qty, limit_price, self._market.quote(state.symbol, now), now, self._rules)
-        self._log.append(amend_entry(held, now))
-        self._advance(held, held.state)
+        order.state = amended(state, qty, limit_price, self._market.quote(state.symbol, now), now, self._rules)
+        self._log.append(amend_entry(order, now))
+        self._advance(order, order.state)
 
-    def find(self, client_order_id: str) -> HeldOrder | None:
-        """The latest order under this id."""
+    def find(self, client_order_id: str) -> BrokerOrder | None:
+        """Return the latest order with this client order id, or None."""
         return self._latest.get(client_order_id)
 
-    def age_seconds(self, held: HeldOrder) -> float:
-        """How long ago the order was taken on."""
-        return (self._clock.now() - held.accepted_at).total_seconds()
+    def age_seconds(self, order: BrokerOrder) -> float:
+        """The time since the order was accepted."""
+        return (self._clock.now() - order.accepted_at).total_seconds()
 
-    def open_orders(self, after: int, limit: int) -> list[HeldOrder]:
-        """Open orders whose number is higher than this, in the order of acceptance."""
+    def open_orders(self, after: int, limit: int) -> list[BrokerOrder]:
+        """Return open orders with a number above `after`, in the order of acceptance."""
         later = islice(self._orders.values(), after, None)
-        return list(islice((held for held in later if held.state.is_open), limit))
+        return list(islice((order for order in later if order.state.is_open), limit))
 
     def quote(self, symbol: str) -> Quote:
-        """The market right now."""
+        """The current market."""
         return self._market.quote(symbol, self._clock.now())
 
     def statement(self, after: int, limit: int) -> Statement:
-        """Every fill once, in the order in which they happened."""
+        """Return every fill exactly once, in chronological order."""
         fills = tuple(self._statement[after : after + limit])
         return Statement(fills=fills, last_number=after + len(fills))
 
@@ -206,46 +212,47 @@ class Broker:
     def _rules(self) -> Rules:
         return Rules(venue=VenueName("sim"), partial_steps=max(1, self._plan.faults.partial_fills))
 
-    def _let_time_pass(self) -> None:
+    def _advance_time(self) -> None:
         now = self._clock.now()
         symbols = self._book.take_symbols(SYMBOLS_PER_STEP_MAX)
         quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
-        # Only a crash between an order's line and its fills leaves an order due.
+        # An order is due here only after a crash between its `order` line and its fills.
         for state in self._book.take_due(now, FILLS_PER_STEP_MAX):
             self._advance(self._orders[state.venue_order_id], state)
-        for state in self._book.reached(quotes, FILLS_PER_STEP_MAX):
+        for state in self._book.marketable(quotes, FILLS_PER_STEP_MAX):
             self._advance(self._orders[state.venue_order_id], matched(state, now, self._rules))
 
-    def _hold(self, held: HeldOrder) -> None:
-        self._orders[held.state.venue_order_id] = held
-        self._latest[held.client_order_id] = held
+    def _add(self, order: BrokerOrder) -> None:
+        self._orders[order.state.venue_order_id] = order
+        self._latest[order.client_order_id] = order
 
-    def _advance(self, held: HeldOrder, state: PaperOrder) -> None:
-        self._record(held, *advanced(state, self._clock.now(), self._rules))
+    def _advance(self, order: BrokerOrder, state: PaperOrder) -> None:
+        self._record(order, *advanced(state, self._clock.now(), self._rules))
 
-    def _record(self, held: HeldOrder, state: PaperOrder, reports: Iterable[ExecutionReport]) -> None:
-        held.state = state
+    def _record(self, order: BrokerOrder, state: PaperOrder, reports: Iterable[ExecutionReport]) -> None:
+        order.state = state
         self._book.apply([state], 0)
         for report in reports:
-            entry = execution_entry(held, report)
+            entry = execution_entry(order, report)
             self._log.append(entry)
-            self._reporting.report(self._book_keep(held, entry))
+            self._reporting.report(self._add_to_statement(order, entry))
 
-    def _book_keep(self, held: HeldOrder, entry: Entry) -> Report:
+    def _add_to_statement(self, order: BrokerOrder, entry: Entry) -> Report:
+        """Return the report of the entry; a fill also becomes a statement line."""
         report = report_of(entry)
         if entry.event == "fill":
-            self._statement.append(_statement_line(held, report))
+            self._statement.append(_statement_line(order, report))
         return report
 
 
-def _statement_line(held: HeldOrder, report: Report) -> StatementLine:
+def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
     assert report.last_price is not None
     return StatementLine(
         exec_id=report.exec_id,
         client_order_id=report.client_order_id,
         broker_order_id=report.broker_order_id,
-        symbol=held.state.symbol,
-        intent=held.state.side,
+        symbol=order.state.symbol,
+        intent=order.state.side,
         qty=report.last_qty,
         price=report.last_price,
         at=report.at,

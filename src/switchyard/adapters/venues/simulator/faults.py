@@ -1,4 +1,4 @@
-"""What the simulator does wrong on purpose, and when."""
+"""The faults that the simulator injects, and the seeded plan that decides when."""
 
 import random
 from typing import Annotated, Any
@@ -6,87 +6,87 @@ from typing import Annotated, Any
 import msgspec
 
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
-# An hour is longer than any run waits for.
+# One hour: longer than any test waits.
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often, or for how long; zero is never.
+    """The probability or duration of each fault; zero switches it off.
 
-    They hit orders and cancels; questions are hit only by those that say so, so that doubt can be settled while
-    sends go wrong.
+    Faults apply to orders, cancels and amends. Lookups are affected only by the faults that say so, so that orders in
+    doubt can be resolved while sends fail.
     """
 
     drop_answer: Probability = 0.0
-    """Do what was asked, then close without an answer."""
+    """Carry out the request, then close the connection without a response."""
     accepted_5xx: Probability = 0.0
-    """Do what was asked, then answer 500."""
+    """Carry out the request, then respond 500."""
     refused_5xx: Probability = 0.0
-    """Answer 503 and do nothing."""
+    """Respond 503 without carrying out the request."""
     accept_late: Seconds = 0.0
-    """Answer 503 or close, and take the order so many seconds later."""
+    """Respond 503 or close the connection, and accept the order this many seconds later."""
     rate_limit: Probability = 0.0
-    """Answer 429 with `Retry-After`, and do nothing."""
+    """Respond 429 with `Retry-After` without carrying out the request."""
     reject: Probability = 0.0
-    """Answer 400, the documented rejection, and do nothing."""
+    """Respond 400, the documented rejection, without accepting the order."""
     conflict: Probability = 0.0
-    """Answer a recognised client order id with 409 instead of the order."""
+    """Respond 409 instead of the order to a repeated client order id."""
     garbage: Probability = 0.0
-    """Do what was asked, then answer 200 with a body that is no JSON."""
+    """Carry out the request, then respond 200 with a body that is not JSON."""
     close_mid_body: Probability = 0.0
-    """Do what was asked, then close in the middle of the answer."""
+    """Carry out the request, then close the connection in the middle of the response."""
     slow_bytes: Seconds = 0.0
-    """Do what was asked, then answer byte by byte with so long a pause after each."""
+    """Carry out the request, then send the response byte by byte with a pause of this many seconds after each."""
     lookup_5xx: Probability = 0.0
-    """Answer a question about an order, or for all open ones, with 503."""
+    """Respond 503 to a lookup of an order or of the open orders."""
     lagging_lookup: Seconds = 0.0
-    """Say 404 about an order for so long after it was taken."""
+    """Respond 404 to lookups of an order for this many seconds after it was accepted."""
     not_found_after_fill: Probability = 0.0
-    """Say 404 about an order that was filled."""
+    """Respond 404 to a lookup of a filled order."""
     duplicate_reports: Probability = 0.0
-    """Report an execution twice, the second time at once or a little later."""
+    """Report an execution twice, the second time immediately or 0.2 s later."""
     reordered_reports: Probability = 0.0
-    """Report an execution behind the one that follows it."""
+    """Report an execution after the one that follows it."""
     late_reports: Seconds = 0.0
-    """Report an execution so much later than it happened."""
+    """Report an execution this many seconds after it happened."""
     drop_reports: Probability = 0.0
-    """Never report an execution that happened."""
+    """Do not report an execution."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    """Fill an order in so many parts."""
+    """Fill an order in this many parts."""
     refuse_connections: Seconds = 0.0
-    """Drop every connection and do not listen for so long; happens once, when it is set."""
+    """Close every connection and stop listening for this many seconds; takes effect once, when it is set."""
     timed_share: Probability = 1.0
-    """How much of what a fault in seconds could hit it does hit: accept_late, slow_bytes, late_reports."""
+    """The probability with which `accept_late`, `slow_bytes` and `late_reports` apply when they are set."""
 
 
 def changed(faults: Faults, values: dict[str, Any], *, strict: bool = True) -> Faults:
-    """The faults with these set anew, or a ValidationError that names the one that is wrong."""
+    """The faults with these values replaced; raises a ValidationError that names an invalid fault."""
     return msgspec.convert({**msgspec.structs.asdict(faults), **values}, Faults, strict=strict)
 
 
 class FaultPlan:
-    """Decides for each request, by a seed, so that the same run meets the same faults."""
+    """Decides per request whether a fault applies, from a seed, so that a run can be repeated."""
 
     def __init__(self, faults: Faults, seed: int) -> None:
         self.faults = faults
         self._seed = seed
-        # One generator for each, so that switching one on does not change when the others hit.
+        # One generator per fault, so that enabling one fault does not change when the others apply.
         self._generators: dict[str, random.Random] = {}
 
     def hits(self, name: str) -> bool:
-        """Whether this fault hits now."""
-        return self._drawn(name, getattr(self.faults, name))
+        """Whether this fault applies now."""
+        return self._draw(name, getattr(self.faults, name))
 
     def seconds(self, name: str) -> float:
-        """How long this fault lasts if it hits now, else zero."""
+        """The duration of this fault if it applies now, else zero."""
         seconds: float = getattr(self.faults, name)
-        return seconds if seconds and self._drawn(name, self.faults.timed_share) else 0.0
+        return seconds if seconds and self._draw(name, self.faults.timed_share) else 0.0
 
     def coin(self, name: str) -> bool:
-        """One of the two ways a fault can go."""
-        return self._drawn(f"{name} coin", 0.5)
+        """Choose one of the two variants of a fault."""
+        return self._draw(f"{name} coin", 0.5)
 
-    def _drawn(self, name: str, probability: float) -> bool:
+    def _draw(self, name: str, probability: float) -> bool:
         if not probability:
             return False
         generator = self._generators.get(name)

@@ -1,4 +1,7 @@
-"""What the simulator did, in one file of JSON Lines: the evidence that a test of exactly-once counts on."""
+"""The simulator's event log: JSON Lines in one file, synced to disk before a response is sent.
+
+Tests of exactly-once count its lines; a restart of the simulator restores its state from them.
+"""
 
 import asyncio
 import contextlib
@@ -21,7 +24,7 @@ from switchyard.domain.reports import ReportStatus
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line. Exactly one `order` line stands for each order that was taken on."""
+    """One line of the log. Each accepted order has exactly one `order` line."""
 
     event: Literal["order", "amend", "fill", "cancel", "expire", "report", "drop"]
     client_order_id: str
@@ -34,19 +37,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     filled_qty: Decimal | None = None
     reason: str | None = None
     number: int | None = None
-    """Of a `report`: its number for those who read reports."""
+    """For a `report`: its number in the sequence of reports."""
     type: OrderType | None = None
     trace_id: str | None = None
     order: PaperOrder | None = None
-    """Of an `order` and an `amend`: as it left it, for a restart to continue from."""
+    """For an `order` and an `amend`: the order after the event, from which a restart continues."""
 
 
 class LogBroken(SwitchyardError):
-    """The log could not be written: nothing that this process says can be trusted any more."""
+    """A write to the log failed; the simulator must stop, since its responses would no longer be durable."""
 
 
 class _Group:
-    """Lines that reach the disk together."""
+    """Lines that are written and synced together."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
@@ -54,7 +57,7 @@ class _Group:
 
 
 class EventLog:
-    """Appends lines and syncs them in groups: while one is being written, the next gathers."""
+    """Appends lines and syncs them in groups; lines added during a write form the next group."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,16 +67,16 @@ class EventLog:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._file)
-            raise AlreadyRunning(f"another process writes {path}: stop it first") from None
+            raise AlreadyRunning(f"another process writes {path}: stop it or choose another --log") from None
         _sync_folder(path.parent)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="venue-log")
-        self._gathering = _Group()
-        self._writing: _Group | None = None
+        self._next_group = _Group()
+        self._current_group: _Group | None = None
         self._arrived = asyncio.Event()
         self._failure: Exception | None = None
 
     def read(self) -> Iterator[Entry]:
-        """Every line so far; one that a crash left unfinished is cut off, since nobody was told of it."""
+        """Yield every complete line; truncates an incomplete last line, for which no response was sent."""
         decoder = msgspec.json.Decoder(Entry)
         end = 0
         with self._path.open("rb") as file:
@@ -83,44 +86,46 @@ class EventLog:
                 try:
                     entry = decoder.decode(line)
                 except msgspec.MsgspecError as error:
-                    raise CannotStart(f"{self._path} line {number} is not the simulator's: {error}") from error
+                    raise CannotStart(
+                        f"{self._path} line {number} is not a line of a simulator log: {error}"
+                    ) from error
                 end += len(line)
                 yield entry
         os.ftruncate(self._file, end)
 
     def append(self, entry: Entry) -> None:
-        """Add a line to the group that gathers."""
-        self._gathering.lines.append(encode(entry) + b"\n")
+        """Add a line to the next group."""
+        self._next_group.lines.append(encode(entry) + b"\n")
         self._arrived.set()
 
     async def synced(self) -> None:
-        """Return when every line added so far is on the disk."""
-        group = self._gathering if self._gathering.lines else self._writing
+        """Return when every line added so far is on disk; raises LogBroken if a write failed."""
+        group = self._next_group if self._next_group.lines else self._current_group
         if group is not None:
             await group.written.wait()
         if self._failure is not None:
-            raise LogBroken(f"{self._path} could not be written") from self._failure
+            raise LogBroken(f"{self._path} could not be written: the simulator stops") from self._failure
 
     async def run(self) -> None:
-        """Write for as long as the process lives; raises LogBroken when the disk fails."""
+        """Write groups until cancelled; raises LogBroken if a write fails."""
         loop = asyncio.get_running_loop()
         while True:
             await self._arrived.wait()
             self._arrived.clear()
-            group = self._writing = self._gathering
-            self._gathering = _Group()
+            group = self._current_group = self._next_group
+            self._next_group = _Group()
             try:
                 await loop.run_in_executor(self._thread, self._write, b"".join(group.lines))
             except OSError as error:
                 self._failure = error
-                self._gathering.written.set()
-            self._writing = None
+                self._next_group.written.set()
+            self._current_group = None
             group.written.set()
             if self._failure is not None:
-                raise LogBroken(f"{self._path} could not be written") from self._failure
+                raise LogBroken(f"{self._path} could not be written: the simulator stops") from self._failure
 
     def close(self) -> None:
-        """Give the file back; what is not synced was promised to nobody."""
+        """Close the file; no response was sent for lines that are not synced."""
         self._thread.shutdown()
         with contextlib.suppress(OSError):
             os.close(self._file)
@@ -133,7 +138,7 @@ class EventLog:
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new file is durable only once its name is."""
+    """Sync the folder: a new file is durable only once its directory entry is."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

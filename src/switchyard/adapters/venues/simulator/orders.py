@@ -1,4 +1,4 @@
-"""An order as the simulator holds it, and its forms on the wire and in the log."""
+"""The simulator's order type, and its conversions to wire messages and log entries."""
 
 from datetime import datetime
 
@@ -15,11 +15,11 @@ from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import VenueFill
 
 
-class HeldOrder(msgspec.Struct):
-    """An order that was taken on.
+class BrokerOrder(msgspec.Struct):
+    """An order that the simulator accepted.
 
-    The matching knows it by the venue's own id: where client order ids are not recognised, one of them may name
-    several orders.
+    The matching code identifies it by the venue order id: without deduplication, several orders may share one client
+    order id.
     """
 
     client_order_id: str
@@ -27,8 +27,8 @@ class HeldOrder(msgspec.Struct):
     state: PaperOrder
 
 
-def as_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
-    """The order as the matching reads it; what the matching does not look at is made up."""
+def matching_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
+    """The order for the matching code; fields that it does not read have placeholder values."""
     return Order(
         order_id=OrderId(venue_order_id),
         account_id=AccountId("-"),
@@ -55,22 +55,22 @@ def as_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
     )
 
 
-def is_same(held: HeldOrder, message: PlaceOrder) -> bool:
-    """Whether a repeated client order id asks for what it asked for the first time."""
-    state = held.state
-    asked = (message.symbol, message.intent, message.qty, message.limit_price, message.time_in_force)
-    return asked == (state.symbol, state.side, state.qty, state.limit_price, state.time_in_force)
+def is_same_order(order: BrokerOrder, message: PlaceOrder) -> bool:
+    """Whether a request with a known client order id has the same terms as the first one."""
+    state = order.state
+    requested = (message.symbol, message.intent, message.qty, message.limit_price, message.time_in_force)
+    return requested == (state.symbol, state.side, state.qty, state.limit_price, state.time_in_force)
 
 
-def as_answer(held: HeldOrder) -> OrderResponse:
-    """The order as the broker shows it."""
-    state = held.state
+def order_response(order: BrokerOrder) -> OrderResponse:
+    """The wire message that shows an order."""
+    state = order.state
     return OrderResponse(
         broker_order_id=state.venue_order_id,
-        accepted_at=held.accepted_at,
+        accepted_at=order.accepted_at,
         status=BROKER_STATUS[state.status],
-        idempotency_key=held.client_order_id,
-        client_order_id=held.client_order_id,
+        idempotency_key=order.client_order_id,
+        client_order_id=order.client_order_id,
         symbol=state.symbol,
         intent=state.side,
         qty=state.qty,
@@ -79,28 +79,28 @@ def as_answer(held: HeldOrder) -> OrderResponse:
     )
 
 
-def order_entry(held: HeldOrder, message: PlaceOrder) -> Entry:
-    """The line of an order that is taken on."""
-    state = held.state
+def order_entry(order: BrokerOrder, message: PlaceOrder) -> Entry:
+    """The log entry of an accepted order."""
+    state = order.state
     return Entry(
         event="order",
-        client_order_id=held.client_order_id,
+        client_order_id=order.client_order_id,
         venue_order_id=state.venue_order_id,
         exec_id=None,
         qty=state.qty,
         price=state.limit_price,
-        at=held.accepted_at,
+        at=order.accepted_at,
         type=message.type,
         trace_id=message.trace_id,
         order=state,
     )
 
 
-def execution_entry(held: HeldOrder, report: ExecutionReport) -> Entry:
-    """The line of a fill, a cancel or an expiry."""
+def execution_entry(order: BrokerOrder, report: ExecutionReport) -> Entry:
+    """The log entry of a fill, a cancel or an expiry."""
     return Entry(
         event="fill" if report.last_qty else "cancel" if report.status == "CANCELED" else "expire",
-        client_order_id=held.client_order_id,
+        client_order_id=order.client_order_id,
         venue_order_id=report.venue_order_id,
         exec_id=report.exec_id,
         qty=report.last_qty,
@@ -112,12 +112,12 @@ def execution_entry(held: HeldOrder, report: ExecutionReport) -> Entry:
     )
 
 
-def amend_entry(held: HeldOrder, now: datetime) -> Entry:
-    """The line of an order that was changed."""
-    state = held.state
+def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
+    """The log entry of an amended order."""
+    state = order.state
     return Entry(
         event="amend",
-        client_order_id=held.client_order_id,
+        client_order_id=order.client_order_id,
         venue_order_id=state.venue_order_id,
         exec_id=None,
         qty=state.qty,
@@ -128,7 +128,7 @@ def amend_entry(held: HeldOrder, now: datetime) -> Entry:
 
 
 def report_of(entry: Entry) -> Report:
-    """What is told of an execution."""
+    """The report of an execution, cancel or expiry entry."""
     assert entry.exec_id is not None and entry.status is not None and entry.filled_qty is not None
     return Report(
         exec_id=entry.exec_id,
@@ -144,7 +144,7 @@ def report_of(entry: Entry) -> Report:
 
 
 def state_after(state: PaperOrder, entry: Entry) -> PaperOrder:
-    """The matching's state after an execution that the log tells of."""
+    """The order state after an execution entry, for a restart."""
     assert entry.status is not None and entry.filled_qty is not None
     fills = state.fills
     if entry.qty:

@@ -1,4 +1,4 @@
-"""The numbered row of reports: what readers are told, in which order, and how often."""
+"""Publishes execution reports in a numbered sequence, subject to the report faults (drop, late, reorder, duplicate)."""
 
 import asyncio
 import contextlib
@@ -10,74 +10,75 @@ from switchyard.adapters.venues.simulator.log import Entry, EventLog
 from switchyard.adapters.venues.wire import REPORT_STATUS, Report, Reports
 from switchyard.ports.clock import Clock
 
-# Long enough to spare a quiet venue most of the asking, short enough for a reader that wants to stop.
+# Long enough to keep polling of an idle venue rare, short enough that a reader can stop promptly.
 WAIT_SECONDS = 0.5
-# A report that was to be overtaken or repeated does not wait for ever for the next one to come.
+# A reordered or duplicated report is published after this time even if no other report follows.
 HELD_SECONDS = 0.2
 
 
 class Reporting:
-    """Tells of executions as the faults will have it; each telling has the next number."""
+    """Publishes reports and logs each publication; a report published twice gets two numbers."""
 
     def __init__(self, log: EventLog, plan: FaultPlan, clock: Clock) -> None:
         self._log = log
         self._plan = plan
         self._clock = clock
-        self._row: list[Report] = []
-        self._overtaken: Report | None = None
-        self._news = asyncio.Event()
+        self._reports: list[Report] = []
+        self._held_back: Report | None = None
+        """A report that waits until the next one is published."""
+        self._arrived = asyncio.Event()
 
-    def restore(self, told: Sequence[Report], untold: Sequence[Report]) -> None:
-        """Continue the row that the log holds, with what a crash kept from being told."""
-        self._row.extend(told)
-        for report in untold:
-            self._tell(report)
+    def restore(self, published: Sequence[Report], unpublished: Sequence[Report]) -> None:
+        """Continue the logged sequence, and publish the reports that a crash prevented."""
+        self._reports.extend(published)
+        for report in unpublished:
+            self._publish(report)
 
     def report(self, report: Report) -> None:
-        """Tell of an execution: now, later, behind the next one, twice, or never."""
+        """Publish a report now, later, after the next one, twice, or never, as the faults require."""
         if self._plan.hits("drop_reports"):
-            self._note("drop", report)  # or a restart would tell of it after all
+            self._log_publication("drop", report)  # without this line a restart would publish it
             return
         loop = asyncio.get_running_loop()
         if seconds := self._plan.seconds("late_reports"):
-            loop.call_later(seconds, self._tell, report)
-        elif self._overtaken is None and self._plan.hits("reordered_reports"):
-            self._overtaken = report
-            loop.call_later(HELD_SECONDS, self._tell_overtaken)
+            loop.call_later(seconds, self._publish, report)
+        elif self._held_back is None and self._plan.hits("reordered_reports"):
+            self._held_back = report
+            loop.call_later(HELD_SECONDS, self._publish_held_back)
         else:
-            self._tell(report)
-            self._tell_overtaken()
+            self._publish(report)
+            self._publish_held_back()
         if self._plan.hits("duplicate_reports"):
             if self._plan.coin("duplicate_reports"):
-                self._tell(report)
+                self._publish(report)
             else:
-                loop.call_later(HELD_SECONDS, self._tell, report)
+                loop.call_later(HELD_SECONDS, self._publish, report)
 
     async def wait(self, after: int) -> None:
-        """Return when there is a report after this number, or a short while later."""
-        if after == len(self._row):
+        """Return when there is a report after this number, or after WAIT_SECONDS."""
+        if after == len(self._reports):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WAIT_SECONDS):
-                    await self._news.wait()
+                    await self._arrived.wait()
 
     def page(self, after: int, limit: int) -> Reports:
-        """The reports after this number; a reader that is ahead has read another log and begins anew."""
-        place = after if after <= len(self._row) else 0
-        reports = tuple(self._row[place : place + limit])
-        return Reports(reports=reports, last_number=place + len(reports))
+        """Return the reports after this number; a cursor beyond the end belongs to another log and restarts at 1."""
+        cursor = after if after <= len(self._reports) else 0
+        reports = tuple(self._reports[cursor : cursor + limit])
+        return Reports(reports=reports, last_number=cursor + len(reports))
 
-    def _tell_overtaken(self) -> None:
-        overtaken, self._overtaken = self._overtaken, None
-        if overtaken is not None:
-            self._tell(overtaken)
+    def _publish_held_back(self) -> None:
+        held_back, self._held_back = self._held_back, None
+        if held_back is not None:
+            self._publish(held_back)
 
-    def _tell(self, report: Report) -> None:
-        self._row.append(report)
-        self._note("report", report, len(self._row))
-        self._news.set()
-        self._news = asyncio.Event()
+    def _publish(self, report: Report) -> None:
+        self._reports.append(report)
+        self._log_publication("report", report, len(self._reports))
+        self._arrived.set()
+        self._arrived = asyncio.Event()
 
-    def _note(self, event: Literal["report", "drop"], report: Report, number: int | None = None) -> None:
+    def _log_publication(self, event: Literal["report", "drop"], report: Report, number: int | None = None) -> None:
         self._log.append(
             Entry(
                 event=event,

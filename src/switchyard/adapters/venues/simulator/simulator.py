@@ -1,22 +1,22 @@
-"""The venue simulator, put together."""
+"""Assembles the venue simulator from its log, market, faults and HTTP interface."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from switchyard.adapters.venues.simulator.answers import HangUp
 from switchyard.adapters.venues.simulator.app import SimulatorApp
 from switchyard.adapters.venues.simulator.broker import Broker
 from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults
 from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
 from switchyard.adapters.venues.simulator.reporting import Reporting
+from switchyard.adapters.venues.simulator.responses import HangUp
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Dedupe, Lookup
 
 
 class VenueSimulator:
-    """A broker with a log, a market and faults; serve its `app`."""
+    """A simulated broker; run its `app` in an HTTP server."""
 
     def __init__(
         self,
@@ -55,14 +55,14 @@ class VenueSimulator:
         )
 
     async def start(self, stop: asyncio.Event) -> None:
-        """Continue from the log and begin to trade; `stop` is set when that has become impossible."""
+        """Restore the state from the log and start trading; sets `stop` if the log or the market task ends."""
         self._broker.restore(self._log.read())
         self._tasks = [asyncio.create_task(self._log.run()), asyncio.create_task(self._broker.run())]
         for task in self._tasks:
             task.add_done_callback(lambda _: stop.set())
 
     async def close(self) -> None:
-        """Sync the log and end; raises what made going on impossible."""
+        """Sync the log and stop; raises the error that ended a task, if any."""
         with contextlib.suppress(LogBroken):
             await self._log.synced()
         for task in self._tasks:
