@@ -44,7 +44,7 @@ reports = st.builds(
     last_qty=st.just(Decimal(0)) | quantities,
     last_price=prices,
     filled_qty_total=quantities,
-    reason=st.none() | st.text(max_size=8),
+    reason=st.none() | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8),
     at=st.just(START),
 )
 # Weighted so that orders get through several states; an outcome without an attempt is skipped.

@@ -129,7 +129,7 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
     """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
-        commit = committing(database)
+        commit = _direct_commit(database)
         clock = SystemClock()
         return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
     finally:
@@ -141,7 +141,7 @@ async def accept_restored(settings: Settings) -> tuple[int, int]:
     database = await open_database(settings)
     try:
         epoch, rows = await declare_restored(
-            database.journal, database.queries, committing(database), SystemClock(), SystemRandomness()
+            database.journal, database.queries, _direct_commit(database), SystemClock(), SystemRandomness()
         )
     finally:
         await database.close()
@@ -149,7 +149,7 @@ async def accept_restored(settings: Settings) -> tuple[int, int]:
     return epoch, rows
 
 
-def committing(database: Database) -> Commit:
+def _direct_commit(database: Database) -> Commit:
     """Commit for a command that runs no sequencer: each change is a group of its own."""
     clock, randomness = SystemClock(), SystemRandomness()
 
