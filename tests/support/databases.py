@@ -1,9 +1,9 @@
-"""Fresh databases of both engines, for suites that hold each of them to the same contract."""
+"""Fresh databases of both engines, for suites that run the same contract on each."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -32,3 +32,10 @@ async def fresh_database(engine: Engine, request: pytest.FixtureRequest) -> Asyn
         yield database
     finally:
         await database.close()
+
+
+async def run_sql(database: Database, sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement, on a connection that may write."""
+    if isinstance(database, PostgresDatabase):
+        return [tuple(record) for record in await database._reader.rows(sql)]
+    return await database._connections.write(lambda connection: connection.execute(sql).fetchall())

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.sqlite.queries import SqliteLanes
+from switchyard.adapters.sqlite.lanes import SqliteLanes
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
