@@ -40,10 +40,10 @@ async def test_a_second_worker_gets_what_the_first_gives_up(databases: list[Post
     assert (held.lanes, held.share) == (ALL, LANES // 2)
 
     kept = (await one.lanes.hold(ONE, list(range(LANES // 2, LANES)))).lanes
-    given = (await two.lanes.hold(TWO, [])).lanes
+    gained = (await two.lanes.hold(TWO, [])).lanes
 
     assert kept == frozenset(range(LANES // 2))
-    assert given == ALL - kept
+    assert gained == ALL - kept
     assert (await one.lanes.hold(ONE, [0, 1])).lanes == kept, "nobody else took them, so they come back"
 
 
