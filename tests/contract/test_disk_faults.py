@@ -1,4 +1,4 @@
-"""A disk that fails: what was not synced is never called durable, and a full disk is only a pause."""
+"""Disk failures on SQLite: a failed fsync ends all writing, a full disk rejects until there is space again."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,9 +15,9 @@ from tests.support.disk import FailingDisk
 
 @pytest.fixture
 def disk() -> Iterator[FailingDisk]:
-    made = FailingDisk()
-    yield made
-    made.unregister()
+    failing = FailingDisk()
+    yield failing
+    failing.unregister()
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def database(disk: FailingDisk, tmp_path: Path) -> AsyncIterator[SqliteDat
     await opened.close()
 
 
-async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_taken(
+async def test_after_a_failed_fsync_the_outcome_is_unknown_and_later_writes_are_rejected(
     disk: FailingDisk, database: SqliteDatabase
 ) -> None:
     assert await database.journal.append(0, "one", [an_accept()], START) == [Committed(1)]
@@ -41,7 +41,7 @@ async def test_after_a_failed_fsync_the_outcome_is_unknown_and_nothing_more_is_t
         await database.journal.append(0, "three", [an_accept()], START)
 
 
-async def test_a_full_disk_rejects_for_certain_and_recovers_by_itself(
+async def test_a_full_disk_rejects_a_write_and_recovers_when_there_is_space(
     disk: FailingDisk, database: SqliteDatabase
 ) -> None:
     await database.journal.append(0, "one", [an_accept()], START)

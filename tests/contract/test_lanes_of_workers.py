@@ -1,4 +1,4 @@
-"""Which worker has which lanes: one owner each, shared fairly among those that live."""
+"""Lane ownership: each lane has one owner, and live workers share the lanes evenly."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -16,13 +16,13 @@ ALL = frozenset(range(LANES))
 
 
 @pytest.fixture
-async def houses(postgres_url: str) -> AsyncIterator[list[PostgresDatabase]]:
-    """Three processes on one database, each with its own worker."""
-    databases = [await PostgresDatabase.open(postgres_url) for _ in range(3)]
-    for database, worker in zip(databases, (ONE, TWO, THREE), strict=True):
+async def databases(postgres_url: str) -> AsyncIterator[list[PostgresDatabase]]:
+    """The database as three processes have it open, each with its own worker."""
+    opened = [await PostgresDatabase.open(postgres_url) for _ in range(3)]
+    for database, worker in zip(opened, (ONE, TWO, THREE), strict=True):
         await database.liveness.hold(worker)
-    yield databases
-    for database in databases:
+    yield opened
+    for database in opened:
         await database.close()
 
 
@@ -32,35 +32,35 @@ async def test_a_worker_alone_has_every_lane(database: Database) -> None:
     assert (held.lanes, held.share) == (ALL, LANES)
 
 
-async def test_a_second_worker_gets_what_the_first_gives_up(houses: list[PostgresDatabase]) -> None:
-    one, two, _ = houses
+async def test_a_second_worker_gets_what_the_first_gives_up(databases: list[PostgresDatabase]) -> None:
+    one, two, _ = databases
     await one.lanes.hold(ONE, [])
     assert (await two.lanes.hold(TWO, [])).lanes == frozenset()
     held = await one.lanes.hold(ONE, [])
     assert (held.lanes, held.share) == (ALL, LANES // 2)
 
     kept = (await one.lanes.hold(ONE, list(range(LANES // 2, LANES)))).lanes
-    given = (await two.lanes.hold(TWO, [])).lanes
+    gained = (await two.lanes.hold(TWO, [])).lanes
 
     assert kept == frozenset(range(LANES // 2))
-    assert given == ALL - kept
-    assert (await one.lanes.hold(ONE, [0, 1])).lanes == kept, "given up, and free: they come back"
+    assert gained == ALL - kept
+    assert (await one.lanes.hold(ONE, [0, 1])).lanes == kept, "nobody else took them, so they come back"
 
 
-async def test_three_workers_never_share_a_lane(houses: list[PostgresDatabase]) -> None:
+async def test_three_workers_never_share_a_lane(databases: list[PostgresDatabase]) -> None:
     held: dict[WorkerId, list[int]] = {}
     for _ in range(4):
-        for database, worker in zip(houses, (ONE, TWO, THREE), strict=True):
+        for database, worker in zip(databases, (ONE, TWO, THREE), strict=True):
             share = await database.lanes.hold(worker, held.get(worker, []))
             held[worker] = sorted(share.lanes)[share.share :]
-    owned = [(await database.lanes.hold(worker, [])).lanes for database, worker in zip(houses, held, strict=True)]
+    owned = [(await database.lanes.hold(worker, [])).lanes for database, worker in zip(databases, held, strict=True)]
     assert sum(len(lanes) for lanes in owned) == LANES
     assert frozenset().union(*owned) == ALL
     assert max(len(lanes) for lanes in owned) - min(len(lanes) for lanes in owned) <= 2
 
 
-async def test_the_lanes_of_a_dead_worker_are_taken_at_once(houses: list[PostgresDatabase]) -> None:
-    one, two, _ = houses
+async def test_the_lanes_of_a_dead_worker_are_taken_at_once(databases: list[PostgresDatabase]) -> None:
+    one, two, _ = databases
     await one.lanes.hold(ONE, [])
     assert (await two.lanes.hold(TWO, [])).lanes == frozenset()
     await one.close()
@@ -68,10 +68,10 @@ async def test_the_lanes_of_a_dead_worker_are_taken_at_once(houses: list[Postgre
 
 
 async def test_the_lanes_of_a_silent_worker_are_taken_though_it_lives(
-    houses: list[PostgresDatabase], postgres_url: str
+    databases: list[PostgresDatabase], postgres_url: str
 ) -> None:
-    one, two, _ = houses
+    one, two, _ = databases
     await one.lanes.hold(ONE, [])
-    impatient = PostgresLanes(two._reader, patience=timedelta(0))
-    assert (await impatient.hold(TWO, [])).lanes == ALL
-    assert (await one.lanes.hold(ONE, [])).lanes == frozenset(), "and it learns of it when it comes back"
+    lanes = PostgresLanes(two._reader, silence_max=timedelta(0))
+    assert (await lanes.hold(TWO, [])).lanes == ALL
+    assert (await one.lanes.hold(ONE, [])).lanes == frozenset(), "the silent worker learns that it lost them"

@@ -1,4 +1,4 @@
-"""Who is alive: proven by a lock that dies with its holder."""
+"""Liveness of workers: proven by a lock that is released when its holder ends."""
 
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ HERE, THERE, NEVER = WorkerId("here"), WorkerId("there"), WorkerId("never")
 
 async def test_a_worker_of_this_process_is_alive_and_an_unknown_one_is_not(liveness: Liveness) -> None:
     await liveness.hold(HERE)
-    await liveness.hold(HERE)  # a stage that starts anew says so again
+    await liveness.hold(HERE)  # as a stage does that restarts
 
     assert await liveness.dead([HERE, NEVER]) == {NEVER}
     assert await liveness.dead([]) == frozenset()
@@ -62,11 +62,11 @@ async def test_a_lost_lock_is_taken_again(postgres_url: str) -> None:
 
     await administrator.execute("SELECT pg_terminate_backend($1)", held_by)
 
-    async def is_held_anew() -> bool:
+    async def is_held_again() -> bool:
         pid = await administrator.fetchval(holder, key >> 32, key % 2**32)
         return pid is not None and pid != held_by
 
-    await until(is_held_anew)
+    await until(is_held_again)
     assert await other.liveness.dead([HERE]) == frozenset()
     await administrator.close()
     await one.close()

@@ -1,4 +1,4 @@
-"""What PostgreSQL alone has to show: several writers, growth, and values that it will not take."""
+"""The journal on PostgreSQL only: several writers, segments, and values that the server rejects."""
 
 import asyncio
 from collections.abc import Callable
@@ -47,14 +47,15 @@ async def test_of_two_workers_that_claim_the_same_row_one_gets_it(postgres_url: 
 
     first, second = await asyncio.gather(claim(0), claim(1))
 
-    assert [one != other for one, other in zip(first, second, strict=True)] == [True] * 20
+    assert [by_first != by_second for by_first, by_second in zip(first, second, strict=True)] == [True] * 20
     assert len(await verified(gateways[0].journal)) == 40
     for gateway in gateways:
         await gateway.close()
 
 
 async def test_a_change_of_an_orders_status_touches_no_index(postgres_url: str) -> None:
-    # An index on it, or one whose condition names it, would be written with all the others at each step of an order.
+    # With an index on `status`, or with a condition on it, every change of status would write to all indexes of the
+    # table.
     connection = await asyncpg.connect(postgres_url)
     indexes = await connection.fetch("SELECT indexdef FROM pg_indexes WHERE tablename = 'orders'")
     await connection.close()
@@ -113,7 +114,7 @@ def with_half_a_character(change: Change) -> Change:
 
 
 @pytest.mark.parametrize("spoil", [with_nul_in_a_row, with_nul_in_an_event, with_half_a_character])
-async def test_a_value_that_cannot_be_kept_rejects_its_group_and_writes_nothing(
+async def test_a_value_that_cannot_be_stored_rejects_its_group_and_writes_nothing(
     postgres_url: str, spoil: Callable[[Change], Change]
 ) -> None:
     database = await PostgresDatabase.open(postgres_url)
@@ -127,7 +128,7 @@ async def test_a_value_that_cannot_be_kept_rejects_its_group_and_writes_nothing(
     await database.close()
 
 
-async def test_changes_that_share_a_row_against_the_rules_are_rejected_together(postgres_url: str) -> None:
+async def test_a_group_whose_changes_share_a_row_is_rejected(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
 
     with pytest.raises(GroupRejected):
@@ -137,7 +138,7 @@ async def test_changes_that_share_a_row_against_the_rules_are_rejected_together(
     await database.close()
 
 
-async def test_old_answers_are_forgotten_and_young_ones_are_not(postgres_url: str) -> None:
+async def test_old_outcomes_are_deleted_and_recent_ones_are_kept(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
     connection = await asyncpg.connect(postgres_url)
     old, young = an_accept(), an_accept(key="young")

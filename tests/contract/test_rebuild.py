@@ -15,9 +15,11 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
+from switchyard.adapters.postgres.order_dump import PostgresOrderDump
+from switchyard.adapters.postgres.rebuild import PostgresRebuild
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
+from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome

@@ -1,6 +1,6 @@
-"""Rows come back equal to what was written, on every journal."""
+"""Rows are read back equal to what was written, on every journal."""
 
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 
@@ -16,15 +16,17 @@ from switchyard.domain.decisions import (
     record_unsent,
     request_cancel,
 )
+from switchyard.domain.idempotency import PLACE_ORDER
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.outbox import OrderState
 from switchyard.ports.journal import Journal
-from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
+from tests.support.databases import Database
 from tests.support.journal_checks import commit
 
 
 async def stored(journal: Journal, *changes: Change) -> OrderState:
-    """Commit the changes one after the other and load what they made of their order."""
+    """Commit the changes one after the other and load the state of their order."""
     for change in changes:
         await commit(journal, change)
     order = changes[-1].orders[0]
@@ -41,7 +43,7 @@ async def test_amounts_keep_every_digit_and_one_form(journal: Journal, amount: s
 
     order = (await stored(journal, an_accept(qty=exact, price=exact))).order
 
-    # Digit by digit: equal decimals may still be written differently.
+    # Compared as text: equal decimals may have different digits.
     assert [str(order.qty), str(order.price), str(order.filled_qty)] == [str(exact), str(exact), "0"]
 
 
@@ -109,6 +111,23 @@ async def test_times_are_kept_to_the_microsecond_in_utc(journal: Journal) -> Non
 
     assert state.order.accepted_at == START + timedelta(microseconds=1)
     assert state.outbox[0].next_attempt_at.tzinfo is not None
+
+
+async def test_a_time_on_a_whole_second_compares_like_any_other(database: Database) -> None:
+    assert START.microsecond == 0
+    await commit(database.journal, an_accept(key="key", now=START))
+    tick = timedelta(microseconds=1)
+
+    async def created_after(since: datetime) -> int:
+        return len(await database.keys.entries(ACCOUNT, PLACE_ORDER, "key", "key", since, 10))
+
+    assert [await created_after(START - tick), await created_after(START), await created_after(START + tick)] == [
+        1,
+        0,
+        0,
+    ]
+    due = [len(await database.queries.due(now, 10)) for now in (START - tick, START, START + tick)]
+    assert due == [0, 1, 1]
 
 
 async def test_only_the_orders_that_exist_are_loaded(journal: Journal) -> None:

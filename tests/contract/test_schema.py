@@ -1,62 +1,74 @@
-"""A database is used only on the schema that this version was written for."""
+"""The schema: made in one transaction, upgraded step by step, and used only in the version that the code needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
 
 import apsw
 import asyncpg
 import pytest
 
+from switchyard.adapters.postgres import migrations as postgres_migrations
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.schema_files import schema_files
+from switchyard.adapters.schema_files import SchemaFile, schema_files
+from switchyard.adapters.sqlite import migrations as sqlite_migrations
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.tables import STATE_TABLES
 from switchyard.domain.errors import CannotStart, SchemaMismatch
 from tests.support.build import an_accept
-from tests.support.databases import Database
+from tests.support.databases import SqlDatabase, run_sql
 from tests.support.journal_checks import commit, verified
 from tests.support.postgres import PostgresServer
 
 
-class Place:
-    """Where a database is or will be."""
+class Place(NamedTuple):
+    """Where a database is or will be, and the module that upgrades it."""
 
-    def __init__(
-        self,
-        open_database: Callable[[], Awaitable[Database]],
-        upgrade: Callable[[], Awaitable[int]],
-        pretend: Callable[[int], Awaitable[None]],
-        newest: int,
-        url: str = "",
-    ) -> None:
-        self.url = url
-        self.open = open_database
-        self.upgrade = upgrade
-        self.pretend = pretend
-        self.newest = newest
+    open: Callable[[], Awaitable[SqlDatabase]]
+    upgrade: Callable[[], Awaitable[int]]
+    execute: Callable[[str], Awaitable[None]]
+    migrations: ModuleType
+    break_program: str
+    set_version: str
+
+    @property
+    def newest(self) -> int:
+        assert self.migrations.__package__ is not None
+        return len(schema_files(self.migrations.__package__))
 
 
 def sqlite_place(path: Path) -> Place:
-    async def pretend(version: int) -> None:
+    async def execute(sql: str) -> None:
         connection = apsw.Connection(str(path))
-        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute(sql)
         connection.close()
 
-    newest = len(schema_files("switchyard.adapters.sqlite"))
-    return Place(lambda: SqliteDatabase.open(path), lambda: SqliteDatabase.upgrade(path), pretend, newest)
+    return Place(
+        open=lambda: SqliteDatabase.open(path),
+        upgrade=lambda: SqliteDatabase.upgrade(path),
+        execute=execute,
+        migrations=sqlite_migrations,
+        break_program="DROP TRIGGER append_group_insert",
+        set_version="PRAGMA user_version = {}",
+    )
 
 
 def postgres_place(url: str) -> Place:
-    async def pretend(version: int) -> None:
+    async def execute(sql: str) -> None:
         connection = await asyncpg.connect(url)
-        await connection.execute("DELETE FROM schema_version WHERE number > $1", version)
-        await connection.execute(
-            "INSERT INTO schema_version (number, name) VALUES ($1, 'a test') ON CONFLICT DO NOTHING", version
-        )
+        await connection.execute(sql)
         await connection.close()
 
-    newest = len(schema_files("switchyard.adapters.postgres"))
-    return Place(lambda: PostgresDatabase.open(url), lambda: PostgresDatabase.upgrade(url), pretend, newest, url)
+    return Place(
+        open=lambda: PostgresDatabase.open(url),
+        upgrade=lambda: PostgresDatabase.upgrade(url),
+        execute=execute,
+        migrations=postgres_migrations,
+        break_program="DROP FUNCTION append_group",
+        set_version="INSERT INTO schema_version (number, name) VALUES ({}, 'a test')",
+    )
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -67,22 +79,32 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return postgres_place(server.create_database())
 
 
+def add_step(place: Place, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that this version of the code has one more schema step."""
+
+    def with_one_more(package: str) -> list[SchemaFile]:
+        files = schema_files(package)
+        return [*files, SchemaFile(len(files) + 1, "the_next_step.sql", sql)]
+
+    monkeypatch.setattr(place.migrations, "schema_files", with_one_more)
+
+
 async def test_an_empty_database_says_that_it_needs_an_upgrade(place: Place) -> None:
-    with pytest.raises(SchemaMismatch, match="switchyard db upgrade"):
+    with pytest.raises(SchemaMismatch, match=f"version 0, .* needs {place.newest}: run `switchyard db upgrade`"):
         await place.open()
 
 
-async def test_a_schema_that_is_too_old_says_so(place: Place) -> None:
+async def test_a_schema_that_is_too_old_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     await place.upgrade()
-    await place.pretend(place.newest - 1)
+    add_step(place, "SELECT 1", monkeypatch)
 
-    with pytest.raises(SchemaMismatch, match=f"version {place.newest - 1}.*needs {place.newest}"):
+    with pytest.raises(SchemaMismatch, match=f"version {place.newest}, .* needs {place.newest + 1}"):
         await place.open()
 
 
 async def test_a_schema_that_is_too_new_says_so_and_is_left_alone(place: Place) -> None:
     await place.upgrade()
-    await place.pretend(place.newest + 1)
+    await place.execute(place.set_version.format(place.newest + 1))
 
     with pytest.raises(SchemaMismatch, match="newer"):
         await place.open()
@@ -103,36 +125,50 @@ async def test_a_second_upgrade_changes_nothing(place: Place) -> None:
     await database.close()
 
 
-OLD_ROW = """
-INSERT INTO outbox_orders (order_id, kind, number, venue, venue_client_order_id, status, attempt, next_attempt_at, created_at,
-    updated_at, version)
-VALUES ('ord_1', 'new', 1, 'sim', 'c1', 'sent', 1, '2026-01-01T00:00:00.000000Z', '2026-01-01T00:00:00.000000Z',
-    '2026-01-01T00:00:00.000000Z', 3)
-"""
-
-
-async def test_a_database_of_the_second_version_is_brought_up_with_its_rows(
-    request: pytest.FixtureRequest, tmp_path: Path, place: Place
+async def test_an_upgrade_runs_the_new_steps_and_replaces_the_programs(
+    place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "sqlite" in request.node.name:
-        with apsw.Connection(str(tmp_path / "switchyard.db")) as connection:
-            connection.execute(schema_files("switchyard.adapters.sqlite")[0].sql)
-            connection.execute(OLD_ROW)
-            connection.execute("PRAGMA user_version = 2")
-    else:
-        old = await asyncpg.connect(place.url)
-        await old.execute(schema_files("switchyard.adapters.postgres")[0].sql)
-        await old.execute(OLD_ROW)
-        await old.execute("CREATE TABLE schema_version (number integer PRIMARY KEY, name text NOT NULL)")
-        await old.execute("INSERT INTO schema_version VALUES (1, 'journal'), (2, 'append')")
-        await old.close()
+    await place.upgrade()
+    database = await place.open()
+    await commit(database.journal, an_accept())
+    await database.close()
+    await place.execute(place.break_program)
+    add_step(place, "CREATE TABLE added (name TEXT)", monkeypatch)
 
-    assert await place.upgrade() == place.newest
+    assert await place.upgrade() == place.newest + 1
 
     database = await place.open()
     await commit(database.journal, an_accept())
-    assert len(await verified(database.journal)) == 1
+    assert len(await verified(database.journal)) == 2
+    assert await run_sql(database, "SELECT count(*) FROM added") == [(0,)]
     await database.close()
+
+
+async def test_an_upgrade_that_fails_leaves_the_old_version_in_use(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await place.upgrade()
+    with monkeypatch.context() as patch:
+        add_step(place, "CREATE TABLE added (name TEXT); SELECT * FROM missing", patch)
+        with pytest.raises((apsw.SQLError, CannotStart), match="missing"):
+            await place.upgrade()
+
+    database = await place.open()
+    await commit(database.journal, an_accept())
+    with pytest.raises((apsw.SQLError, asyncpg.UndefinedTableError), match="added"):
+        await run_sql(database, "SELECT * FROM added")
+    await database.close()
+
+
+async def test_each_table_has_the_columns_of_its_struct(sql_database: SqlDatabase) -> None:
+    generated = {"orders": ["is_final"]} if isinstance(sql_database, PostgresDatabase) else {}
+    for table in STATE_TABLES:
+        if isinstance(sql_database, PostgresDatabase):
+            columns = "SELECT column_name FROM information_schema.columns WHERE table_name = '{}'"
+        else:
+            columns = "SELECT name FROM pragma_table_info('{}')"
+        found = [name for (name,) in await run_sql(sql_database, columns.format(table.name))]
+        assert sorted(found) == sorted([*table.columns, *generated.get(table.name, [])])
 
 
 async def test_two_upgraders_at_once_do_not_harm_each_other(postgres_server: PostgresServer) -> None:
@@ -146,8 +182,8 @@ async def test_two_upgraders_at_once_do_not_harm_each_other(postgres_server: Pos
     [
         ("postgresql://postgres@127.0.0.1:1/x", "cannot be reached"),
         ("postgresql://postgres@no-such-host.invalid/x", "cannot be reached"),
-        ("postgresql://postgres@127.0.0.1:port/x", "not one that PostgreSQL understands"),
-        ("mysql://127.0.0.1/x", "not one that PostgreSQL understands"),
+        ("postgresql://postgres@127.0.0.1:port/x", "not a PostgreSQL URL"),
+        ("mysql://127.0.0.1/x", "not a PostgreSQL URL"),
     ],
 )
 async def test_a_server_that_cannot_be_reached_rejects_the_start(url: str, message: str) -> None:

@@ -12,9 +12,9 @@ from tests.support.process import Process
 BODY = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
 DIE_IN_MID_UPGRADE = """
 import os, signal
-from switchyard.adapters.sqlite import database
+from switchyard.adapters.sqlite import migrations
 from switchyard.entrypoints.cli.main import run
-database.programs = lambda package: os.kill(os.getpid(), signal.SIGKILL)
+migrations.programs = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 run()
 """
 

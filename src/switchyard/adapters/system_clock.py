@@ -1,49 +1,50 @@
-"""The machine's own time and randomness."""
+"""Time and randomness of the machine, behind the ports `Clock` and `Randomness`."""
 
 import os
 import random
 import time
 from datetime import UTC, datetime
 
-# One system call fills this many draws: alone, each would cost more than everything else an id needs.
-_DRAWS_PER_FILL = 256
-# Draws by their width. Filled and emptied with single list operations, so that no two threads get the same draw.
+# Values per system call: one call per value would cost more than the rest of making an id.
+_VALUES_PER_FILL = 256
+# Unused values by bit width. `extend` and `pop` are atomic, so no two threads get the same value.
 _pools: dict[int, list[int]] = {}
-# A forked child must not hand out the ids that its parent is about to hand out.
+# A forked child must not return the values that its parent will return.
 os.register_at_fork(after_in_child=_pools.clear)
 
 
 class SystemClock:
-    """The machine's clock, in UTC."""
+    """The machine's wall clock and monotonic clock."""
 
     def now(self) -> datetime:
         """The time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Seconds on a clock that never goes back."""
         return time.monotonic()
 
 
 class SystemRandomness:
-    """The kernel's randomness for ids, drawn in bulk; an ordinary generator for jitter."""
+    """Randomness of the kernel for ids, read in bulk; a pseudo-random generator for jitter."""
 
     def bits(self, count: int) -> int:
         """An integer of that many unpredictable bits."""
         try:
             return _pools[count].pop()
         except (KeyError, IndexError):
-            return _filled(count).pop()
+            return _fill_pool(count)
 
     def jitter(self) -> float:
         """A number between -1 and 1."""
         return random.random() * 2 - 1
 
 
-def _filled(count: int) -> list[int]:
+def _fill_pool(count: int) -> int:
+    """Read new values from the kernel, keep all but one in the pool, and return that one."""
     width = (count + 7) // 8
     surplus = width * 8 - count
-    data = os.urandom(width * _DRAWS_PER_FILL)
-    draws = [int.from_bytes(data[at : at + width], "big") >> surplus for at in range(width, len(data), width)]
-    _pools.setdefault(count, []).extend(draws)
-    return [int.from_bytes(data[:width], "big") >> surplus]
+    data = os.urandom(width * _VALUES_PER_FILL)
+    values = [int.from_bytes(data[at : at + width], "big") >> surplus for at in range(width, len(data), width)]
+    _pools.setdefault(count, []).extend(values)
+    return int.from_bytes(data[:width], "big") >> surplus

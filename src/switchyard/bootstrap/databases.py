@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Protocol
 
 from switchyard.adapters.postgres.database import PostgresDatabase
-from switchyard.adapters.postgres.queries import PostgresOutboxListing
-from switchyard.adapters.postgres.rebuild import PostgresOrderDump, PostgresRebuild
+from switchyard.adapters.postgres.order_dump import PostgresOrderDump
+from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
+from switchyard.adapters.postgres.rebuild import PostgresRebuild
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.adapters.sqlite.queries import SqliteOutboxListing
-from switchyard.adapters.sqlite.rebuild import SqliteOrderDump, SqliteRebuild
+from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
+from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
+from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.bootstrap.files import move_files_aside
 from switchyard.domain.changes import Change, Outcome

@@ -1,4 +1,4 @@
-"""How PostgreSQL is connected to, and which errors leave a command's fate open."""
+"""Connections to PostgreSQL: session settings, the pool for reads, and the errors that leave an outcome unknown."""
 
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -11,22 +11,22 @@ from switchyard.domain.money import canonical
 Connection: TypeAlias = asyncpg.Connection
 Record: TypeAlias = asyncpg.Record
 
-# Long enough for a server under load, short enough that a caller learns of a dead one while it still waits.
+# Long enough for a server under load, short enough that the caller is still waiting when a dead server is reported.
 CONNECT_SECONDS_MAX = 5.0
-# No read walks more than a page: one that takes longer hangs on a network that swallowed the answer.
+# A read returns at most a page: one that takes longer waits for an answer that the network dropped.
 READ_SECONDS_MAX = 30.0
-# Reads are short; more connections would only queue on the server's processors instead of here.
+# Reads are short: with more connections they would queue for the server's processors instead of here.
 READERS_MAX = 8
 
 SERVER_SETTINGS = {
     "application_name": "switchyard",
     "timezone": "UTC",
-    # `append_group` relies on seeing what was committed while it waited for its lock.
+    # `append_group` must see what was committed while it waited for its lock.
     "default_transaction_isolation": "read committed",
-    # A 2xx answer promises a flushed log; a laxer default of the server's must not weaken that.
+    # A 2xx response promises a flushed WAL, whatever the server's default is.
     "synchronous_commit": "on",
-    # Every statement is a short walk along an index, planned once. A plan that was made while the tables were
-    # still empty must not read them from end to end when they have grown.
+    # Every statement is a short index scan, planned once. A plan made while the tables are empty must not be a
+    # sequential scan, since it is used after they have grown.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -34,8 +34,8 @@ SERVER_SETTINGS = {
     "jit": "off",
 }
 
-# The session is gone or was interrupted: what became of the command is not known from here.
-LOST = (
+# The session ended or was interrupted: the outcome of its command is unknown.
+CONNECTION_LOST = (
     OSError,
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -43,27 +43,27 @@ LOST = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
 )
-# The same, or the server said no.
-FAILED = (*LOST, asyncpg.PostgresError)
+# The same, or the server rejected the command.
+DATABASE_ERRORS = (*CONNECTION_LOST, asyncpg.PostgresError)
 
 
 async def connect(url: str) -> Connection:
-    """A connection outside the pool, for what must not wait or lives in a session."""
+    """A connection outside the pool, for work that must not wait for it or needs session state."""
     return await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX, server_settings=SERVER_SETTINGS)
 
 
 class Reader:
-    """A small pool for reads, so that they never wait for a commit."""
+    """A small pool for reads, so that no read waits for a commit."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self._pool = pool
 
     @classmethod
     async def open(cls, url: str) -> "Reader":
-        """A pool that connects with the first read."""
+        """A pool that connects at the first read."""
         pool = await asyncpg.create_pool(
             url,
-            # Made on demand and then kept: the pool's own upkeep would fill the log while the server is away.
+            # Connections are opened on demand and kept: the pool's own upkeep would fill the log during an outage.
             min_size=0,
             max_size=READERS_MAX,
             max_inactive_connection_lifetime=0,
@@ -78,24 +78,24 @@ class Reader:
     async def rows(self, sql: str, *values: Any) -> list[Record]:
         """All rows of a bounded query; raises JournalUnavailable when the server does not answer."""
         try:
-            found: list[Record] = await self._pool.fetch(sql, *values)
+            records: list[Record] = await self._pool.fetch(sql, *values)
         except asyncpg.DataError:
-            return []  # a value that the database cannot hold (NUL, say) is in none of its rows
-        except (*LOST, asyncpg.InsufficientResourcesError) as error:
+            return []  # no row has a value that the database cannot store, such as a NUL character
+        except (*CONNECTION_LOST, asyncpg.InsufficientResourcesError) as error:
             raise JournalUnavailable(f"the database does not answer: {error!r}") from error
-        return found
+        return records
 
     async def close(self) -> None:
-        """Let the reads under way finish, then disconnect."""
+        """Wait for the reads in progress, then disconnect."""
         await self._pool.close()
 
 
 async def _decode_canonically(connection: Connection) -> None:
-    """Amounts come out in their only form, though PostgreSQL keeps trailing zeros."""
+    """Decode amounts in canonical form: PostgreSQL keeps trailing zeros."""
     await connection.set_type_codec(
         "numeric", schema="pg_catalog", encoder=str, decoder=lambda text: canonical(Decimal(text)), format="text"
     )
 
 
 async def _keep_session(_: Connection) -> None:
-    """A read leaves nothing behind in its session; the default clean-up would cost a round trip for each."""
+    """Replace the pool's default reset, which costs a round trip per read: reads leave no session state."""

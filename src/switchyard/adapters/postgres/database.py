@@ -1,15 +1,21 @@
-"""One PostgreSQL database as journal, queries and liveness."""
+"""One PostgreSQL database behind all database ports: checks the schema, builds the adapters."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from switchyard.adapters.postgres import migrations
-from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, Reader, connect
+from switchyard.adapters.postgres.connection import (
+    CONNECT_SECONDS_MAX,
+    DATABASE_ERRORS,
+    Connection,
+    Reader,
+    connect,
+)
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.keys import PostgresKeyStore
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
-from switchyard.adapters.postgres.news import News
+from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
 from switchyard.domain.errors import CannotStart
 
@@ -20,7 +26,7 @@ class PostgresDatabase:
     def __init__(self, url: str, reader: Reader) -> None:
         self._url = url
         self._reader = reader
-        self._news: list[News] = []
+        self._notifications: list[CommitNotifications] = []
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.liveness = PostgresLiveness(url, reader)
@@ -29,7 +35,7 @@ class PostgresDatabase:
 
     @classmethod
     async def open(cls, url: str) -> "PostgresDatabase":
-        """Connect to a database whose schema is up to date."""
+        """Connect to a database that has the schema version of this code."""
         async with _first_connection(url) as connection:
             await migrations.check(connection)
             return cls(url, await Reader.open(url))
@@ -47,15 +53,15 @@ class PostgresDatabase:
             return await migrations.upgrade(connection)
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Call back when somebody has written, another process or this one."""
-        news = News(self._url, callback)
-        news.start()
-        self._news.append(news)
+        """Call back after each commit, of this process or another."""
+        notifications = CommitNotifications(self._url, callback)
+        notifications.start()
+        self._notifications.append(notifications)
 
     async def close(self) -> None:
-        """Finish what is being written and disconnect."""
-        for news in self._news:
-            await news.close()
+        """Finish the write in progress and disconnect."""
+        for notifications in self._notifications:
+            await notifications.close()
         await self.liveness.close()
         await self.journal.close()
         await self._reader.close()
@@ -63,21 +69,23 @@ class PostgresDatabase:
 
 @asynccontextmanager
 async def _first_connection(url: str) -> AsyncIterator[Connection]:
-    """A connection that explains itself when it cannot be made or fails."""
+    """A connection whose failure raises CannotStart with the cause."""
     try:
         connection = await connect(url)
     except ValueError as error:
-        # The URL itself is not repeated: it may hold a password.
-        raise CannotStart(f"the database URL is not one that PostgreSQL understands: {error}") from error
-    except FAILED as error:
-        raise CannotStart(f"the database cannot be reached: {_why(error)}") from error
+        # The message does not repeat the URL, which may contain a password.
+        raise CannotStart(
+            f"SWITCHYARD_DATABASE_URL is not a PostgreSQL URL (postgresql://user@host:port/database): {error}"
+        ) from error
+    except DATABASE_ERRORS as error:
+        raise CannotStart(f"the database in SWITCHYARD_DATABASE_URL cannot be reached: {_text(error)}") from error
     try:
         yield connection
-    except FAILED as error:
-        raise CannotStart(f"the database failed: {_why(error)}") from error
+    except DATABASE_ERRORS as error:
+        raise CannotStart(f"the database failed: {_text(error)}") from error
     finally:
         await connection.close(timeout=CONNECT_SECONDS_MAX)
 
 
-def _why(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return str(error) or repr(error)

@@ -1,4 +1,4 @@
-"""Connections: one writer in a thread of its own, a few readers, a checkpointer, and a lock against company."""
+"""The connections to one SQLite file: a writer thread, reader threads, a checkpointer thread, and the file lock."""
 
 import asyncio
 import os
@@ -17,17 +17,18 @@ from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 T = TypeVar("T")
 log = structlog.get_logger()
 
-# More threads would only hand the interpreter's lock around; two keep a slow page from blocking a lookup.
+# More threads would only compete for the GIL; with two, a slow page does not block a lookup.
 READERS = 2
-# 64 MiB of log: recovery stays short, and a hot page is written once for many changes of it.
+# 64 MiB of WAL: recovery stays short, and a page that changes often is written to the database once per checkpoint.
 CHECKPOINT_PAGES = 16_000
-# Under load without a pause a passive checkpoint never reaches the end; at 256 MiB the writer waits for one that does.
+# Under continuous load a passive checkpoint never completes; at 256 MiB the writer waits for one that does.
 CHECKPOINT_PAGES_MAX = 65_000
+# The writer waits for a RESTART checkpoint, which itself waits for readers: a minute bounds that wait.
 BUSY_MILLISECONDS = 60_000
 
 
 def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
-    """A connection with the durability that a 202 promises."""
+    """A connection whose commits are durable: WAL with `synchronous = FULL`, as a 202 response promises."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     connection = apsw.Connection(str(path), flags=flags)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
@@ -43,18 +44,18 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
 
 
 def hold_alone(path: Path) -> int:
-    """Lock the database for this process; the lock dies with it, however it dies."""
+    """Lock the file for this process; the kernel releases the lock when the process ends, even after SIGKILL."""
     descriptor = lock_beside(path)
     if descriptor is None:
         raise AlreadyRunning(
-            f"another process is using {path}: SQLite serves one process; "
-            "stop the other one, or use PostgreSQL (SWITCHYARD_DATABASE_URL) to run several"
+            f"another process is using {path}, and a SQLite database serves one process: "
+            "stop the other process, or set SWITCHYARD_DATABASE_URL to run several on PostgreSQL"
         )
     return descriptor
 
 
 class Connections:
-    """The threads of one database file; everything that touches it goes through here."""
+    """The threads and connections of one open database file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,32 +68,33 @@ class Connections:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
         self._local = threading.local()
-        self._log_pages = 0
-        self._log_grew = threading.Event()
+        self._wal_pages = 0
+        self._wal_grew = threading.Event()
         self._closing = False
-        self.writer.set_wal_hook(self._note_log)
+        self.writer.set_wal_hook(self._on_commit)
         self._checkpointer = threading.Thread(target=self._checkpoint, name="sqlite-checkpointer", daemon=True)
         self._checkpointer.start()
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run in the writer's thread."""
+        """Run in the writer thread."""
         return await asyncio.get_running_loop().run_in_executor(self._writing, work, self.writer)
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run in a reader's thread, beside the writer."""
+        """Run in a reader thread, in parallel with the writer."""
         return await asyncio.get_running_loop().run_in_executor(self._reading, self._with_reader, work)
 
     def close(self) -> None:
-        """End the threads, fold the log into the file, release the lock."""
+        """Stop the threads, checkpoint the WAL into the file, release the lock."""
         self._writing.shutdown()
         self._reading.shutdown()
         self._closing = True
-        self._log_grew.set()
+        self._wal_grew.set()
         self._checkpointer.join()
         try:
             self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error as error:
-            log.warning("the log was not folded into the database; the next start does it", error=str(error))
+            # The next start recovers from the WAL.
+            log.warning("wal_checkpoint_at_close_failed", path=str(self._path), error=str(error))
         self.writer.close()
         os.close(self._lock)
 
@@ -102,23 +104,24 @@ class Connections:
             connection = self._local.connection = connect(self._path, readonly=True)
         return work(connection)
 
-    def _note_log(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        self._log_pages = pages
+    def _on_commit(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
+        self._wal_pages = pages
         if pages >= CHECKPOINT_PAGES:
-            self._log_grew.set()
+            self._wal_grew.set()
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
         connection = connect(self._path)
         while True:
-            self._log_grew.wait()
-            self._log_grew.clear()
+            self._wal_grew.wait()
+            self._wal_grew.clear()
             if self._closing:
                 connection.close()
                 return
-            full = self._log_pages >= CHECKPOINT_PAGES_MAX
+            full = self._wal_pages >= CHECKPOINT_PAGES_MAX
             mode = apsw.SQLITE_CHECKPOINT_RESTART if full else apsw.SQLITE_CHECKPOINT_PASSIVE
             try:
                 connection.wal_checkpoint(mode=mode)
             except apsw.Error as error:
-                log.warning("checkpoint failed; the next one goes on", error=str(error))
+                # The next checkpoint continues where this one stopped.
+                log.warning("wal_checkpoint_failed", path=str(self._path), error=str(error))

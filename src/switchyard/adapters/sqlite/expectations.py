@@ -1,4 +1,4 @@
-"""What a group's changes expect of the database, checked before anything is written."""
+"""Checks the versions that a group's changes expect, before the group is written. Reads only."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ from switchyard.domain.changes import Change, Conflict
 
 
 def conflicts_of(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Conflict]:
-    """Changes that expect what is not there, by number.
+    """The changes that conflict with the database, by their number in the group.
 
-    New orders and messages are looked up only when `thorough`: their ids are fresh, so that looking would be wasted
-    work, and a unique index catches the one that is not.
+    New orders and outbox rows are checked only when `thorough`: their ids are fresh, so the lookup almost never finds
+    anything, and a unique index rejects a row that exists already.
     """
     conflicts: dict[int, Conflict] = {}
     for number in _stale_orders(connection, changes, thorough):
@@ -39,8 +39,8 @@ def _stale_orders(connection: apsw.Connection, changes: Sequence[Change], thorou
     if not checked:
         return []
     keys = [(row.order_id, row.venue_client_order_id if row.version == 1 else None) for _, row in checked]
-    found = dict(connection.execute(ORDER_VERSIONS, (rows.text_array(keys),)))
-    return [number for number, row in checked if found.get(row.order_id, 0) != row.version - 1]
+    versions = dict(connection.execute(ORDER_VERSIONS, (rows.json_array(keys),)))
+    return [number for number, row in checked if versions.get(row.order_id, 0) != row.version - 1]
 
 
 def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
@@ -48,8 +48,9 @@ def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorou
     if not checked:
         return []
     keys = [(row.order_id, row.kind, row.number) for _, row in checked]
-    found = {tuple(key): version for *key, version in connection.execute(OUTBOX_VERSIONS, (rows.text_array(keys),))}
-    return [number for (number, row), key in zip(checked, keys, strict=True) if found.get(key, 0) != row.version - 1]
+    stored = connection.execute(OUTBOX_VERSIONS, (rows.json_array(keys),))
+    versions = {tuple(key): version for *key, version in stored}
+    return [number for (number, row), key in zip(checked, keys, strict=True) if versions.get(key, 0) != row.version - 1]
 
 
 def _stale_positions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
@@ -57,8 +58,9 @@ def _stale_positions(connection: apsw.Connection, changes: Sequence[Change]) -> 
     if not checked:
         return []
     keys = [row.key for _, _, row in checked]
-    found = {tuple(key): version for *key, version in connection.execute(POSITION_VERSIONS, (rows.text_array(keys),))}
-    return [number for number, base, row in checked if found.get(row.key, 0) != base]
+    stored = connection.execute(POSITION_VERSIONS, (rows.json_array(keys),))
+    versions = {tuple(key): version for *key, version in stored}
+    return [number for number, base, row in checked if versions.get(row.key, 0) != base]
 
 
 def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
@@ -66,7 +68,7 @@ def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> 
     if not checked:
         return []
     keys = [(row.venue, row.exec_id, row.order_id) for _, row in checked]
-    seen = set(connection.execute(SEEN_EXECUTIONS, (rows.text_array(keys),)))
+    seen = set(connection.execute(SEEN_EXECUTIONS, (rows.json_array(keys),)))
     return [number for number, row in checked if (row.venue, row.exec_id) in seen]
 
 
@@ -75,8 +77,8 @@ def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[
     if not checked:
         return {}
     keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]
-    taken = map(rows.key_entry, connection.execute(KEY_ENTRIES, (rows.text_array(keys),)))
-    by_key = {(entry.account_id, entry.operation, entry.idempotency_key): entry for entry in taken}
+    stored = map(rows.key_entry, connection.execute(KEY_ENTRIES, (rows.json_array(keys),)))
+    by_key = {(entry.account_id, entry.operation, entry.idempotency_key): entry for entry in stored}
     conflicts = {}
     for (number, entry), key in zip(checked, keys, strict=True):
         earlier = by_key.get(key)

@@ -1,4 +1,4 @@
-"""The idempotency keys on SQLite."""
+"""The idempotency key store on SQLite: lookups in reader threads, removals in the writer thread."""
 
 from datetime import datetime
 from typing import Any
@@ -8,6 +8,7 @@ import apsw
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
+from switchyard.adapters.tables import IDEMPOTENCY_KEYS
 from switchyard.domain.chain import stamp
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
@@ -15,23 +16,24 @@ from switchyard.domain.lifecycle import FINAL
 from switchyard.ports.keys import KeyId, Reaped
 
 _ENTRY = f"""
-SELECT {rows.KEY_COLUMNS} FROM idempotency_keys
+SELECT {IDEMPOTENCY_KEYS.column_list} FROM idempotency_keys
 WHERE account_id = ? AND operation = ? AND idempotency_key = ?
 """
 _BETWEEN = f"""
-SELECT {rows.KEY_COLUMNS} FROM idempotency_keys
+SELECT {IDEMPOTENCY_KEYS.column_list} FROM idempotency_keys
 WHERE account_id = ? AND operation = ? AND idempotency_key BETWEEN ? AND ? AND created_at > ? LIMIT ?
 """
-# A walk in the order of the primary key: an index by expiry would cost every order that comes in.
+# Pages in primary key order: an index on `expires_at` would add a write to every accepted order.
 _PAGE = """
 SELECT account_id, operation, idempotency_key, expires_at < ?, order_id FROM idempotency_keys
 WHERE (account_id, operation, idempotency_key) > (?, ?, ?)
 ORDER BY account_id, operation, idempotency_key LIMIT ?
 """
+# A key whose order is missing is removed as if the order were final.
 _REMOVE = """
 DELETE FROM idempotency_keys WHERE (account_id, operation, idempotency_key) IN (
-    SELECT wanted.value->>0, wanted.value->>1, wanted.value->>2 FROM jsonb_each(?) AS wanted
-    WHERE coalesce((SELECT status FROM orders WHERE order_id = wanted.value->>3), 'FILLED')
+    SELECT expired.value->>0, expired.value->>1, expired.value->>2 FROM jsonb_each(?) AS expired
+    WHERE coalesce((SELECT status FROM orders WHERE order_id = expired.value->>3), 'FILLED')
         IN (SELECT value FROM json_each(?))
 )
 """
@@ -45,7 +47,7 @@ class SqliteKeyStore:
         self._journal = journal
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
-        """What the key stands for, expired or not."""
+        """The entry of a key, expired or not; None if there is none."""
         row = await self._connections.read(
             lambda connection: connection.execute(_ENTRY, (account, operation, key)).fetchone()
         )
@@ -54,27 +56,27 @@ class SqliteKeyStore:
     async def entries(
         self, account: AccountId, operation: str, first: str, last: str, since: datetime, limit: int
     ) -> list[KeyEntry]:
-        """Entries made after that moment whose keys lie between the two, both included."""
+        """Entries created after `since` whose keys lie between `first` and `last`, inclusive."""
         values = (account, operation, first, last, stamp(since), limit)
-        found = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
-        return [rows.key_entry(row) for row in found]
+        page = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
+        return [rows.key_entry(row) for row in page]
 
     async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
-        """Look at the next entries and remove those that have expired and whose order is final."""
+        """Check the next entries and remove those that have expired and whose order is final."""
 
-        def walk(connection: apsw.Connection) -> Reaped:
+        def remove_expired(connection: apsw.Connection) -> Reaped:
             page: list[Any] = connection.execute(_PAGE, (stamp(now), *(after or ("", "", "")), limit)).fetchall()
             expired = [(*key, order_id) for *key, is_expired, order_id in page if is_expired]
             count = 0
             if expired:
-                connection.execute(_REMOVE, (rows.text_array(expired), rows.text_array(sorted(FINAL))))
+                connection.execute(_REMOVE, (rows.json_array(expired), rows.json_array(sorted(FINAL))))
                 count = connection.changes()
             return Reaped(count, tuple(page[-1][:3]) if len(page) == limit else None)
 
-        return await self._journal.tidy(walk)
+        return await self._journal.maintain(remove_expired)
 
     async def now(self) -> datetime:
-        """The engine's clock, which is the machine's: nobody else writes here."""
+        """The machine's clock: an embedded database has no other."""
         sql = "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
-        found: Any = await self._connections.read(lambda connection: connection.execute(sql).fetchone())
-        return datetime.fromisoformat(found[0])
+        row: Any = await self._connections.read(lambda connection: connection.execute(sql).fetchone())
+        return datetime.fromisoformat(row[0])

@@ -1,8 +1,8 @@
-"""A SQLite file made anew from events, and all of its orders read."""
+"""Loads replayed events and the rows derived from them into an empty SQLite file, in one transaction."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -12,6 +12,7 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect, hold_alone
+from switchyard.adapters.tables import STATE_TABLES
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import KeyEntry
@@ -21,14 +22,14 @@ from switchyard.domain.positions import Position
 from switchyard.ports.journal import Head
 from switchyard.ports.rebuild import PlacedEvent
 
-# What one statement takes in as JSON: some megabytes at most.
+# Rows per statement: a few megabytes of JSON.
 BATCH = 5_000
-_TABLES = ("events", "orders", "idempotency_keys", "outbox_orders", "positions", "executions", "reader_cursors")
+_TABLES = ("events", *(table.name for table in STATE_TABLES))
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT 1 FROM {table})" for table in _TABLES)
 
 
 class SqliteRebuild:
-    """ports.rebuild.RebuildTarget: one transaction over a file with its schema in place, held by this process alone."""
+    """ports.rebuild.RebuildTarget on a file that has its schema; holds the file lock while it is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,12 +42,12 @@ class SqliteRebuild:
         await asyncio.to_thread(self._close)
 
     async def is_empty(self) -> bool:
-        """Whether nothing was ever written to it."""
+        """Whether no event and no row was ever written."""
         [(empty,)] = await asyncio.to_thread(lambda: self._connection.execute(_IS_EMPTY).fetchall())
         return bool(empty)
 
     async def load_events(self, events: Sequence[PlacedEvent]) -> None:
-        """Take the next events, numbers, times and hashes as they are."""
+        """Insert the next events with the numbers, times and hashes that they have."""
         await asyncio.to_thread(self._load_events, events)
 
     async def load_state(
@@ -57,18 +58,18 @@ class SqliteRebuild:
         positions: Collection[Position],
         executions: Collection[Execution],
     ) -> None:
-        """Take the rows that the events have made."""
-        for part, made in (
+        """Insert the rows derived from the events."""
+        for part, structs in (
             ("new_orders", orders),
             ("new_outbox", outbox),
             ("keys", keys),
             ("positions", positions),
             ("executions", executions),
         ):
-            await asyncio.to_thread(self._load, part, iter(made))
+            await asyncio.to_thread(self._load, part, iter(structs))
 
     async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Put the journal's newest place and time, and commit everything."""
+        """Set the head of the journal and commit everything."""
         assert shard == 0, "an embedded journal has one shard"
         values = (head.epoch, head.seq, head.hash, stamp(at))
         await asyncio.to_thread(self._finish, values)
@@ -84,18 +85,27 @@ class SqliteRebuild:
 
     def _load_events(self, events: Sequence[PlacedEvent]) -> None:
         assert all(placed.shard == 0 for placed in events), "an embedded journal has one shard"
-        made = [
-            (one.seq, placed.epoch, stamp(one.at), one.type, one.account_id, one.order_id, one.text, one.hash)
+        event_rows = [
+            rows.EventRow(
+                seq=event.seq,
+                epoch=placed.epoch,
+                at=stamp(event.at),
+                type=event.type,
+                account_id=event.account_id,
+                order_id=event.order_id,
+                text=event.text,
+                hash=event.hash,
+            )
             for placed in events
-            for one in (placed.event,)
+            for event in (placed.event,)
         ]
-        self._put("events", rows.text_array(made))
+        self._insert("events", rows.json_array(event_rows))
 
-    def _load(self, part: str, made: Iterator[Any]) -> None:
-        while batch := list(islice(made, BATCH)):
-            self._put(part, rows.arrays(batch))
+    def _load(self, part: str, structs: Iterator[Any]) -> None:
+        while batch := list(islice(structs, BATCH)):
+            self._insert(part, rows.json_rows(batch))
 
-    def _put(self, part: str, batch: str | None) -> None:
+    def _insert(self, part: str, batch: str | None) -> None:
         self._connection.execute(f"INSERT INTO append_group ({part}) VALUES (?)", (batch,))
 
     def _finish(self, values: tuple[int, int, str, str]) -> None:
@@ -111,21 +121,3 @@ class SqliteRebuild:
             self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._connection.close()
         os.close(self._lock)
-
-
-class SqliteOrderDump:
-    """ports.rebuild.OrderDump beside whoever holds the file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    async def all_orders(self) -> AsyncIterator[Order]:
-        """Every order of one moment, sorted by id, a page at a time."""
-        connection = await asyncio.to_thread(connect, self._path, readonly=True)
-        try:
-            found = connection.execute(f"SELECT {rows.ORDER_COLUMNS} FROM orders ORDER BY order_id")
-            while page := await asyncio.to_thread(lambda: list(map(rows.order, islice(found, BATCH)))):
-                for order in page:
-                    yield order
-        finally:
-            connection.close()

@@ -1,53 +1,46 @@
-"""The journal's SQL, but for the append itself, which is a trigger of the schema."""
+"""The journal's SQL statements on SQLite, except the append itself (`append.py`)."""
 
-from switchyard.adapters.sqlite.rows import KEY_COLUMNS, ORDER_COLUMNS, OUTBOX_COLUMNS, POSITION_COLUMNS
-
-APPEND = """
-INSERT INTO append_group (
-    events, new_orders, changed_orders, new_outbox, changed_outbox, keys, positions, executions,
-    cursors, group_id, outcomes, seq, hash, at, forget_before
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+from switchyard.adapters.tables import IDEMPOTENCY_KEYS, ORDERS, OUTBOX_ORDERS, POSITIONS
 
 LINES = """
 SELECT group_concat(text || ',"hash":"' || hash || '"}' || char(10), '' ORDER BY seq), count(*), max(seq)
 FROM (SELECT seq, text, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?)
 """
 
-# CROSS JOIN keeps the order of the tables: each wanted key is looked up, never a table walked.
+# CROSS JOIN fixes the join order: one index lookup for each requested key, never a scan of the table.
 ORDER_VERSIONS = """
-SELECT wanted.value->>0, orders.version FROM jsonb_each(?) AS wanted
-CROSS JOIN orders ON orders.order_id = wanted.value->>0 OR orders.venue_client_order_id = wanted.value->>1
+SELECT requested.value->>0, orders.version FROM jsonb_each(?) AS requested
+CROSS JOIN orders ON orders.order_id = requested.value->>0 OR orders.venue_client_order_id = requested.value->>1
 """
 OUTBOX_VERSIONS = """
-SELECT outbox.order_id, outbox.kind, outbox.number, outbox.version FROM jsonb_each(?) AS wanted
+SELECT outbox.order_id, outbox.kind, outbox.number, outbox.version FROM jsonb_each(?) AS requested
 CROSS JOIN outbox_orders AS outbox ON (outbox.order_id, outbox.kind, outbox.number)
-    = (wanted.value->>0, wanted.value->>1, wanted.value->>2)
+    = (requested.value->>0, requested.value->>1, requested.value->>2)
 """
 POSITION_VERSIONS = """
-SELECT held.account_id, held.symbol, held.version FROM jsonb_each(?) AS wanted
-CROSS JOIN positions AS held ON (held.account_id, held.symbol) = (wanted.value->>0, wanted.value->>1)
+SELECT stored.account_id, stored.symbol, stored.version FROM jsonb_each(?) AS requested
+CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requested.value->>0, requested.value->>1)
 """
 SEEN_EXECUTIONS = """
-SELECT seen.venue, seen.exec_id FROM jsonb_each(?) AS wanted
-CROSS JOIN executions AS seen ON (seen.venue, seen.exec_id) = (wanted.value->>0, wanted.value->>1)
-WHERE seen.order_id <> '' OR wanted.value->>2 = ''
+SELECT stored.venue, stored.exec_id FROM jsonb_each(?) AS requested
+CROSS JOIN executions AS stored ON (stored.venue, stored.exec_id) = (requested.value->>0, requested.value->>1)
+WHERE stored.order_id <> '' OR requested.value->>2 = ''
 """
 KEY_ENTRIES = f"""
-SELECT {", ".join(f"keys.{column}" for column in KEY_COLUMNS.split(", "))} FROM jsonb_each(?) AS wanted
-CROSS JOIN idempotency_keys AS keys ON (keys.account_id, keys.operation, keys.idempotency_key)
-    = (wanted.value->>0, wanted.value->>1, wanted.value->>2)
+SELECT {IDEMPOTENCY_KEYS.qualified("stored")} FROM jsonb_each(?) AS requested
+CROSS JOIN idempotency_keys AS stored ON (stored.account_id, stored.operation, stored.idempotency_key)
+    = (requested.value->>0, requested.value->>1, requested.value->>2)
 """
 
-SELECT_STATES = f"SELECT {ORDER_COLUMNS} FROM orders WHERE order_id IN (SELECT value FROM json_each(?))"
-SELECT_BY_CLIENT_ID = (
-    f"SELECT {ORDER_COLUMNS} FROM orders WHERE venue_client_order_id IN (SELECT value FROM json_each(?))"
-)
+SELECT_STATES = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id IN (SELECT value FROM json_each(?))"
+SELECT_BY_CLIENT_ID = f"""
+SELECT {ORDERS.column_list} FROM orders WHERE venue_client_order_id IN (SELECT value FROM json_each(?))
+"""
 SELECT_OUTBOX_OF = f"""
-SELECT {OUTBOX_COLUMNS} FROM outbox_orders WHERE order_id IN (SELECT value FROM json_each(?))
+SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id IN (SELECT value FROM json_each(?))
 ORDER BY order_id, kind DESC, number
 """
 SELECT_POSITIONS = f"""
-SELECT {", ".join(f"held.{column}" for column in POSITION_COLUMNS.split(", "))} FROM jsonb_each(?) AS wanted
-CROSS JOIN positions AS held ON (held.account_id, held.symbol) = (wanted.value->>0, wanted.value->>1)
+SELECT {POSITIONS.qualified("stored")} FROM jsonb_each(?) AS requested
+CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requested.value->>0, requested.value->>1)
 """

@@ -1,14 +1,15 @@
--- The journal and the rows derived from it. Ids compare by bytes, as they do in Python, whatever the database's locale.
+-- The journal and the rows derived from it. Ids compare by bytes (COLLATE "C"), as in Python, whatever the database's
+-- locale.
 
 CREATE TABLE journal_heads (
     shard integer PRIMARY KEY,
     epoch integer NOT NULL,
     seq bigint NOT NULL,
     hash text NOT NULL,
-    at timestamptz -- of the newest event; none in an empty journal
+    at timestamptz -- of the newest event; NULL while the journal is empty
 );
 
--- Split by seq, so that a sealed segment can be verified, archived and dropped alone.
+-- Partitioned by seq, so that a sealed segment can be verified, archived and dropped separately.
 CREATE TABLE events (
     shard integer NOT NULL,
     seq bigint NOT NULL,
@@ -46,9 +47,17 @@ CREATE TABLE orders (
     tags text[] NOT NULL,
     accepted_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
-    version integer NOT NULL
+    version integer NOT NULL,
+    is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
+) WITH (
+    -- An order is updated several times within moments. With free space on its page, and no index on a column that
+    -- changes, each update is a heap-only tuple and writes to no index.
+    fillfactor = 50
 );
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
+-- The open orders at a venue are found among the unfinished ones. An index whose condition names `status` would be
+-- written at every change of status; `is_final` changes once.
+CREATE INDEX orders_unfinished ON orders (venue, order_id) WHERE NOT is_final;
 
 CREATE TABLE idempotency_keys (
     account_id text COLLATE "C" NOT NULL,
@@ -59,6 +68,11 @@ CREATE TABLE idempotency_keys (
     request_digest text NOT NULL,
     created_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
+    status text NOT NULL,
+    http_status integer,
+    response_payload_json text,
+    result_digest text,
+    version integer NOT NULL,
     PRIMARY KEY (account_id, operation, idempotency_key)
 );
 
@@ -76,18 +90,34 @@ CREATE TABLE outbox_orders (
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
+    lane smallint NOT NULL, -- orders of one account and symbol share a lane
+    error_detail text,
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)
 ) WITH (
-    -- Every row dies twice on its way to 'sent'; with the default fifth of the table, a claim would wade through the dead.
+    -- A row is updated twice before it is 'sent' and leaves two dead tuples. At the default of 20 % of the table, a
+    -- claim would read too many of them.
     autovacuum_vacuum_scale_factor = 0.02
 );
--- Unfinished rows only, so that a claim costs the same whatever has been finished before. A new row is due at once and
--- is walked in the order of acceptance; a failed one waits for its time. One index over both would have to sort the
--- whole backlog for each claim.
+-- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in the
+-- order of acceptance; a failed row waits for its time. One index over both statuses would sort the whole backlog for
+-- each claim.
 CREATE INDEX outbox_queued ON outbox_orders (created_at, order_id) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
 CREATE INDEX outbox_open ON outbox_orders (status, created_at, order_id) WHERE status IN ('sending', 'uncertain');
+
+-- Which workers run and which lanes they own. These two tables are not derived from the journal.
+CREATE TABLE outbox_workers (
+    worker text COLLATE "C" PRIMARY KEY,
+    lock_key bigint NOT NULL, -- of the advisory lock that the worker holds while its session lives
+    seen_at timestamptz NOT NULL
+);
+-- A lane has one owner, so that first attempts of one account and symbol are sent in the order of acceptance.
+CREATE TABLE outbox_lanes (
+    lane smallint PRIMARY KEY,
+    worker text COLLATE "C"
+);
+INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/outbox.py
 
 CREATE TABLE positions (
     account_id text COLLATE "C" NOT NULL,
@@ -102,17 +132,21 @@ CREATE TABLE positions (
     version integer NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) WITH (
-    -- The same few rows are written over and over: room on the page keeps the new versions out of the index.
+    -- Every fill of an account and symbol updates the same row: free space on the page keeps the updates heap-only.
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02
 );
 
+-- A report on an unknown order has an empty order_id and keeps the client order id that the venue gave. An order that
+-- is accepted later under that id was executed before and must not be sent.
 CREATE TABLE executions (
     venue text COLLATE "C" NOT NULL,
     exec_id text COLLATE "C" NOT NULL,
     order_id text COLLATE "C" NOT NULL,
+    stray_client_order_id text COLLATE "C",
     PRIMARY KEY (venue, exec_id)
 );
+CREATE INDEX executions_stray ON executions (stray_client_order_id) WHERE stray_client_order_id IS NOT NULL;
 
 CREATE TABLE reader_cursors (
     name text COLLATE "C" PRIMARY KEY,
@@ -121,7 +155,7 @@ CREATE TABLE reader_cursors (
     hash text NOT NULL
 );
 
--- What each group was answered, for the caller whose answer was lost.
+-- The outcomes of recent groups, so that a repeated group id gets the same answer.
 CREATE TABLE append_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     seq_before bigint NOT NULL,

@@ -1,5 +1,7 @@
--- The journal and the rows derived from it. Amounts and times are TEXT: arithmetic happens in Python only,
--- and times have one fixed form, so that their text order is their order.
+-- The journal and the rows derived from it.
+--
+-- Amounts are TEXT, because arithmetic happens in Python only. Times are TEXT in one fixed form (microseconds, UTC)
+-- where they are compared or sorted, so that their text order is their time order.
 
 CREATE TABLE journal_heads (
     shard INTEGER PRIMARY KEY,
@@ -9,10 +11,11 @@ CREATE TABLE journal_heads (
     at    TEXT NOT NULL
 ) STRICT;
 
-INSERT INTO journal_heads VALUES (0, 1, 0, printf('%.64d', 0), '1970-01-01T00:00:00.000000Z');
+INSERT INTO journal_heads (shard, epoch, seq, hash, at)
+VALUES (0, 1, 0, printf('%.64d', 0), '1970-01-01T00:00:00.000000Z');
 
--- An embedded journal has one shard, so that `seq` itself is the row's key: appending is writing at the end,
--- and a sealed range of numbers can be verified, copied and dropped by itself.
+-- An embedded journal has one shard, so `seq` is the row id: an append writes at the end of the table, and a sealed
+-- range of `seq` can be verified, copied and dropped separately.
 CREATE TABLE events (
     seq        INTEGER PRIMARY KEY,
     epoch      INTEGER NOT NULL,
@@ -28,86 +31,104 @@ CREATE INDEX events_of_account ON events (account_id);
 CREATE INDEX events_of_order ON events (order_id) WHERE order_id IS NOT NULL;
 
 CREATE TABLE orders (
-    order_id        TEXT PRIMARY KEY,
-    account_id      TEXT NOT NULL,
-    client_order_id TEXT,
+    order_id              TEXT PRIMARY KEY,
+    account_id            TEXT NOT NULL,
+    client_order_id       TEXT,
     venue_client_order_id TEXT NOT NULL UNIQUE,
-    symbol          TEXT NOT NULL,
-    side            TEXT NOT NULL,
-    type            TEXT NOT NULL,
-    time_in_force   TEXT NOT NULL,
-    qty             TEXT NOT NULL,
-    price           TEXT,
-    stop_price      TEXT,
-    status          TEXT NOT NULL,
-    filled_qty      TEXT NOT NULL,
-    filled_notional TEXT NOT NULL,
-    venue           TEXT NOT NULL,
-    venue_order_id  TEXT,
-    reason          TEXT,
-    strategy        TEXT,
-    tags            TEXT NOT NULL,
-    accepted_at     TEXT NOT NULL,
-    updated_at      TEXT NOT NULL,
-    version         INTEGER NOT NULL
+    symbol                TEXT NOT NULL,
+    side                  TEXT NOT NULL,
+    type                  TEXT NOT NULL,
+    time_in_force         TEXT NOT NULL,
+    qty                   TEXT NOT NULL,
+    price                 TEXT,
+    stop_price            TEXT,
+    status                TEXT NOT NULL,
+    filled_qty            TEXT NOT NULL,
+    filled_notional       TEXT NOT NULL,
+    venue                 TEXT NOT NULL,
+    venue_order_id        TEXT,
+    reason                TEXT,
+    strategy              TEXT,
+    tags                  TEXT NOT NULL,
+    accepted_at           TEXT NOT NULL,
+    updated_at            TEXT NOT NULL,
+    version               INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
+-- The open orders at a venue, for the sweep that compares them with the venue's list. Final orders are not in the
+-- index, so their number does not slow it down.
+CREATE INDEX orders_open ON orders (venue, order_id)
+    WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED');
 
 CREATE TABLE idempotency_keys (
-    account_id      TEXT NOT NULL,
-    operation       TEXT NOT NULL,
-    idempotency_key TEXT NOT NULL,
-    generation      INTEGER NOT NULL,
-    order_id        TEXT NOT NULL,
-    request_digest  TEXT NOT NULL,
-    created_at      TEXT NOT NULL,
-    expires_at      TEXT NOT NULL,
+    account_id            TEXT NOT NULL,
+    operation             TEXT NOT NULL,
+    idempotency_key       TEXT NOT NULL,
+    generation            INTEGER NOT NULL,
+    order_id              TEXT NOT NULL,
+    request_digest        TEXT NOT NULL,
+    created_at            TEXT NOT NULL,
+    expires_at            TEXT NOT NULL,
+    status                TEXT NOT NULL,
+    http_status           INTEGER,
+    response_payload_json TEXT,
+    result_digest         TEXT,
+    version               INTEGER NOT NULL,
     PRIMARY KEY (account_id, operation, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 
+-- PostgreSQL also has UNIQUE (venue_client_order_id, kind, number). Here that index costs 10 % or more of an accept,
+-- and orders.venue_client_order_id is unique already.
 CREATE TABLE outbox_orders (
-    order_id        TEXT NOT NULL,
-    kind            TEXT NOT NULL,
-    number          INTEGER NOT NULL,
-    venue           TEXT NOT NULL,
+    order_id              TEXT NOT NULL,
+    kind                  TEXT NOT NULL,
+    number                INTEGER NOT NULL,
+    venue                 TEXT NOT NULL,
     venue_client_order_id TEXT NOT NULL,
-    status          TEXT NOT NULL,
-    attempt         INTEGER NOT NULL,
-    next_attempt_at TEXT NOT NULL,
-    last_error      TEXT,
-    worker          TEXT,
-    created_at      TEXT NOT NULL,
-    updated_at      TEXT NOT NULL,
-    version         INTEGER NOT NULL,
+    status                TEXT NOT NULL,
+    attempt               INTEGER NOT NULL,
+    next_attempt_at       TEXT NOT NULL,
+    last_error            TEXT,
+    worker                TEXT,
+    created_at            TEXT NOT NULL,
+    updated_at            TEXT NOT NULL,
+    version               INTEGER NOT NULL,
+    lane                  INTEGER NOT NULL, -- orders of one account and symbol share a lane
+    error_detail          TEXT,
     PRIMARY KEY (order_id, kind, number)
 ) STRICT, WITHOUT ROWID;
 
--- Finished rows are in no index of the work to do, so that a million of them cost nothing.
+-- Sent and dead rows are in neither index, so their number does not slow a claim down.
 CREATE INDEX outbox_due ON outbox_orders (created_at, order_id, next_attempt_at, kind)
     WHERE status IN ('queued', 'failed');
 CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
 
 CREATE TABLE positions (
-    account_id      TEXT NOT NULL,
-    symbol          TEXT NOT NULL,
-    qty             TEXT NOT NULL,
-    cost_basis   TEXT NOT NULL,
-    realised_pnl        TEXT NOT NULL,
-    trade_result    TEXT NOT NULL,
+    account_id         TEXT NOT NULL,
+    symbol             TEXT NOT NULL,
+    qty                TEXT NOT NULL,
+    cost_basis         TEXT NOT NULL,
+    realised_pnl       TEXT NOT NULL,
+    trade_result       TEXT NOT NULL,
     consecutive_losses INTEGER NOT NULL,
-    high_water_mark            TEXT NOT NULL,
-    updated_at      TEXT NOT NULL,
-    version         INTEGER NOT NULL,
+    high_water_mark    TEXT NOT NULL,
+    updated_at         TEXT NOT NULL,
+    version            INTEGER NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) STRICT, WITHOUT ROWID;
 
+-- A report on an unknown order has an empty order_id and keeps the client order id that the venue gave. An order that
+-- is accepted later under that id was executed before and must not be sent.
 CREATE TABLE executions (
-    venue    TEXT NOT NULL,
-    exec_id  TEXT NOT NULL,
-    order_id TEXT NOT NULL,
+    venue                 TEXT NOT NULL,
+    exec_id               TEXT NOT NULL,
+    order_id              TEXT NOT NULL,
+    stray_client_order_id TEXT,
     PRIMARY KEY (venue, exec_id)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX executions_stray ON executions (stray_client_order_id) WHERE stray_client_order_id IS NOT NULL;
 
 CREATE TABLE reader_cursors (
     name  TEXT PRIMARY KEY,
@@ -116,7 +137,7 @@ CREATE TABLE reader_cursors (
     hash  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- What a group was answered, so that a repeated one is answered the same.
+-- The outcomes of recent groups, so that a repeated group id gets the same answer.
 CREATE TABLE append_groups (
     group_id TEXT PRIMARY KEY,
     at       TEXT NOT NULL,

@@ -1,31 +1,38 @@
--- Shares the lanes among the workers that live: each calls this every now and then and is told which are its own.
+-- Shares the lanes among the live workers. Each worker calls this periodically and gets the lanes that it owns.
 --
--- A worker is alive while its lock is held and it still calls. One that is paused keeps its lock, and its lanes would stand
--- still; losing them is harmless, because versions guard the rows and only the order of departure is at stake.
+-- A worker is live while its advisory lock is held and it keeps calling. A paused process keeps its lock, and its
+-- lanes would not be sent. Taking them from a live worker is safe: row versions reject its late writes, and only the
+-- order of departure may change.
 CREATE OR REPLACE FUNCTION hold_lanes(
-    me text,
-    my_lock bigint,
+    for_worker text,
+    worker_lock_key bigint,
     given_up integer[],
-    patience interval,
+    silence_max interval,
     OUT lanes integer[],
-    OUT share integer -- what is fair to have; the caller gives up the rest once nothing is under way there
+    OUT share integer -- the fair share; the worker gives up the rest as soon as no send is in progress there
 ) LANGUAGE plpgsql AS $$
 DECLARE
     lane_count integer;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('switchyard'), 3);
-    DELETE FROM outbox_workers
-    WHERE worker <> me AND (seen_at < clock_timestamp() - patience OR pg_try_advisory_xact_lock_shared(lock_key));
-    INSERT INTO outbox_workers VALUES (me, my_lock, clock_timestamp())
-    ON CONFLICT (worker) DO UPDATE SET seen_at = excluded.seen_at;
-    UPDATE outbox_lanes SET worker = NULL
-    WHERE worker = me AND lane = ANY (given_up) OR worker NOT IN (SELECT known.worker FROM outbox_workers AS known);
 
+    -- 1. Register this worker; remove the silent workers and those whose lock is free.
+    DELETE FROM outbox_workers WHERE worker <> for_worker
+    AND (seen_at < clock_timestamp() - silence_max OR pg_try_advisory_xact_lock_shared(lock_key));
+    INSERT INTO outbox_workers (worker, lock_key, seen_at) VALUES (for_worker, worker_lock_key, clock_timestamp())
+    ON CONFLICT (worker) DO UPDATE SET seen_at = excluded.seen_at;
+
+    -- 2. Free the lanes that this worker gives up, and those of removed workers.
+    UPDATE outbox_lanes SET worker = NULL
+    WHERE worker = for_worker AND lane = ANY (given_up)
+    OR worker NOT IN (SELECT known.worker FROM outbox_workers AS known);
+
+    -- 3. Take free lanes up to the fair share.
     SELECT count(*) INTO lane_count FROM outbox_lanes;
     SELECT ceil(lane_count::numeric / count(*)) INTO share FROM outbox_workers;
-    UPDATE outbox_lanes SET worker = me WHERE lane IN (
+    UPDATE outbox_lanes SET worker = for_worker WHERE lane IN (
         SELECT free.lane FROM outbox_lanes AS free WHERE free.worker IS NULL ORDER BY free.lane
-        LIMIT greatest(share - (SELECT count(*) FROM outbox_lanes AS mine WHERE mine.worker = me), 0)
+        LIMIT greatest(share - (SELECT count(*) FROM outbox_lanes AS own WHERE own.worker = for_worker), 0)
     );
-    lanes := ARRAY(SELECT mine.lane FROM outbox_lanes AS mine WHERE mine.worker = me ORDER BY mine.lane);
+    lanes := ARRAY(SELECT own.lane FROM outbox_lanes AS own WHERE own.worker = for_worker ORDER BY own.lane);
 END $$;

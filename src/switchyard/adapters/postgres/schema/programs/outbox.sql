@@ -1,4 +1,4 @@
--- The outbox under the names of its specification, for people and dashboards; nothing here reads it.
+-- The outbox under the column names of its specification, for operators and dashboards. The code does not read it.
 DROP VIEW IF EXISTS outbox;
 CREATE VIEW outbox AS
 SELECT

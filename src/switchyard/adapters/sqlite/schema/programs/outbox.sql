@@ -1,12 +1,12 @@
--- The outbox under the names of its specification, for people and dashboards; nothing here reads it.
+-- The outbox under the column names of its specification, for operators and dashboards. The code does not read it.
 DROP VIEW IF EXISTS outbox;
 CREATE VIEW outbox AS
 SELECT
     message.order_id || ':' || message.kind || ':' || message.number AS id,
     message.venue_client_order_id AS idempotency_key,
     json_object(
-        'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', json(qty), 'type', type,
-        'time_in_force', time_in_force, 'limit_price', json(price), 'stop_price', json(stop_price),
+        'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', json(qty),
+        'type', type, 'time_in_force', time_in_force, 'limit_price', json(price), 'stop_price', json(stop_price),
         'trace_id', message.order_id
     ) AS request_json,
     message.status,

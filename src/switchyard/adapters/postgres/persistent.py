@@ -1,4 +1,4 @@
-"""A connection kept open for what lives in its session: a lock, a subscription."""
+"""A connection that is kept open for its session state (a lock, a subscription) and reopened when it is lost."""
 
 import asyncio
 import contextlib
@@ -6,18 +6,18 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, FAILED, Connection, connect
+from switchyard.adapters.postgres.connection import CONNECT_SECONDS_MAX, DATABASE_ERRORS, Connection, connect
 
 log = structlog.get_logger()
 
-# A network may swallow a connection without a word; asking this often costs nothing and finds out within seconds.
-PULSE_SECONDS = 5.0
-# Soon enough after a restart of the server, seldom enough during a long outage.
-REST_SECONDS = 0.5
+# A network may drop a connection without a FIN or RST: a query this often costs little and detects it within seconds.
+PING_SECONDS = 5.0
+# Short enough to reconnect soon after a restart of the server, long enough not to load it during an outage.
+RETRY_SECONDS = 0.5
 
 
-class StandingConnection:
-    """Connects, has the session prepared, watches it, and begins anew when it is lost."""
+class PersistentConnection:
+    """Connects, runs `prepare` on the session, watches the connection, and starts over when it is lost."""
 
     def __init__(self, url: str, purpose: str, prepare: Callable[[Connection], Awaitable[None]]) -> None:
         self._url = url
@@ -27,22 +27,22 @@ class StandingConnection:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Connect and prepare; what goes wrong this first time is raised, a later loss is repaired."""
+        """Connect and prepare; raises when the first connection fails. A later loss is repaired in the background."""
         await self._connect()
         self.start()
 
     def start(self) -> None:
-        """Keep it open from now on; does not wait for the first connection."""
+        """Keep the connection open from now on; does not wait for the first connection."""
         self._task = asyncio.create_task(self._keep(), name=self._purpose)
 
     async def close(self) -> None:
-        """End the session for good."""
+        """End the session."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
         if self._connection is not None:
-            with contextlib.suppress(*FAILED):
+            with contextlib.suppress(*DATABASE_ERRORS):
                 await self._connection.close(timeout=CONNECT_SECONDS_MAX)
 
     async def _keep(self) -> None:
@@ -50,14 +50,12 @@ class StandingConnection:
             while self._connection is None:
                 try:
                     await self._connect()
-                except FAILED:
-                    await asyncio.sleep(REST_SECONDS)
+                except DATABASE_ERRORS:
+                    await asyncio.sleep(RETRY_SECONDS)
             try:
                 await self._watch(self._connection)
-            except FAILED as error:
-                log.error(
-                    "a standing connection was lost and is being renewed", purpose=self._purpose, error=repr(error)
-                )
+            except DATABASE_ERRORS as error:
+                log.error("database_connection_lost", purpose=self._purpose, error=repr(error))
                 self._connection.terminate()
                 self._connection = None
 
@@ -71,11 +69,11 @@ class StandingConnection:
         self._connection = connection
 
     async def _watch(self, connection: Connection) -> None:
-        """Return never; raises once the connection is lost."""
+        """Never returns; raises when the connection is lost."""
         ended = asyncio.Event()
         connection.add_termination_listener(lambda _: ended.set())
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(PULSE_SECONDS):
+                async with asyncio.timeout(PING_SECONDS):
                     await ended.wait()
             await connection.execute("SELECT 1", timeout=CONNECT_SECONDS_MAX)

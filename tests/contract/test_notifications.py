@@ -1,4 +1,4 @@
-"""News from other processes: PostgreSQL tells who listens."""
+"""Commit notifications from other processes, on PostgreSQL."""
 
 import asyncio
 
@@ -11,65 +11,63 @@ from tests.support.journal_checks import commit
 from tests.support.process import until
 
 
-class Ear:
-    """Counts what it is told."""
+class Listener:
+    """A callback that a test can wait for."""
 
     def __init__(self) -> None:
-        self.calls = 0
-        self.news = asyncio.Event()
+        self._called = asyncio.Event()
 
-    def hear(self) -> None:
-        self.calls += 1
-        self.news.set()
+    def call(self) -> None:
+        self._called.set()
 
     async def next(self) -> None:
         async with asyncio.timeout(60):
-            await self.news.wait()
-        self.news.clear()
+            await self._called.wait()
+        self._called.clear()
 
 
-async def test_a_commit_elsewhere_is_heard(postgres_url: str) -> None:
+async def test_a_commit_of_another_process_is_notified(postgres_url: str) -> None:
     reader, writer = await PostgresDatabase.open(postgres_url), await PostgresDatabase.open(postgres_url)
-    ear = Ear()
-    reader.listen(ear.hear)
-    await ear.next()  # what was written before is news to whoever begins to listen
+    listener = Listener()
+    reader.listen(listener.call)
+    await listener.next()  # a new subscription calls back once, for the commits before it
 
     await commit(writer.journal, an_accept(), an_accept())
-    await ear.next()
+    await listener.next()
 
     await reader.close()
     await writer.close()
 
 
-async def test_news_come_again_after_the_connection_was_lost(postgres_url: str) -> None:
+async def test_notifications_resume_after_the_connection_was_lost(postgres_url: str) -> None:
     reader, writer = await PostgresDatabase.open(postgres_url), await PostgresDatabase.open(postgres_url)
-    ear = Ear()
-    reader.listen(ear.hear)
-    await ear.next()
+    listener = Listener()
+    reader.listen(listener.call)
+    await listener.next()
     administrator = await asyncpg.connect(postgres_url)
     listeners = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'"
     [lost] = await administrator.fetch(listeners)
 
     await administrator.execute("SELECT pg_terminate_backend($1)", lost["pid"])
-    await ear.next()  # whatever was missed meanwhile is looked for as soon as somebody listens again
+    await listener.next()  # the new subscription calls back for the commits that it may have missed
     await commit(writer.journal, an_accept())
-    await ear.next()
+    await listener.next()
 
     await administrator.close()
     await reader.close()
     await writer.close()
 
 
-async def test_a_cursor_that_moves_is_no_news(postgres_url: str) -> None:
+async def test_a_group_that_only_moves_a_cursor_sends_no_notification(postgres_url: str) -> None:
     database = await PostgresDatabase.open(postgres_url)
-    listener = await asyncpg.connect(postgres_url)
-    told: list[str] = []
-    await listener.add_listener("switchyard", lambda *message: told.append(message[-1]))
+    connection = await asyncpg.connect(postgres_url)
+    payloads: list[str] = []
+    await connection.add_listener("switchyard", lambda *message: payloads.append(message[-1]))
 
     await commit(database.journal, Change(cursors=(Cursor(name="audit", epoch=1, seq=1, hash="f" * 64),)))
     await commit(database.journal, an_accept(), an_accept())
 
-    await until(lambda: bool(told))
-    assert told == ["0:2"]
-    await listener.close()
+    await until(lambda: bool(payloads))
+    assert payloads == ["0:2"]
+    await connection.close()
     await database.close()

@@ -1,0 +1,108 @@
+"""Builds the call of the server-side function `append_group` (`schema/programs/append.sql`) and reads its result."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from switchyard.adapters.postgres.connection import Record
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.idempotency import KeyEntry
+
+_encoder = msgspec.json.Encoder()  # decimals as strings, times in RFC 3339, as `json_populate_recordset` reads them
+_taken = msgspec.json.Decoder(dict[int, KeyEntry])
+
+
+class AppendArguments(NamedTuple):
+    """The parameters of `append_group`, by name; `…_changes` are numbers of changes within the group."""
+
+    to_shard: int
+    new_group_id: str
+    commit_time: datetime
+    change_count: int
+    # Events travel column by column: as JSON, their lines would be escaped here and unescaped on the server.
+    event_changes: Sequence[int]
+    event_types: Sequence[str]
+    event_accounts: Sequence[str]
+    event_orders: Sequence[str | None]
+    event_tails: Sequence[str]
+    order_changes: Sequence[int]
+    order_rows: str
+    key_changes: Sequence[int]
+    key_rows: str
+    outbox_changes: Sequence[int]
+    outbox_rows: str
+    execution_changes: Sequence[int]
+    execution_rows: str
+    cursor_changes: Sequence[int]
+    cursor_rows: str
+    position_changes: Sequence[int]
+    position_rows: str
+    position_bases: Sequence[int]
+
+
+_NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
+APPEND = f"SELECT seq_before, conflicts, taken FROM append_group({_NAMED})"
+
+
+def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
+    """The arguments that append the changes as one group."""
+    events = [(number, event) for number, change in enumerate(changes) for event in change.events]
+    moves = [(number, *move) for number, change in enumerate(changes) for move in change.position_moves()]
+    order_changes, order_rows = _numbered(changes, "orders")
+    key_changes, key_rows = _numbered(changes, "keys")
+    outbox_changes, outbox_rows = _numbered(changes, "outbox")
+    execution_changes, execution_rows = _numbered(changes, "executions")
+    cursor_changes, cursor_rows = _numbered(changes, "cursors")
+    return AppendArguments(
+        to_shard=shard,
+        new_group_id=group_id,
+        commit_time=now,
+        change_count=len(changes),
+        event_changes=[number for number, _ in events],
+        event_types=[event.type for _, event in events],
+        event_accounts=[event.account_id for _, event in events],
+        event_orders=[event.order_id for _, event in events],
+        event_tails=[event.tail for _, event in events],
+        order_changes=order_changes,
+        order_rows=order_rows,
+        key_changes=key_changes,
+        key_rows=key_rows,
+        outbox_changes=outbox_changes,
+        outbox_rows=outbox_rows,
+        execution_changes=execution_changes,
+        execution_rows=execution_rows,
+        cursor_changes=cursor_changes,
+        cursor_rows=cursor_rows,
+        position_changes=[number for number, _, _ in moves],
+        position_rows=_json([row for _, _, row in moves]),
+        position_bases=[base for _, base, _ in moves],
+    )
+
+
+def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
+    """The outcome of each change, from the result of `append_group`."""
+    conflicts = set(result["conflicts"])
+    taken = _taken.decode(result["taken"]) if result["taken"] else {}
+    next_seq = result["seq_before"] + 1
+    outcomes: list[Outcome] = []
+    for number, change in enumerate(changes):
+        if number in conflicts:
+            outcomes.append(Conflict(taken.get(number)))
+            continue
+        outcomes.append(Committed(next_seq if change.events else 0))
+        next_seq += len(change.events)
+    return outcomes
+
+
+def _numbered(
+    changes: Sequence[Change], part: Literal["orders", "keys", "outbox", "executions", "cursors"]
+) -> tuple[list[int], str]:
+    """The rows of one part of the changes as JSON, and the number of the change of each row."""
+    numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, part)]
+    return [number for number, _ in numbered], _json([row for _, row in numbered])
+
+
+def _json(structs: Sequence[Any]) -> str:
+    return _encoder.encode(structs).decode()

@@ -1,0 +1,59 @@
+-- The version check of `append_group`: returns the numbers of the changes that conflict with the database.
+--
+-- A row of version n requires version n-1 in the database, or no row for the first version. A position states its
+-- required version separately, since one change may contain several fills of it. An execution must be new, unless the
+-- stored one is a stray report and this one names its order. The array after each array of rows gives the number of the
+-- change that each row belongs to.
+--
+-- Subqueries instead of joins: each is an index lookup under any plan. A join planned while the tables are empty
+-- could scan them from end to end once they have grown.
+CREATE OR REPLACE FUNCTION conflicting_changes(
+    incoming_orders orders[],
+    order_changes integer[],
+    incoming_keys idempotency_keys[],
+    key_changes integer[],
+    incoming_outbox outbox_orders[],
+    outbox_changes integer[],
+    incoming_positions positions[],
+    position_changes integer[],
+    position_bases integer[],
+    incoming_executions executions[],
+    execution_changes integer[]
+) RETURNS integer[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT order_changes[incoming.ordinality] FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        WHERE incoming.version - 1 <> coalesce((
+            SELECT stored.version FROM orders AS stored WHERE stored.order_id = incoming.order_id
+        ), 0)
+        OR incoming.version = 1 AND (
+            SELECT true FROM orders AS stored WHERE stored.venue_client_order_id = incoming.venue_client_order_id
+        )
+        UNION
+        SELECT key_changes[incoming.ordinality] FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
+        WHERE incoming.version - 1 <> coalesce((
+            SELECT stored.version FROM idempotency_keys AS stored
+            WHERE (stored.account_id, stored.operation, stored.idempotency_key)
+                = (incoming.account_id, incoming.operation, incoming.idempotency_key)
+        ), 0)
+        UNION
+        SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+        WHERE incoming.version - 1 <> coalesce((
+            SELECT stored.version FROM outbox_orders AS stored
+            WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
+        ), 0)
+        UNION
+        SELECT position_changes[incoming.ordinality] FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
+        WHERE position_bases[incoming.ordinality] <> coalesce((
+            SELECT stored.version FROM positions AS stored
+            WHERE (stored.account_id, stored.symbol) = (incoming.account_id, incoming.symbol)
+        ), 0)
+        UNION
+        SELECT execution_changes[incoming.ordinality] FROM unnest(incoming_executions) WITH ORDINALITY AS incoming
+        WHERE (
+            SELECT true FROM executions AS stored
+            WHERE (stored.venue, stored.exec_id) = (incoming.venue, incoming.exec_id)
+            AND (stored.order_id <> '' OR incoming.order_id = '')
+        )
+    );
+END $$;

@@ -1,0 +1,101 @@
+"""Builds the one statement that writes a group, and the column lists of the trigger that carries it out.
+
+The trigger is `schema/programs/append.sql`; rows travel to it as JSON arrays, in the order of `Table.columns`.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from switchyard.adapters.sqlite import rows
+from switchyard.adapters.tables import STATE_TABLES, Table, fragments
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.idempotency import KeyEntry
+
+_EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
+# The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole
+# second; the other time columns are only read back.
+_COMPARED_TIMES = frozenset({"next_attempt_at", "created_at", "expires_at"})
+
+
+class AppendGroup(NamedTuple):
+    """A row of the view `append_group`: one group, its rows as JSON texts; None where the group has no such rows."""
+
+    events: str | None = None
+    new_orders: str | None = None
+    changed_orders: str | None = None
+    new_outbox: str | None = None
+    changed_outbox: str | None = None
+    keys: str | None = None
+    positions: str | None = None
+    executions: str | None = None
+    cursors: str | None = None
+    group_id: str | None = None
+    outcomes: str | None = None
+    seq: int | None = None
+    hash: str | None = None
+    at: str | None = None
+    delete_groups_before: str | None = None
+
+
+APPEND = f"""
+INSERT INTO append_group ({", ".join(AppendGroup._fields)}) VALUES ({", ".join("?" for _ in AppendGroup._fields)})
+"""
+
+
+def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> AppendGroup:
+    """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted."""
+    orders = [row for change in changes for row in change.orders]
+    outbox = [row for change in changes for row in change.outbox]
+    return AppendGroup(
+        events=rows.json_array(events) if events else None,
+        new_orders=rows.json_rows([row for row in orders if row.version == 1]),
+        changed_orders=rows.json_rows([row for row in orders if row.version > 1]),
+        new_outbox=rows.json_rows([row for row in outbox if row.version == 1]),
+        changed_outbox=rows.json_rows([row for row in outbox if row.version > 1]),
+        keys=rows.json_rows([row for change in changes for row in change.keys]),
+        positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
+        executions=rows.json_rows([row for change in changes for row in change.executions]),
+        cursors=rows.json_rows([row for change in changes for row in change.cursors]),
+    )
+
+
+def program_fragments() -> dict[str, str]:
+    """The texts that `schema/programs/append.sql` names in braces."""
+    tables = (_EVENTS, *STATE_TABLES)
+    return fragments(tables) | {f"{table.name}.values": _values(table.columns) for table in tables}
+
+
+def _values(columns: Sequence[str]) -> str:
+    """The columns out of `value`, the JSON array of a row."""
+    return ", ".join(f"{_value(place, column)} AS {column}" for place, column in enumerate(columns))
+
+
+def _value(place: int, column: str) -> str:
+    value = f"value->>{place}"
+    if column not in _COMPARED_TIMES:
+        return value
+    return f"iif(length({value}) = 20, substr({value}, 1, 19) || '.000000Z', {value})"
+
+
+class _StoredOutcome(msgspec.Struct, array_like=True):
+    """An outcome as `append_groups` stores it; `first_seq` is None for a conflict."""
+
+    first_seq: int | None
+    key: KeyEntry | None = None
+
+
+def outcomes_text(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes of a group, as stored with it."""
+    stored = [
+        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.key)
+        for outcome in outcomes
+    ]
+    return msgspec.json.encode(stored).decode()
+
+
+def outcomes_from(text: str) -> list[Outcome]:
+    """The outcomes of a group that was committed before."""
+    stored = msgspec.json.decode(text, type=list[_StoredOutcome])
+    return [Conflict(outcome.key) if outcome.first_seq is None else Committed(outcome.first_seq) for outcome in stored]

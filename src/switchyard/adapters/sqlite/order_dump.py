@@ -1,0 +1,32 @@
+"""Reads every order of a SQLite file on a separate read-only connection, a page at a time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import islice
+from pathlib import Path
+
+from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite.connections import connect
+from switchyard.adapters.tables import ORDERS
+from switchyard.domain.orders import Order
+
+# A few megabytes of orders at a time.
+PAGE = 5_000
+
+
+class SqliteOrderDump:
+    """ports.rebuild.OrderDump, usable while another process holds the file lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def all_orders(self) -> AsyncIterator[Order]:
+        """Every order of one snapshot, sorted by id."""
+        connection = await asyncio.to_thread(connect, self._path, readonly=True)
+        try:
+            cursor = connection.execute(f"SELECT {ORDERS.column_list} FROM orders ORDER BY order_id")
+            while page := await asyncio.to_thread(lambda: list(map(rows.order, islice(cursor, PAGE)))):
+                for order in page:
+                    yield order
+        finally:
+            connection.close()

@@ -1,0 +1,8 @@
+-- The idempotency keys under the table name of their specification, for operators and dashboards; read-only, as every
+-- SQLite view without a trigger is. A key is unique within its account and operation.
+DROP VIEW IF EXISTS idempo_ledger;
+CREATE VIEW idempo_ledger AS
+SELECT
+    idempotency_key, request_digest, status, http_status, response_payload_json, result_digest, created_at, expires_at,
+    account_id, operation, generation, order_id
+FROM idempotency_keys;

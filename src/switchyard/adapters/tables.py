@@ -1,0 +1,94 @@
+"""The columns of the tables that store domain structs, for both SQL engines.
+
+The column names are the struct's field names. `schema/0001_journal.sql` of each engine declares their types; every
+other column list (inserts, updates, selects) is generated from here.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from switchyard.domain.changes import Cursor, Execution
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.positions import Position
+
+_PLACEHOLDER = re.compile(r"\{(\w+\.\w+)\}")
+
+
+class Table(NamedTuple):
+    """A table that stores one struct per row."""
+
+    name: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    fixed: tuple[str, ...] = ()
+    """Columns outside the key that keep the value of the row's first version."""
+
+    @property
+    def column_list(self) -> str:
+        """The columns, as a SELECT or INSERT names them."""
+        return ", ".join(self.columns)
+
+    def qualified(self, alias: str) -> str:
+        """The columns of the table under an alias."""
+        return ", ".join(f"{alias}.{column}" for column in self.columns)
+
+    def fragments(self) -> dict[str, str]:
+        """The texts that a schema program may insert: `{orders.columns}` and so on."""
+        changing = [column for column in self.columns if column not in self.key + self.fixed]
+        return {
+            f"{self.name}.columns": self.column_list,
+            f"{self.name}.key": ", ".join(self.key),
+            f"{self.name}.updates": ", ".join(f"{column} = excluded.{column}" for column in changing),
+        }
+
+
+ORDERS = Table(
+    "orders",
+    Order.__struct_fields__,
+    key=("order_id",),
+    fixed=(
+        "account_id",
+        "client_order_id",
+        "venue_client_order_id",
+        "symbol",
+        "side",
+        "type",
+        "time_in_force",
+        "stop_price",
+        "strategy",
+        "tags",
+        "accepted_at",
+    ),
+)
+OUTBOX_ORDERS = Table(
+    "outbox_orders",
+    OutboxRow.__struct_fields__,
+    key=("order_id", "kind", "number"),
+    fixed=("venue", "venue_client_order_id", "created_at", "lane"),
+)
+IDEMPOTENCY_KEYS = Table(
+    "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")
+)
+POSITIONS = Table("positions", Position.__struct_fields__, key=("account_id", "symbol"))
+EXECUTIONS = Table("executions", Execution.__struct_fields__, key=("venue", "exec_id"))
+READER_CURSORS = Table("reader_cursors", Cursor.__struct_fields__, key=("name",))
+
+STATE_TABLES = (ORDERS, OUTBOX_ORDERS, IDEMPOTENCY_KEYS, POSITIONS, EXECUTIONS, READER_CURSORS)
+"""The tables derived from the journal's events; each row of them is one struct."""
+
+EVENT_COLUMNS = ", ".join(JournalEvent.__struct_fields__)
+"""The columns of `events` that make a `JournalEvent`; the table also has the epoch, and the shard on PostgreSQL."""
+
+
+def fragments(tables: Iterable[Table]) -> dict[str, str]:
+    """The fragments of several tables, for `expanded`."""
+    return {name: text for table in tables for name, text in table.fragments().items()}
+
+
+def expanded(sql: str, texts: Mapping[str, str]) -> str:
+    """The SQL with each `{table.fragment}` replaced; raises KeyError for a fragment that does not exist."""
+    return _PLACEHOLDER.sub(lambda placeholder: texts[placeholder[1]], sql)
