@@ -108,8 +108,8 @@ class OutcomeWriter:
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
         is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "forever"
-        # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row that
-        # was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
+        # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row
+        # that was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
         in_doubt = (
             row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or is_safe_to_repeat)
         )
