@@ -44,7 +44,7 @@ def moved(row: OutboxRow, now: datetime, **changes: object) -> OutboxRow:
 def ended_attempt(
     row: OutboxRow, now: datetime, status: OutboxStatus, code: SendCode | None, detail: str | None, **changes: object
 ) -> OutboxRow:
-    """The row's next version after an attempt or a doubt has ended: nobody is sending it."""
+    """The row's next version after an attempt or a doubt has ended; no worker is sending it now."""
     fields = {"worker": None, "last_error": code, "error_detail": bounded_detail(detail), **changes}
     return moved(row, now, status=status, **fields)
 

@@ -174,7 +174,7 @@ class Sweeper:
         if order.venue_order_id is None and state.row("new", 1).status != "sent":
             return  # CANCEL_REQUESTED while the order itself is not sent yet
         times = self._absences.get(order.venue_client_order_id, 0) + 1
-        _remember(self._absences, order.venue_client_order_id, times)
+        _put_bounded(self._absences, order.venue_client_order_id, times)
         if times == ABSENCES_MIN:
             self._recorder.behind.pop(order.venue_client_order_id, None)
             self._metrics.orders_missing.inc()
@@ -184,7 +184,7 @@ class Sweeper:
         totals = (order.filled_qty, found.filled_qty)
         if self._gaps.get(order.venue_client_order_id) == totals:
             return
-        _remember(self._gaps, order.venue_client_order_id, totals)
+        _put_bounded(self._gaps, order.venue_client_order_id, totals)
         self._metrics.quantity_gaps.inc()
         log.error(
             "quantity_gap",
@@ -236,7 +236,7 @@ def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionRepo
     )
 
 
-def _remember(known: dict[VenueClientOrderId, _T], client_id: VenueClientOrderId, value: _T) -> None:
+def _put_bounded(known: dict[VenueClientOrderId, _T], client_id: VenueClientOrderId, value: _T) -> None:
     if client_id not in known and len(known) >= ALARMS_MAX:
         del known[next(iter(known))]
     known[client_id] = value

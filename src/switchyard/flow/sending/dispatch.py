@@ -248,7 +248,7 @@ class Dispatcher:
         if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
             return Unsent("TURN_TIMEOUT")
         if self._clock.monotonic() - begun_at > TURN_LIMIT.total_seconds():
-            # The process was paused or waited. The resolver may already take this attempt for ended.
+            # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
             return Unsent("ATTEMPT_STALE")
         if row.kind == "cancel":
             return await venue.cancel(state.order)
