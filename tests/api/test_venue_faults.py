@@ -65,7 +65,7 @@ def a_fresh_order(price: str | None = None) -> Order:
 def a_venue(simulator: VenueProcess, response_seconds: float | None = None) -> HttpVenue:
     limits = RESPONSE_SECONDS if response_seconds is None else dict.fromkeys(RESPONSE_SECONDS, response_seconds)
     return HttpVenue(
-        VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock(), response_seconds=limits
+        VenueName("broker"), url=simulator.url, dedupe="permanent", clock=SystemClock(), response_seconds=limits
     )
 
 

@@ -36,7 +36,7 @@ async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
 
 @asynccontextmanager
 async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="open_only", clock=SystemClock())
+    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="while_open", clock=SystemClock())
     await venue.start()
     try:
         yield venue

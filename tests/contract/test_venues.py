@@ -63,7 +63,7 @@ async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     """The HTTP adapter, connected to the simulator in its own process."""
     simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
-    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="forever", clock=SystemClock())
+    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="permanent", clock=SystemClock())
     try:
         await simulator.start()
         await venue.start()
@@ -244,7 +244,7 @@ async def test_a_quote_has_a_bid_and_an_ask(venue: Venue) -> None:
 
 
 async def test_class_a_capabilities_are_declared(venue: Venue) -> None:
-    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("forever", "all")
+    assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("permanent", "all")
 
 
 async def test_unsupported_capabilities_are_not_declared(venue: Venue) -> None:

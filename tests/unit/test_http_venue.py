@@ -65,7 +65,7 @@ def order_response(**changes: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def http_venue(url: str, dedupe: Dedupe = "open_only", **options: Any) -> AsyncIterator[HttpVenue]:
+async def http_venue(url: str, dedupe: Dedupe = "while_open", **options: Any) -> AsyncIterator[HttpVenue]:
     venue = HttpVenue(VenueName("broker"), url=url, dedupe=dedupe, clock=ManualClock(), **options)
     await venue.start()
     try:
@@ -122,7 +122,7 @@ async def test_queries_work_while_every_send_hangs() -> None:
 
 
 async def test_a_venue_that_is_not_started_or_is_closed_sends_nothing() -> None:
-    venue = HttpVenue(VenueName("broker"), url="http://127.0.0.1:1", dedupe="forever", clock=ManualClock())
+    venue = HttpVenue(VenueName("broker"), url="http://127.0.0.1:1", dedupe="permanent", clock=ManualClock())
     assert await venue.submit(ORDER) == Unsent("VENUE_DOWN")
     await venue.start()
     await venue.close()
@@ -359,7 +359,7 @@ async def test_a_conflict_is_ambiguous_while_nothing_shows_the_same_order(lookup
 
 
 async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:
-    outcome, server = await submitted(reply(409, PROCESSED), dedupe="none")
+    outcome, server = await submitted(reply(409, PROCESSED), dedupe="none", lookup="none")
     assert outcome == Ambiguous("CONFLICT", "ALREADY_PROCESSED")
     assert len(server.requests) == 1
 
@@ -430,7 +430,7 @@ async def test_queries_to_a_broker_that_is_down_raise_unavailable(monkeypatch: p
 
 async def test_without_a_lookup_no_request_is_sent() -> None:
     absent = reply(404, {"error": "UNKNOWN_ORDER"})
-    async with scripted_server(absent) as server, http_venue(server.url, dedupe="none") as venue:
+    async with scripted_server(absent) as server, http_venue(server.url, dedupe="none", lookup="none") as venue:
         assert venue.capabilities.lookup == "none"
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ID)
@@ -533,7 +533,7 @@ def test_amounts_on_the_wire_are_exact_numbers() -> None:
     assert decoded(text, OrderResponse) is None
 
 
-@pytest.mark.parametrize("dedupe", ["forever", "open_only", "ttl", "none"])
+@pytest.mark.parametrize("dedupe", ["permanent", "while_open", "ttl", "none"])
 def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
     window = timedelta(seconds=3)
     venue: Venue = HttpVenue(
@@ -548,7 +548,7 @@ def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
     )
     assert venue.capabilities == Capabilities(
         dedupe=dedupe,
-        lookup="none" if dedupe == "none" else "open",
+        lookup="open",
         acceptance_window=window,
         request_expiry=True,
         execution_ids="symbol",
@@ -572,7 +572,7 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
         HttpVenue(
             VenueName("broker"),
             url="http://127.0.0.1:1",
-            dedupe="open_only",
+            dedupe="while_open",
             clock=ManualClock(),
             response_seconds={**RESPONSE_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
         )

@@ -171,7 +171,8 @@ class Setup:
 
 
 @pytest.mark.parametrize(
-    ("dedupe", "status"), [("forever", "UNKNOWN"), ("open_only", "ACCEPTED"), ("ttl", "ACCEPTED"), ("none", "ACCEPTED")]
+    ("dedupe", "status"),
+    [("permanent", "UNKNOWN"), ("while_open", "ACCEPTED"), ("ttl", "ACCEPTED"), ("none", "ACCEPTED")],
 )
 async def test_a_sender_that_was_taken_for_stuck_may_record_that_nothing_was_sent(dedupe: Dedupe, status: str) -> None:
     setup = Setup(dedupe)
@@ -183,7 +184,7 @@ async def test_a_sender_that_was_taken_for_stuck_may_record_that_nothing_was_sen
 
 @pytest.mark.parametrize("outcome", [Accepted("v1"), VenueRejected("BAD_REQUEST"), Ambiguous("NETWORK_TIMEOUT")])
 async def test_no_other_outcome_of_a_stuck_sender_changes_the_row(outcome: SendOutcome) -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     row = await setup.stuck()
     before = await setup.state()
     await setup.outcomes.write(row, outcome, before)
@@ -191,14 +192,14 @@ async def test_no_other_outcome_of_a_stuck_sender_changes_the_row(outcome: SendO
 
 
 async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
     await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
     state = await setup.state()
     assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED")
 
 
-@pytest.mark.parametrize("dedupe", ["open_only", "ttl", "none"])
+@pytest.mark.parametrize("dedupe", ["while_open", "ttl", "none"])
 async def test_a_lost_answer_is_doubt_and_the_order_is_not_sent_again(dedupe: Dedupe) -> None:
     setup = Setup(dedupe)
     setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
@@ -213,7 +214,7 @@ async def test_a_lost_answer_is_doubt_and_the_order_is_not_sent_again(dedupe: De
 
 
 async def test_an_order_that_the_venue_has_is_adopted() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
     await setup.accept()
     await setup.send()
@@ -224,7 +225,7 @@ async def test_an_order_that_the_venue_has_is_adopted() -> None:
 
 
 async def test_an_absent_order_is_sent_again_only_after_the_acceptance_window() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
     await setup.accept()
     await setup.send()
@@ -239,7 +240,7 @@ async def test_an_absent_order_is_sent_again_only_after_the_acceptance_window() 
 
 
 async def test_absent_counts_from_when_the_venue_was_asked_not_from_when_it_answered() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
     await setup.accept()
     await setup.send()
@@ -261,7 +262,7 @@ async def test_without_a_lookup_only_an_operator_ends_the_doubt() -> None:
 
 
 async def test_nothing_is_sent_in_place_of_a_sender_that_may_be_alive() -> None:
-    setup = Setup("open_only", worker="two")
+    setup = Setup("while_open", worker="two")
     state = await setup.accept()
     paused = WorkerId("paused")
     setup.liveness.living.add(paused)
@@ -276,7 +277,7 @@ async def test_nothing_is_sent_in_place_of_a_sender_that_may_be_alive() -> None:
     assert (await setup.state()).order.status == "ACCEPTED"
 
 
-@pytest.mark.parametrize("dedupe", ["open_only", "ttl", "forever"])
+@pytest.mark.parametrize("dedupe", ["while_open", "ttl", "permanent"])
 @pytest.mark.parametrize("time_in_force", ["GTC", "IOC"])
 async def test_where_only_open_orders_are_found_absent_proves_nothing(dedupe: Dedupe, time_in_force: str) -> None:
     setup = Setup(dedupe)
@@ -295,7 +296,7 @@ async def test_where_only_open_orders_are_found_absent_proves_nothing(dedupe: De
 
 
 async def test_where_only_open_orders_are_found_a_found_order_is_still_adopted() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.promise(lookup="open")
     setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")
     await setup.accept()
@@ -305,7 +306,7 @@ async def test_where_only_open_orders_are_found_a_found_order_is_still_adopted()
 
 
 async def test_with_request_expiry_an_absent_order_is_sent_again_whether_or_not_its_sender_lives() -> None:
-    setup = Setup("open_only", worker="two")
+    setup = Setup("while_open", worker="two")
     setup.promise(request_expiry=True)
     setup.liveness.send_lingers = 100 * WINDOW
     state = await setup.accept()
@@ -322,7 +323,7 @@ async def test_with_request_expiry_an_absent_order_is_sent_again_whether_or_not_
 
 
 async def test_absence_counts_only_after_a_dead_senders_last_byte_could_have_arrived() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.liveness.send_lingers = 7 * SECOND
     setup.venue.takes_orders = False
     state = await setup.accept()
@@ -335,7 +336,7 @@ async def test_absence_counts_only_after_a_dead_senders_last_byte_could_have_arr
 
 
 async def test_an_order_found_absent_after_its_deadline_expires_instead_of_being_sent_late() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
     await setup.accept("IOC")
     await setup.send()
@@ -347,7 +348,7 @@ async def test_an_order_found_absent_after_its_deadline_expires_instead_of_being
 
 
 async def test_a_cancel_that_waited_for_a_doubt_ends_an_order_that_never_arrived() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer, setup.venue.takes_orders = Ambiguous("BROKER_5XX"), False
     await setup.accept()
     state = await setup.send()
@@ -362,11 +363,11 @@ async def test_a_cancel_that_waited_for_a_doubt_ends_an_order_that_never_arrived
 
 
 async def test_a_venue_that_deduplicates_for_good_is_sent_to_again_at_once_but_not_too_late() -> None:
-    setup = Setup("forever")
+    setup = Setup("permanent")
     setup.venue.answer, setup.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
     await setup.accept()
     assert (await setup.send()).row("new", 1).status == "failed"
-    late = Setup("forever")
+    late = Setup("permanent")
     late.venue.answer, late.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
     await late.accept("IOC")
     late.clock.advance(SECOND)
@@ -375,7 +376,7 @@ async def test_a_venue_that_deduplicates_for_good_is_sent_to_again_at_once_but_n
 
 @pytest.mark.parametrize("answer", [Unsent("BROKER_DOWN"), VenueRejected("BAD_REQUEST", "DUPLICATE_ID")])
 async def test_a_resend_that_fails_leaves_the_doubt_about_the_first_send(answer: SendOutcome) -> None:
-    setup = Setup("forever")
+    setup = Setup("permanent")
     setup.venue.answer = Ambiguous("NETWORK_TIMEOUT")  # the venue has the order
     await setup.accept()
     await setup.send()
@@ -390,7 +391,7 @@ async def test_a_resend_that_fails_leaves_the_doubt_about_the_first_send(answer:
 
 
 async def test_an_order_that_could_not_leave_in_time_expires_unsent() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer = Unsent("BROKER_DOWN")
     setup.venue.takes_orders = False
     await setup.accept("IOC")
@@ -402,7 +403,7 @@ async def test_an_order_that_could_not_leave_in_time_expires_unsent() -> None:
 
 
 async def test_an_order_that_waited_too_long_in_the_queue_is_never_sent() -> None:
-    setup = Setup("forever")
+    setup = Setup("permanent")
     await setup.accept("FOK")
     setup.clock.advance(6 * SECOND)
     state = await setup.send()
@@ -424,7 +425,7 @@ async def test_an_order_that_waited_too_long_in_the_queue_is_never_sent() -> Non
 async def test_last_error_is_a_bare_code_and_the_text_is_beside_it(
     answer: SendOutcome, code: str | None, detail: str | None
 ) -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer = answer
     await setup.accept()
     row = (await setup.send()).row("new", 1)
@@ -432,7 +433,7 @@ async def test_last_error_is_a_bare_code_and_the_text_is_beside_it(
 
 
 async def test_the_last_error_of_an_exhausted_order_is_kept_as_detail() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
     await setup.outcomes.write(row, Unsent("BROKER_DOWN", "name lookup failed"), await setup.state())
     row = (await setup.state()).row("new", 1)
@@ -450,7 +451,7 @@ async def test_the_last_error_of_an_exhausted_order_is_kept_as_detail() -> None:
     ],
 )
 async def test_a_venues_words_never_make_a_rejected_order_look_unsent(answer: SendOutcome, reason: str) -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer = answer
     await setup.accept()
     order = (await setup.send()).order
@@ -459,7 +460,7 @@ async def test_a_venues_words_never_make_a_rejected_order_look_unsent(answer: Se
 
 
 async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_operators_decision() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     state = await setup.accept()
     await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
     state = await setup.send()
@@ -472,7 +473,7 @@ async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_ope
 
 
 async def test_a_restore_does_not_stand_for_an_operators_decision() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     state = await setup.accept()
     await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
     await setup.commit(decisions.record_doubt(state, state.row("new", 1), "RESTORED", None, setup.clock.now()))
@@ -493,7 +494,7 @@ async def test_a_restore_does_not_stand_for_an_operators_decision() -> None:
     ],
 )
 async def test_sends_are_counted_by_the_status_that_they_give_to_the_row(answer: SendOutcome, label: str) -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     setup.venue.answer = answer
     await setup.accept()
     await setup.send()
@@ -501,11 +502,11 @@ async def test_sends_are_counted_by_the_status_that_they_give_to_the_row(answer:
 
 
 async def test_an_exhausted_order_counts_as_dead_and_a_resend_as_a_retry() -> None:
-    setup = Setup("open_only")
+    setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
     await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
     assert setup.metrics.registry.get_sample_value("outbox_send_total", {"outcome": "dead"}) == 1
-    resending = Setup("forever")
+    resending = Setup("permanent")
     resending.venue.answer = Ambiguous("NETWORK_TIMEOUT")
     await resending.accept()
     await resending.send()

@@ -50,6 +50,7 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     next_attempt_at: datetime
     last_error: SendCode | None
     error_detail: str | None
+    bytes_sent: bool
     worker: WorkerId | None
     updated_at: datetime
 
@@ -201,6 +202,7 @@ def outbox_fact(row: OutboxRow) -> OutboxFact:
         next_attempt_at=row.next_attempt_at,
         last_error=row.last_error,
         error_detail=row.error_detail,
+        bytes_sent=row.bytes_sent,
         worker=row.worker,
         updated_at=row.updated_at,
     )

@@ -56,6 +56,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     lane: int
+    bytes_sent: bool = False
+    """Whether some attempt may have put a byte on the wire; never reset."""
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
 

@@ -188,6 +188,7 @@ class Replay:
             next_attempt_at=fact.next_attempt_at,
             last_error=fact.last_error,
             error_detail=fact.error_detail,
+            bytes_sent=fact.bytes_sent,
             worker=fact.worker,
             created_at=fact.updated_at if before is None else before.created_at,
             updated_at=fact.updated_at,

@@ -14,8 +14,14 @@ from switchyard.domain.orders import Order
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 
-Dedupe = Literal["forever", "open_only", "ttl", "none"]
+Dedupe = Literal[
+    "permanent",  # a client order id is never accepted twice
+    "ttl",  # not within `dedupe_ttl` of the first time
+    "while_open",  # not while the first order is open
+    "none",
+]
 Lookup = Literal["none", "open", "all"]
+ProbeResult = Literal["answered", "busy"]
 
 # The longest time that `submit` or `cancel` may take: 2 s to connect, 5 s for the response. No adapter may exceed it,
 # because it must pass before an order is resent in place of a worker that looks dead.
@@ -34,8 +40,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     With `open`, an order that is not found may have been executed.
     """
-    acceptance_window: timedelta = timedelta(seconds=10)
-    """How long after a send the order may still appear at the venue."""
+    dedupe_ttl: timedelta | None = None
+    """With `ttl`: for how long after the first send."""
+    acceptance_window: timedelta | None = None
+    """How long after a send the order may still appear at the venue; None: not documented, so an order in doubt is
+    never resent automatically."""
+    hop_hold: timedelta = timedelta()
+    """How long a proxy between us and the venue may hold a request and still deliver it."""
     request_expiry: bool = False
     """Whether the venue rejects a request that arrives later than the acceptance window.
 
@@ -72,6 +83,8 @@ class Unsent(msgspec.Struct, frozen=True):
     detail: str | None = None
     """For people."""
     retry_after: timedelta | None = None
+    bytes_sent: bool = False
+    """Whether bytes were written all the same: the venue answered that it did not process them (429)."""
 
 
 class Ambiguous(msgspec.Struct, frozen=True):
@@ -163,6 +176,10 @@ class Venue(Protocol):
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next execution reports; waits briefly if there are none or the venue cannot be reached."""
+        ...
+
+    async def probe(self) -> ProbeResult:
+        """Ask the venue something harmless over the same hop as its lookups; raises VenueUnavailable."""
         ...
 
     def quote(self, symbol: str) -> Quote | None:

@@ -4,10 +4,13 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import AMOUNT_LIMIT
+
+_T = TypeVar("_T")
 
 
 def text(value: str) -> str:
@@ -101,6 +104,28 @@ def choice(*known: str) -> Callable[[str], str]:
         return value
 
     return parse
+
+
+_DEDUPE = {
+    "permanent": "permanent",
+    "forever": "permanent",
+    "ttl": "ttl",
+    "while_open": "while_open",
+    "open_only": "while_open",
+    "none": "none",
+}
+
+
+def dedupe(value: str) -> str:
+    """How long a venue recognises a repeated client order id; `forever` and `open_only` are accepted aliases."""
+    if value not in _DEDUPE:
+        raise ValueError(f"must be one of {', '.join(_DEDUPE)}")
+    return _DEDUPE[value]
+
+
+def optional(parse: Callable[[str], _T]) -> Callable[[str], _T | None]:
+    """The value, or None where the setting is empty."""
+    return lambda value: parse(value) if value else None
 
 
 def venue_names(value: str) -> tuple[VenueName, ...]:

@@ -119,9 +119,9 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: VenueName
     url: str
-    dedupe: Literal["forever", "open_only", "ttl", "none"]
+    dedupe: Literal["permanent", "while_open", "ttl", "none"]
     lookup: Literal["none", "open", "all"]
-    window: timedelta
+    window: timedelta | None
     request_expiry: bool
     dedupe_ttl: timedelta
     exec_id_scope: Literal["venue", "symbol", "order"]
@@ -136,17 +136,17 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
             "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
             "in-memory venue that fills every order and `null:resting` one that fills none."),
-    Setting("VENUE_DEDUPE_", "dedupe", "open_only", parse.choice("forever", "open_only", "ttl", "none"),
-            "Broker: how long it recognises a repeated client order id: `forever`, `open_only` (while the order is "
-            "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `forever` allows a resend at "
-            "once, `open_only` and `ttl` require a lookup first, and with `none` there is no lookup and an operator "
-            "decides. A value that promises more than the broker does can execute an order twice."),
+    Setting("VENUE_DEDUPE_", "dedupe", "while_open", parse.dedupe,
+            "Broker: how long it recognises a repeated client order id: `permanent`, `while_open` (while the order is "
+            "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `permanent` allows a resend at "
+            "once, `while_open` and `ttl` require a lookup first, and with `none` an order is never sent "
+            "again automatically. A value that promises more than the broker does can execute an order twice."),
     Setting("VENUE_LOOKUP_", "lookup", "all", parse.choice("none", "open", "all"),
             "Broker: which orders it finds by client order id: `none`, `open` (open orders only) or `all`. Only with "
-            "`all` is an order that the broker reports as absent sent again. `VENUE_DEDUPE_` `none` implies `none`."),
-    Setting("VENUE_WINDOW_SEC_", "window", "10", parse.seconds(0, 86_400),
-            "Broker: seconds after a send within which the order may still appear there. An order in doubt is not sent "
-            "again before this time has passed."),
+            "`all` is an order that the broker reports as absent sent again."),
+    Setting("VENUE_WINDOW_SEC_", "window", "", parse.optional(parse.seconds(0, 86_400)),
+            "Broker: seconds after a send within which the order may still appear there. Without it, an order in doubt "
+            "is never sent again automatically: it waits for evidence or for an operator."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order."),

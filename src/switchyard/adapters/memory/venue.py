@@ -17,6 +17,7 @@ from switchyard.ports.venue import (
     Accepted,
     Capabilities,
     OnDeparture,
+    ProbeResult,
     ReportPage,
     SendOutcome,
     VenueFill,
@@ -66,7 +67,7 @@ class NullVenue:
     @property
     def capabilities(self) -> Capabilities:
         """Permanent deduplication and full lookup, which hold for the last `kept_max` orders."""
-        return Capabilities(dedupe="forever", lookup="all")
+        return Capabilities(dedupe="permanent", lookup="all")
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Accept the order; a repeated client order id returns the same venue order id."""
@@ -121,6 +122,10 @@ class NullVenue:
     def quote(self, symbol: str) -> Quote | None:
         """Return the fixed price as bid and ask."""
         return Quote(bid=self._price, ask=self._price)
+
+    async def probe(self) -> ProbeResult:
+        """The venue runs in this process."""
+        return "answered"
 
     async def ask_quote(self, symbol: str) -> Quote | None:
         """Return the same as `quote`."""

@@ -57,6 +57,7 @@ def outbox_row(row: Sequence[Any]) -> OutboxRow:
     values = dict(zip(OUTBOX_ORDERS.columns, row, strict=True))
     for name in ("next_attempt_at", "created_at", "updated_at"):
         values[name] = datetime.fromisoformat(values[name])
+    values["bytes_sent"] = bool(values["bytes_sent"])
     return OutboxRow(**values)
 
 

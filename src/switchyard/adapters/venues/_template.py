@@ -47,6 +47,7 @@ from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
     Capabilities,
     OnDeparture,
+    ProbeResult,
     ReportPage,
     SendOutcome,
     Unsent,
@@ -105,6 +106,10 @@ class TemplateVenue:
     def quote(self, symbol: str) -> Quote | None:
         """The current market, if known without a request."""
         return None
+
+    async def probe(self) -> ProbeResult:
+        """Ask the venue something harmless; raises VenueUnavailable."""
+        raise VenueUnavailable(f"{self._name} has no probe")
 
     async def ask_quote(self, symbol: str) -> Quote | None:
         """Ask for the current market; None if the venue has no quote; raises VenueUnavailable."""

@@ -23,7 +23,16 @@ GRACE_SECONDS = 1.0
 Port = Annotated[int, typer.Option(help="Port to listen on; 0 chooses a free one.")]
 Log = Annotated[Path, typer.Option(help="JSON Lines file of all events; a restart continues from it.")]
 Host = Annotated[str, typer.Option(help="Address to listen on. There is no authentication: keep it private.")]
-DedupeOption = Annotated[Dedupe, typer.Option(help="How long a repeated client order id is recognised.")]
+DedupeName = Literal["permanent", "forever", "ttl", "while_open", "open_only", "none"]
+_DEDUPE: dict[DedupeName, Dedupe] = {
+    "permanent": "permanent",
+    "forever": "permanent",
+    "ttl": "ttl",
+    "while_open": "while_open",
+    "open_only": "while_open",
+    "none": "none",
+}
+DedupeOption = Annotated[DedupeName, typer.Option(help="How long a repeated client order id is recognised.")]
 Ttl = Annotated[float, typer.Option(min=0, help="Seconds that an id is recognised, with --dedupe ttl.")]
 Lookup = Annotated[
     Literal["open", "all"], typer.Option(help="Orders that a lookup by client order id finds: open ones, or all.")
@@ -44,7 +53,7 @@ def venue_sim(
     port: Port,
     log: Log,
     host: Host = "127.0.0.1",
-    dedupe: DedupeOption = "forever",
+    dedupe: DedupeOption = "permanent",
     dedupe_ttl: Ttl = 60.0,
     lookup: Lookup = "all",
     seed: Seed = 0,
@@ -58,7 +67,7 @@ def venue_sim(
     faults = _parsed(fault or [])
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(host, port, log, dedupe, dedupe_ttl, lookup, seed, faults))
+        runner.run(_serve(host, port, log, _DEDUPE[dedupe], dedupe_ttl, lookup, seed, faults))
 
 
 async def _serve(

@@ -107,7 +107,7 @@ class OutcomeWriter:
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
-        is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "forever"
+        is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "permanent"
         # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row
         # that was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
         in_doubt = (

@@ -112,6 +112,8 @@ class Resolver:
         capabilities = self._venues[row.venue].capabilities
         if capabilities.lookup == "open":
             return False  # the order may have been filled: only a report or an operator ends the doubt
+        if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
+            return False  # the venue does not document when a late copy can no longer be executed
         may_arrive_until = row.updated_at + capabilities.acceptance_window
         if capabilities.request_expiry:
             return now >= may_arrive_until  # the venue itself rejects requests that arrive later

@@ -91,6 +91,7 @@ CREATE TABLE outbox_orders (
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
     lane smallint NOT NULL, -- orders of one account and symbol share a lane
+    bytes_sent boolean NOT NULL,
     error_detail text,
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)

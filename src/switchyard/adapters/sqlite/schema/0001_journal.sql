@@ -95,6 +95,7 @@ CREATE TABLE outbox_orders (
     updated_at            TEXT NOT NULL,
     version               INTEGER NOT NULL,
     lane                  INTEGER NOT NULL, -- orders of one account and symbol share a lane
+    bytes_sent            INTEGER NOT NULL,
     error_detail          TEXT,
     PRIMARY KEY (order_id, kind, number)
 ) STRICT, WITHOUT ROWID;

@@ -49,6 +49,7 @@ from switchyard.ports.venue import (
     Dedupe,
     Lookup,
     OnDeparture,
+    ProbeResult,
     ReportPage,
     SendOutcome,
     VenueFill,
@@ -76,6 +77,9 @@ OPEN_ORDER_PAGES_MAX: Final = 200
 # The pause after a failed read of reports.
 REPORTS_RETRY_SECONDS: Final = 1.0
 
+# Too short for a client order id of ours.
+PROBE_ID: Final = VenueClientOrderId("probe")
+
 log = structlog.get_logger()
 
 
@@ -90,7 +94,7 @@ class HttpVenue:
         dedupe: Dedupe,
         clock: Clock,
         lookup: Lookup = "all",
-        acceptance_window: timedelta = timedelta(seconds=10),
+        acceptance_window: timedelta | None = None,
         request_expiry: bool = False,
         execution_ids: ExecutionIdScope = "venue",
         headers: Mapping[str, str] = MappingProxyType({}),
@@ -102,7 +106,7 @@ class HttpVenue:
         self._name = name
         self._capabilities = Capabilities(
             dedupe=dedupe,
-            lookup="none" if dedupe == "none" else lookup,
+            lookup=lookup,
             acceptance_window=acceptance_window,
             request_expiry=request_expiry,
             execution_ids=execution_ids,
@@ -188,6 +192,15 @@ class HttpVenue:
             return ReportPage((), after)
         return ReportPage([self._report(report) for report in page.reports], page.last_number)
 
+    async def probe(self) -> ProbeResult:
+        """Look up an order id that does not exist."""
+        exchange = await self._query(_path(PROBE_ID), ORDER_BYTES_MAX)
+        if isinstance(exchange, BrokerResponse) and exchange.status == 429:
+            return "busy"
+        if isinstance(exchange, BrokerResponse) and exchange.status in (200, 404):
+            return "answered"
+        raise self._unavailable(exchange)
+
     def quote(self, symbol: str) -> Quote | None:
         """None: this adapter keeps no quotes; use `ask_quote`."""
         return None
@@ -245,6 +258,7 @@ class HttpVenue:
 
     def _message(self, order: Order) -> PlaceOrder:
         capabilities = self._capabilities
+        window = capabilities.acceptance_window if capabilities.request_expiry else None
         return PlaceOrder(
             idempotency_key=order.venue_client_order_id,
             client_order_id=order.venue_client_order_id,
@@ -258,7 +272,7 @@ class HttpVenue:
             trace_id=order.order_id,
             meta={"source": "Switchyard"},
             # Counted from the commit of the attempt, so that the request of a paused sender arrives too late.
-            expires_at=order.updated_at + capabilities.acceptance_window if capabilities.request_expiry else UNSET,
+            expires_at=UNSET if window is None else order.updated_at + window,
         )
 
     def _report(self, report: Report) -> ExecutionReport:

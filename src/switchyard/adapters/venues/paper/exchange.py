@@ -30,6 +30,7 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     OnDeparture,
+    ProbeResult,
     ReportPage,
     SendOutcome,
     Unsent,
@@ -114,7 +115,7 @@ class PaperExchange:
 
         The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
         """
-        return Capabilities(dedupe="forever", lookup="all", acceptance_window=timedelta())
+        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
 
     async def start(self) -> None:
         """Open the book and start trading; raises AlreadyRunning if another process has it open."""
@@ -168,6 +169,10 @@ class PaperExchange:
     def quote(self, symbol: str) -> Quote | None:
         """The current market."""
         return self._market.quote(symbol, self._clock.now())
+
+    async def probe(self) -> ProbeResult:
+        """The exchange runs in this process."""
+        return "answered"
 
     async def ask_quote(self, symbol: str) -> Quote | None:
         """The current market; the same as `quote`, since the market is in this process."""

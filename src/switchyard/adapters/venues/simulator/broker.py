@@ -131,9 +131,9 @@ class Broker:
         if order is None:
             return None
         match self._dedupe:
-            case "forever":
+            case "permanent":
                 return order
-            case "open_only":
+            case "while_open":
                 return order if order.state.is_open else None
             case "ttl":
                 return order if self.age_seconds(order) < self._dedupe_ttl_seconds else None
