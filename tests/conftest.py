@@ -7,6 +7,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.postgres import PostgresServer
 from tests.support.redis import RedisServer
+from tests.support.time_limit import pytest_timeout_set_timer
+
+__all__ = ["pytest_timeout_set_timer"]
 
 # A property holds or it does not; how long an example takes says how busy the machine is.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
