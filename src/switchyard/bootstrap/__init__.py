@@ -14,11 +14,13 @@ from switchyard.bootstrap.databases import (
 )
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
+from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
     "Database",
     "Desks",
     "Engine",
+    "PortWrappers",
     "Role",
     "accept_restored",
     "decide_doubt",

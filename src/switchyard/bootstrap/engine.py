@@ -18,6 +18,7 @@ from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.databases import Database, head_path, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.venues import KnownQuotes, open_venue
+from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import CannotStart, JournalBroken, OutcomeUnknown, SettingError, Unavailable
 from switchyard.domain.events import Verdict
 from switchyard.domain.ids import VenueName, WorkerId
@@ -64,11 +65,11 @@ STAGE_REST_SECONDS = 1.0
 class Engine:
     """The stages of one process, running."""
 
-    def __init__(self, settings: Settings, role: Role, database: Database) -> None:
+    def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         self.settings = settings
         self.queries = database.queries
         self.keys = database.keys
-        self.wall_clock = SystemClock()
+        self.wall_clock = wrappers.clock(SystemClock())
         """For what people and other systems date, such as tokens."""
         self.clock = DatabaseClock(self.keys, self.wall_clock)
         self.metrics = Metrics()
@@ -76,6 +77,7 @@ class Engine:
         self.failure: BaseException | None = None
         self._role = role
         self._database = database
+        self._wrappers = wrappers
         self._randomness = SystemRandomness()
         self._tasks: list[asyncio.Task[None]] = []
         self._wakes = {name: Wake() for name in ("dispatch", "audit", "stream")}
@@ -191,8 +193,8 @@ class Engine:
         for venue in self.settings.venues:
             # What speaks no HTTP lives in the worker's process; a broker's market can be asked for from here too.
             if self._role != "gateway" or venue.url.startswith("http"):
-                self.venues[venue.name] = await open_venue(
-                    venue, self.settings.data_dir, self.catalogue, self.clock, stack
+                self.venues[venue.name] = self._wrappers.venue(
+                    await open_venue(venue, self.settings.data_dir, self.catalogue, self.clock, stack)
                 )
 
     def _start_worker(self, stack: AsyncExitStack) -> None:
@@ -325,7 +327,7 @@ def _raise_file_limit() -> None:
 
 
 @asynccontextmanager
-async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine]:
+async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers | None = None) -> AsyncIterator[Engine]:
     """A process's engine on its database, from first to last."""
     if role != "up" and settings.database_url is None:
         raise SettingError(
@@ -335,9 +337,10 @@ async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine
         )
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_file_limit()
-    database = await open_database(settings)
+    wrappers = wrappers or PortWrappers()
+    database = wrappers.database(await open_database(settings))
     try:
-        engine = Engine(settings, role, database)
+        engine = Engine(settings, role, database, wrappers)
         async with engine.running():
             # What lives now lives for good: the collector need not look at it again and again.
             gc.collect()
