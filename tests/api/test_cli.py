@@ -18,8 +18,9 @@ import pytest
 
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.gateway import RunningGateway
+from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.ports import free_port
-from tests.support.process import COMMAND, DEADLINE_SECONDS, SECRET, Process, clean_environment, run_command, until
+from tests.support.process import COMMAND, SECRET, Process, clean_environment, run_command
 
 FAR_AWAY = "0.001"  # a limit price that the market never reaches
 

@@ -12,8 +12,8 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from tests.support.do_order import PATH, body, do_order, error
-from tests.support.gateway import Answer, RunningGateway, running_gateway
-from tests.support.process import until
+from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
+from tests.support.polling import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -127,7 +127,7 @@ async def test_a_token_may_be_needed(tmp_path: Path) -> None:
 async def test_a_client_over_its_rate_is_told_when_to_come_back(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_RATE_PER_MIN="2") as gateway:
 
-        async def asked(account: str | None) -> list[Answer]:
+        async def asked(account: str | None) -> list[CheckedResponse]:
             return [await do_order(gateway, "k", account=account) for _ in range(3)]
 
         # By account with a token, by address without one: none uses up another's share.

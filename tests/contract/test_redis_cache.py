@@ -16,8 +16,8 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.ids import AccountId
 from switchyard.ports.cache import Cache
 from tests.support.cache import KEY, PATIENT, CacheHouse, Watched, a_cache_entry
+from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.process import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis
 

@@ -4,7 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.process import DEADLINE_SECONDS, ROOT, clean_environment
+from tests.support.polling import DEADLINE_SECONDS
+from tests.support.process import clean_environment
 
 HANGING_TESTS = """
 import asyncio, threading
@@ -32,7 +33,7 @@ def test_hanging_tests_fail_at_the_line_where_they_hang(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "test_hanging.py"],
         cwd=tmp_path,
-        env=clean_environment(PYTHONPATH=str(ROOT)),
+        env=clean_environment(),
         capture_output=True,
         text=True,
         timeout=DEADLINE_SECONDS,
