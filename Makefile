@@ -1,4 +1,4 @@
-# One command per habit. `make up` and `make test` do all their own set-up.
+# The commands for development. `make up` and `make test` install what they need.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,31 +12,31 @@ help: ## Show this list
 
 install: $(VENV)/.installed ## Create .venv with the command .venv/bin/switchyard
 
-install-dev: $(VENV)/.installed-dev ## The same, with everything that tests, checks and benchmarks need
+install-dev: $(VENV)/.installed-dev ## The same, with the tools for tests, checks and benchmarks
 
 up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
-test: install-dev ## Run all tests; they start the real engines themselves
+test: install-dev ## Run all tests; they start PostgreSQL and Redis themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
-check: install-dev ## Format, lint, types, import directions
+check: install-dev ## Check format, lint rules, types and import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: install-dev ## Put the code into its one format
+format: install-dev ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 bench: install-dev ## Measure throughput side by side (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
-lock: install-dev ## Pin the dependencies anew
-	$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+lock: install-dev ## Pin new dependencies; ARGS=--upgrade also upgrades the others
+	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		pyproject.toml -o requirements.txt
-	$(BIN)/uv pip compile -q --upgrade --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		--extra dev pyproject.toml -o requirements-dev.txt
 
 clean: ## Remove the virtual environment and caches (not the data in var/)

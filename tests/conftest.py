@@ -1,27 +1,63 @@
-"""What every test may ask for."""
+"""Fixtures for all tests: the real servers, the processes of one test and the choice of a database."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
+import aiohttp
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.cluster import Cluster
 from tests.support.postgres import PostgresServer
+from tests.support.process import upgraded_database
 from tests.support.redis import RedisServer
+from tests.support.time_limit import pytest_timeout_set_timer
 
-# A property holds or it does not; how long an example takes says how busy the machine is.
+__all__ = ["pytest_timeout_set_timer"]
+
+# The time that an example takes depends on the load of the machine, not on the property under test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """One real server for the whole run; take a fresh database of it, and leave it running."""
+    """One real server for the whole run; a test creates its own database on it and must not stop it."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """One real server for the whole run; flush it before use, and leave it running."""
+    """One real server for the whole run; a test flushes it before use and must not stop it."""
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine_settings(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The settings that select the database, one after the other."""
+    if request.param == "sqlite":
+        return {}
+    return {"SWITCHYARD_DATABASE_URL": request.getfixturevalue("postgres_server").create_database()}
+
+
+@pytest.fixture
+async def database_url(postgres_server: PostgresServer) -> str:
+    """A new PostgreSQL database with its schema."""
+    return await upgraded_database(postgres_server)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """The test's `switchyard` processes and brokers; those that still run at the end are killed."""
+    processes = Cluster(tmp_path)
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for requests to the processes of the test."""
+    async with aiohttp.ClientSession() as session:
+        yield session

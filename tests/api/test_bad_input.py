@@ -11,7 +11,7 @@ from switchyard.entrypoints.http.transport.bodies import BODY_BYTES_MAX
 from tests.support.figures import figures_of
 from tests.support.gateway import RunningGateway
 from tests.support.http_requests import requests_in_progress
-from tests.support.process import until
+from tests.support.polling import until
 
 GOOD = b'{"symbol":"USDJPY","side":"BUY","type":"LIMIT","qty":1000,"price":145.001}'
 
@@ -190,7 +190,7 @@ async def test_an_unknown_route_or_method_is_a_json_error(
     assert body["reason"]
 
 
-@pytest.mark.usefixtures("nothing_goes_wrong_unseen")
+@pytest.mark.usefixtures("no_logged_errors")
 async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an_error(
     embedded: RunningGateway,
 ) -> None:

@@ -1,13 +1,15 @@
-"""The commands as people type them, in processes of their own, against a running gateway."""
+"""The commands of `switchyard`, each in its own process, against a running gateway."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,11 @@ import pytest
 
 from tests.support.faulty_proxy import faulty_proxy
 from tests.support.gateway import RunningGateway
+from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.ports import free_port
-from tests.support.process import COMMAND, DEADLINE_SECONDS, SECRET, Process, clean_environment, run_command
+from tests.support.process import COMMAND, SECRET, Process, clean_environment, run_command
 
-FAR_AWAY = "0.001"  # a limit that no market comes to
+FAR_AWAY = "0.001"  # a limit price that the market never reaches
 
 
 @pytest.fixture
@@ -28,7 +31,7 @@ def gateway_url(embedded: RunningGateway) -> str:
 
 
 async def run(url: str, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """A command for the gateway, in a thread: the gateway lives in the test's own loop."""
+    """Run a command against the gateway, in a thread, because the gateway runs in the test's event loop."""
     settings = {"JWT_HS256_SECRET": SECRET, **settings}
     return await asyncio.to_thread(run_command, *arguments, "--url", url, **settings)
 
@@ -40,19 +43,19 @@ async def run_json(url: str, *arguments: str) -> Any:
 
 
 def assert_one_line(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """An expected error says what is wrong in one line, and only there."""
+    """Check that an expected error is one line on stderr and nothing else."""
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     for word in ("switchyard: ", *words):
         assert word in done.stderr
 
 
-async def test_an_order_is_placed_and_followed_to_its_end(gateway_url: str) -> None:
+async def test_order_with_wait_follows_the_order_until_it_is_filled(gateway_url: str) -> None:
     order = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--wait")
     assert (order["status"], order["side"], order["qty"]) == ("FILLED", "BUY", 1000)
 
 
-async def test_every_option_of_an_order_arrives(gateway_url: str) -> None:
+async def test_every_option_of_an_order_is_sent(gateway_url: str) -> None:
     options = ["--limit", "9.00001", "--tif", "gtc", "--client-order-id", "mine", "--strategy", "carry"]
     placed = await run_json(gateway_url, "order", "SELL", "EURUSD", "2000", *options, "--tag", "a", "--tag", "b")
     order = (await run_json(gateway_url, "show", placed["orderId"]))["order"]
@@ -61,7 +64,7 @@ async def test_every_option_of_an_order_arrives(gateway_url: str) -> None:
     assert order["tags"] == ["a", "b"]
 
 
-async def test_one_key_is_one_order_however_often_it_is_typed(gateway_url: str) -> None:
+async def test_a_repeated_key_returns_the_first_order(gateway_url: str) -> None:
     first = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", "k-1")
     again = await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", "k-1")
     assert (first["replayed"], again["replayed"]) == (False, True)
@@ -96,7 +99,7 @@ async def test_an_order_is_shown_with_its_events(gateway_url: str, embedded: Run
     assert shown["events"] == (await embedded.get(f"/orders/{order_id}/events")).json["events"]
 
 
-async def test_tables_for_people_keep_ids_and_amounts_whole(gateway_url: str, embedded: RunningGateway) -> None:
+async def test_tables_do_not_truncate_ids_and_amounts(gateway_url: str, embedded: RunningGateway) -> None:
     order_id = (await embedded.place(clientOrderId="[red]not markup[/red]")).json["orderId"]
     await embedded.until_status(order_id, "FILLED")
     listed = await run(gateway_url, "orders")
@@ -109,25 +112,25 @@ async def test_tables_for_people_keep_ids_and_amounts_whole(gateway_url: str, em
     assert "OrderAccepted" in shown.stdout
 
 
-async def test_a_printed_token_opens_its_account_and_no_other(gateway_url: str, embedded: RunningGateway) -> None:
+async def test_a_printed_token_gives_access_to_its_account_only(gateway_url: str, embedded: RunningGateway) -> None:
     order_id = (await embedded.place(account="first")).json["orderId"]
     for account, code in (("first", 0), ("second", 1)):
         printed = await asyncio.to_thread(run_command, "token", "--account", account, JWT_HS256_SECRET=SECRET)
         assert re.fullmatch(r"[\w-]+\.[\w-]+\.[\w-]+\n", printed.stdout)
-        # Neither a secret nor settings are needed where a token and an address are given.
+        # With a token and an address the command needs neither the secret nor other settings.
         done = await asyncio.to_thread(
             run_command, "show", order_id, "--url", gateway_url, SWITCHYARD_TOKEN=printed.stdout
         )
         assert done.returncode == code, done.stderr
 
 
-async def test_the_address_comes_from_the_settings_when_it_is_not_given(embedded: RunningGateway) -> None:
+async def test_without_url_the_address_comes_from_the_settings(embedded: RunningGateway) -> None:
     port = embedded.url.rpartition(":")[2]
     done = await asyncio.to_thread(run_command, "orders", "--json", JWT_HS256_SECRET=SECRET, SWITCHYARD_PORT=port)
     assert json.loads(done.stdout) == []
 
 
-async def test_a_rejection_ends_with_1(gateway_url: str, embedded: RunningGateway) -> None:
+async def test_a_rejection_exits_with_1(gateway_url: str, embedded: RunningGateway) -> None:
     order_id = (await embedded.place()).json["orderId"]
     await embedded.until_status(order_id, "FILLED")
     for arguments, word in (
@@ -144,7 +147,7 @@ async def test_a_rejection_ends_with_1(gateway_url: str, embedded: RunningGatewa
     assert_one_line(done, "TOKEN_")
 
 
-async def test_a_wait_that_ends_in_a_rejection_ends_with_1(tmp_path: Path) -> None:
+async def test_a_wait_for_a_rejected_order_exits_with_1(tmp_path: Path) -> None:
     process = Process(tmp_path, EXCHANGE_SIM_REJECT_ALL_SIM="true")
     try:
         await process.start()
@@ -171,14 +174,14 @@ async def test_a_wait_that_ends_in_a_rejection_ends_with_1(tmp_path: Path) -> No
         ("no-such-command",),
     ],
 )
-def test_a_command_line_that_cannot_be_meant_ends_with_2(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_command_line_exits_with_2(arguments: tuple[str, ...]) -> None:
     done = run_command(*arguments, JWT_HS256_SECRET=SECRET)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
 
 
-def test_a_gateway_that_is_not_there_ends_with_3() -> None:
+def test_an_unreachable_gateway_exits_with_3() -> None:
     for arguments in (("orders",), ("order", "buy", "USDJPY", "1"), ("watch",)):
         url = f"http://127.0.0.1:{free_port()}"
         done = run_command(*arguments, "--json", "--url", url, JWT_HS256_SECRET=SECRET)
@@ -187,7 +190,7 @@ def test_a_gateway_that_is_not_there_ends_with_3() -> None:
         assert "--key" not in done.stderr
 
 
-async def test_an_order_whose_fate_is_unknown_ends_with_3_and_the_key_to_repeat_it(gateway_url: str) -> None:
+async def test_an_order_without_a_response_exits_with_3_and_names_the_key_for_a_retry(gateway_url: str) -> None:
     async with faulty_proxy(gateway_url) as proxy:
         proxy.lose_answer(times=5)
         done = await run(proxy.url, "order", "buy", "USDJPY", "1000", "--json")
@@ -197,7 +200,7 @@ async def test_an_order_whose_fate_is_unknown_ends_with_3_and_the_key_to_repeat_
     assert (await run_json(gateway_url, "order", "buy", "USDJPY", "1000", "--key", key))["replayed"]
 
 
-def test_a_bad_setting_ends_with_4(tmp_path: Path) -> None:
+def test_an_invalid_setting_exits_with_4(tmp_path: Path) -> None:
     for settings, word in (
         ({"SWITCHYARD_PORT": "many"}, "SWITCHYARD_PORT"),
         ({"SWITCHYARD_DATA_DIR": str(tmp_path)}, "SWITCHYARD_TOKEN"),
@@ -212,7 +215,7 @@ async def test_watch_follows_all_orders_across_a_restart_without_gap_or_repeat(t
     process = Process(tmp_path)
     try:
         await process.start()
-        async with watching(process.url, "--json") as watch:
+        async with started_command("watch", "--url", process.url, "--json", stdout=PIPE) as watch:
             assert (await message(watch))["event"] == "ready"
             before = await run_json(process.url, "order", "buy", "USDJPY", "1000")
             first = await messages_until_filled(watch, before["orderId"])
@@ -220,45 +223,42 @@ async def test_watch_follows_all_orders_across_a_restart_without_gap_or_repeat(t
             await process.start()
             after = await run_json(process.url, "order", "buy", "USDJPY", "1000")
             second = await messages_until_filled(watch, after["orderId"])
-            watch.send_signal(signal.SIGINT)
-            assert await watch.wait() == 0
+            assert await interrupt(watch) == 0
     finally:
         process.close()
-    for found in (first, second):
-        updates = [each for each in found if each["event"] == "order_update"]
+    for messages in (first, second):
+        updates = [each for each in messages if each["event"] == "order_update"]
         assert [update["data"]["version"] for update in updates] == list(range(1, len(updates) + 1))
 
 
 async def test_watch_shows_a_table_on_a_terminal(gateway_url: str, embedded: RunningGateway) -> None:
     earlier = (await embedded.place(qty=3000)).json["orderId"]
     terminal, inside = os.openpty()
+    os.set_blocking(terminal, False)
+    screen = {"COLUMNS": "120", "LINES": "40", "TERM": "xterm"}
     try:
-        async with watching(gateway_url, stdout=inside, COLUMNS="120", LINES="40", TERM="xterm") as watch:
-            await shown_on(terminal, earlier)
+        async with started_command("watch", "--url", gateway_url, stdout=inside, settings=screen) as watch:
+            await until_shown(terminal, earlier)
             order_id = (await embedded.place(qty=7000)).json["orderId"]
-            await shown_on(terminal, order_id, "BUY 7000 USDJPY", "FILLED")
-            watch.send_signal(signal.SIGINT)
-            assert await watch.wait() == 0
+            await until_shown(terminal, order_id, "BUY 7000 USDJPY", "FILLED")
+            assert await interrupt(watch) == 0
     finally:
         os.close(terminal)
         os.close(inside)
 
 
-async def test_a_wait_that_is_interrupted_ends_with_130(gateway_url: str) -> None:
+async def test_an_interrupted_wait_exits_with_130(gateway_url: str) -> None:
     arguments = ("order", "buy", "USDJPY", "1000", "--limit", FAR_AWAY, "--wait", "--url", gateway_url)
-    waiting = await asyncio.create_subprocess_exec(
-        COMMAND, *arguments, env=clean_environment(JWT_HS256_SECRET=SECRET), stderr=asyncio.subprocess.PIPE
-    )
-    assert waiting.stderr is not None
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while b"WORKING" not in await waiting.stderr.readline():
-            pass
-        waiting.send_signal(signal.SIGINT)
+    async with started_command(*arguments, stderr=PIPE) as waiting:
+        assert waiting.stderr is not None
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while b"WORKING" not in await waiting.stderr.readline():
+                pass
+        assert await interrupt(waiting) == 130
         assert b"Traceback" not in await waiting.stderr.read()
-        assert await waiting.wait() == 130
 
 
-def test_the_command_starts_without_what_it_does_not_need() -> None:
+def test_the_command_imports_no_heavy_library_at_start() -> None:
     heavy = {"aiohttp", "rich.live", "uvicorn", "starlette", "apsw", "asyncpg"}
     code = f"import sys, switchyard.entrypoints.cli.main; print(*sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -266,20 +266,35 @@ def test_the_command_starts_without_what_it_does_not_need() -> None:
 
 
 @asynccontextmanager
-async def watching(
-    url: str, *options: str, stdout: int = asyncio.subprocess.PIPE, **settings: str
+async def started_command(
+    *arguments: str, stdout: int | None = None, stderr: int | None = None, settings: Mapping[str, str] | None = None
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
-    """`switchyard watch`, ended at the latest with the test."""
-    environment = clean_environment(JWT_HS256_SECRET=SECRET, **settings)
-    watch = await asyncio.create_subprocess_exec(
-        COMMAND, "watch", "--url", url, *options, env=environment, stdout=stdout
+    """A command that runs until it is interrupted; killed when the context ends.
+
+    A shell without job control starts background jobs with SIGINT ignored, and children inherit that. The command is
+    started with the default action, as on a terminal, so that the tests also pass under nohup and in CI.
+    """
+    process = await asyncio.create_subprocess_exec(
+        COMMAND,
+        *arguments,
+        env=clean_environment(JWT_HS256_SECRET=SECRET, **(settings or {})),
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
-        yield watch
+        yield process
     finally:
-        if watch.returncode is None:
-            watch.kill()
-            await watch.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def interrupt(process: asyncio.subprocess.Process) -> int:
+    """Send what Ctrl-C sends, and return the exit code."""
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        return await process.wait()
 
 
 async def message(watch: asyncio.subprocess.Process) -> Any:
@@ -289,19 +304,24 @@ async def message(watch: asyncio.subprocess.Process) -> Any:
 
 
 async def messages_until_filled(watch: asyncio.subprocess.Process, order_id: str) -> list[Any]:
-    """The order's messages, up to the one that shows it filled."""
-    found = []
+    """The order's messages, up to the one with the status FILLED."""
+    messages = []
     while True:
         each = await message(watch)
         if each["data"].get("orderId") == order_id:
-            found.append(each)
+            messages.append(each)
             if each["event"] == "order_update" and each["data"]["status"] == "FILLED":
-                return found
+                return messages
 
 
-async def shown_on(terminal: int, *words: str) -> None:
-    """Wait until the terminal has shown all of these since the call."""
+async def until_shown(terminal: int, *words: str) -> None:
+    """Wait until the terminal has shown all of these words since the call."""
     screen = ""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while not all(word in screen for word in words):
-            screen += (await asyncio.to_thread(os.read, terminal, 65536)).decode()
+
+    def are_shown() -> bool:
+        nonlocal screen
+        with contextlib.suppress(BlockingIOError):
+            screen += os.read(terminal, 65536).decode("utf-8", "replace")
+        return all(word in screen for word in words)
+
+    await until(are_shown)

@@ -5,7 +5,6 @@ import json
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ import pytest
 from switchyard.adapters.sqlite.connections import hold_alone
 from switchyard.entrypoints.control import server
 from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX
-from tests.support.process import DEADLINE_SECONDS, Process, run_command, until
-from tests.support.simulator import Simulator, venue_settings
+from tests.support.cluster import Cluster
+from tests.support.polling import DEADLINE_SECONDS, until
+from tests.support.process import Process, run_command
+from tests.support.venue_process import VenueProcess
 
 # Rests at the venue, so that no fill ends the doubt before the operator does.
 ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "price": 1, "timeInForce": "GTC", "qty": 1000}
@@ -27,28 +28,23 @@ Result = tuple[int, str, str]
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Simulator]:
-    simulator = Simulator(tmp_path / "venue", "none")
-    await simulator.start()
-    yield simulator
-    simulator.close()
+async def broker(cluster: Cluster) -> VenueProcess:
+    return await cluster.broker(dedupe="none").start()
 
 
 @pytest.fixture
-async def switchyard(broker: Simulator, tmp_path: Path) -> AsyncIterator[Process]:
-    process = await Process(tmp_path, **venue_settings("none", broker)).start()
-    yield process
-    process.close()
+async def switchyard(broker: VenueProcess, cluster: Cluster) -> Process:
+    return await cluster.process(**broker.client_settings()).start()
 
 
-async def in_doubt(switchyard: Process, broker: Simulator, fault: str = "drop_answer") -> str:
+async def in_doubt(switchyard: Process, broker: VenueProcess, fault: str = "drop_answer") -> str:
     """Place an order whose send becomes uncertain, at a venue where only an operator can resolve that."""
     async with aiohttp.ClientSession() as session:
-        await broker.set_faults(session, {fault: 1.0})
+        await broker.set_faults(**{fault: 1.0})
         async with session.post(f"{switchyard.url}/orders", json=ORDER, headers=switchyard.headers()) as response:
             order_id = str((await response.json())["orderId"])
         await until_status(session, switchyard, order_id, "UNKNOWN")
-        await broker.set_faults(session, {fault: 0.0})
+        await broker.set_faults(**{fault: 0.0})
     return order_id
 
 
@@ -84,7 +80,7 @@ def ask(path: Path, *pieces: bytes) -> dict[str, Any]:
         return answer
 
 
-async def test_an_order_decided_as_sent_is_working_and_not_sent_again(switchyard: Process, broker: Simulator) -> None:
+async def test_an_order_decided_as_sent_is_not_sent_again(switchyard: Process, broker: VenueProcess) -> None:
     order_id = await in_doubt(switchyard, broker)
     assert await resolve(switchyard, order_id, "sent") == (0, f"{order_id} WORKING\n", "")
     code, _, stderr = await resolve(switchyard, order_id, "sent")
@@ -100,7 +96,7 @@ async def test_an_order_decided_as_sent_is_working_and_not_sent_again(switchyard
 
 
 async def test_an_order_decided_as_not_sent_is_sent_again_by_the_running_worker(
-    switchyard: Process, broker: Simulator
+    switchyard: Process, broker: VenueProcess
 ) -> None:
     order_id = await in_doubt(switchyard, broker, "refused_5xx")
     assert not broker.executions()
@@ -113,7 +109,9 @@ async def test_an_order_decided_as_not_sent_is_sent_again_by_the_running_worker(
     assert broker.executions() == {order_id: 1}
 
 
-async def test_bad_input_gets_the_same_error_with_a_server_and_without(switchyard: Process, broker: Simulator) -> None:
+async def test_bad_input_gets_the_same_error_with_a_server_and_without(
+    switchyard: Process, broker: VenueProcess
+) -> None:
     order_id = await in_doubt(switchyard, broker)
     commands = {
         (UNKNOWN_ORDER, "sent"): "not found",
@@ -158,7 +156,7 @@ async def test_an_invalid_request_is_declined(tmp_path: Path) -> None:
 
 
 async def test_a_request_over_the_maximum_is_declined_and_the_next_one_is_served(
-    switchyard: Process, broker: Simulator
+    switchyard: Process, broker: VenueProcess
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
     piece = b"x" * REQUEST_BYTES_MAX
@@ -168,7 +166,7 @@ async def test_a_request_over_the_maximum_is_declined_and_the_next_one_is_served
 
 
 async def test_of_two_concurrent_decisions_the_second_finds_nothing_to_decide(
-    switchyard: Process, broker: Simulator
+    switchyard: Process, broker: VenueProcess
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
     results = await asyncio.gather(*(resolve(switchyard, order_id, verdict) for verdict in ("sent", "not-sent")))
@@ -176,7 +174,7 @@ async def test_of_two_concurrent_decisions_the_second_finds_nothing_to_decide(
 
 
 async def test_of_two_concurrent_decisions_without_a_server_one_waits_for_the_other(
-    switchyard: Process, broker: Simulator
+    switchyard: Process, broker: VenueProcess
 ) -> None:
     order_id = await in_doubt(switchyard, broker)
     assert switchyard.stop() == 0
@@ -185,7 +183,7 @@ async def test_of_two_concurrent_decisions_without_a_server_one_waits_for_the_ot
 
 
 async def test_a_socket_left_behind_by_a_kill_is_ignored_and_then_replaced(
-    switchyard: Process, broker: Simulator
+    switchyard: Process, broker: VenueProcess
 ) -> None:
     first, second = [await in_doubt(switchyard, broker) for _ in range(2)]
     path = socket_of(switchyard)
@@ -200,9 +198,9 @@ async def test_a_socket_left_behind_by_a_kill_is_ignored_and_then_replaced(
     assert not path.exists()
 
 
-async def test_the_data_folders_path_may_be_longer_than_a_socket_address(broker: Simulator, tmp_path: Path) -> None:
+async def test_the_data_folders_path_may_be_longer_than_a_socket_address(broker: VenueProcess, tmp_path: Path) -> None:
     deep = tmp_path.joinpath(*["a folder with a long name"] * 8)
-    process = await Process(deep, **venue_settings("none", broker)).start()
+    process = await Process(deep, **broker.client_settings()).start()
     try:
         order_id = await in_doubt(process, broker)
         assert stat.S_IMODE(socket_of(process).stat().st_mode) == 0o600

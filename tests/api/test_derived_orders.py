@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 from tests.support.figures import figures_of
-from tests.support.gateway import Answer, RunningGateway, running_gateway
-from tests.support.process import until
+from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
+from tests.support.polling import until
 from tests.support.venue_process import VenueProcess
 
 DERIVE = {"Idempotency-Derive": "true"}
@@ -21,7 +21,7 @@ NO_WORKER = {"SWITCHYARD_WORKER": "false"}
 SHORT_WINDOW = {"IDEMPOTENCY_KEY_GENERATION_TIMESTAMP_RESOLUTION": "1000"}
 
 
-async def place(gateway: RunningGateway, headers: dict[str, str] | None = None, **changes: Any) -> Answer:
+async def place(gateway: RunningGateway, headers: dict[str, str] | None = None, **changes: Any) -> CheckedResponse:
     body = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000, **changes}
     return await gateway.request("POST", "/orders", body=body, headers=DERIVE if headers is None else headers)
 
@@ -30,9 +30,9 @@ async def figures(gateway: RunningGateway) -> dict[str, float]:
     return figures_of((await gateway.get("/metrics", account=None)).body.decode())
 
 
-async def place_after_window(gateway: RunningGateway, **changes: Any) -> Answer:
+async def place_after_window(gateway: RunningGateway, **changes: Any) -> CheckedResponse:
     """Repeat until the window of the first request is over and a new order is placed."""
-    answers: list[Answer] = []
+    answers: list[CheckedResponse] = []
 
     async def is_new() -> bool:
         answers.append(await place(gateway, **changes))

@@ -14,7 +14,7 @@ import pytest_asyncio
 from switchyard.domain.canonical import digest
 from tests.support.do_order import MARKET, PATH, RESTING, body, do_order, error, key_entry
 from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.process import until
+from tests.support.polling import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from tests.support.do_order import PATH, body, do_order, error
 from tests.support.figures import figures_of
-from tests.support.gateway import Answer, RunningGateway, running_gateway
+from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.http_requests import requests_in_progress
-from tests.support.process import until
+from tests.support.polling import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -135,7 +135,7 @@ async def test_a_token_is_needed_where_the_settings_require_it(tmp_path: Path) -
 async def test_a_client_over_its_rate_gets_429_with_retry_after(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_RATE_PER_MIN="2") as gateway:
 
-        async def asked(account: str | None) -> list[Answer]:
+        async def asked(account: str | None) -> list[CheckedResponse]:
             return [await do_order(gateway, "k", account=account) for _ in range(3)]
 
         # Limited by account with a token and by address without one; each has a limit of its own.

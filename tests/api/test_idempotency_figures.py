@@ -8,14 +8,14 @@ import structlog
 
 from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
-from tests.support.gateway import Answer, RunningGateway, running_gateway
-from tests.support.process import until
+from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
+from tests.support.polling import until
 from tests.support.redis import RedisServer
 
 ORDER = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": 1000}
 
 
-async def place(gateway: RunningGateway, headers: dict[str, str], **changes: Any) -> Answer:
+async def place(gateway: RunningGateway, headers: dict[str, str], **changes: Any) -> CheckedResponse:
     return await gateway.request("POST", "/orders", body={**ORDER, **changes}, headers=headers)
 
 

@@ -12,9 +12,10 @@ from switchyard.domain.events import JournalEvent, encode
 from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import snapshot
 from switchyard.ports.queries import Queries
-from tests.support.stream_server import ANN, BOB, eventually, get, serving
+from tests.support.polling import until
+from tests.support.stream_server import ANN, BOB, get, serving
 
-pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
+pytestmark = pytest.mark.usefixtures("no_logged_errors")
 
 
 async def test_an_account_stream_sends_ready_and_then_the_accounts_events(database: SqliteDatabase) -> None:
@@ -80,7 +81,7 @@ async def test_an_order_stream_opened_at_any_time_sends_each_later_change_once(d
                 await gateway.exchange.touch("ord_1")
                 if chance.random() < 0.3:
                     group.create_task(follow())
-        await eventually(lambda: gateway.hub.subscribers == 0)
+        await until(lambda: gateway.hub.subscribers == 0)
 
 
 class Archived:

@@ -10,9 +10,10 @@ import pytest
 
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.entrypoints.http import streams
-from tests.support.stream_server import DEADLINE_SECONDS, SOCKET_BUFFER_BYTES, Gateway, eventually, get, serving
+from tests.support.polling import DEADLINE_SECONDS, until
+from tests.support.stream_server import SOCKET_BUFFER_BYTES, Gateway, get, serving
 
-pytestmark = pytest.mark.usefixtures("nothing_goes_wrong_unseen")
+pytestmark = pytest.mark.usefixtures("no_logged_errors")
 
 
 async def test_a_stream_over_the_maximum_is_rejected(database: SqliteDatabase) -> None:
@@ -38,14 +39,14 @@ async def test_a_reader_that_disconnects_is_removed_without_a_new_message(databa
         async with get(gateway, "/stream") as client:
             assert (await client.message())[1] == "ready"
             assert gateway.hub.subscribers == 1
-        await eventually(lambda: gateway.hub.subscribers == 0)
+        await until(lambda: gateway.hub.subscribers == 0)
 
 
 async def test_a_head_request_gets_headers_and_ends(database: SqliteDatabase) -> None:
     async with serving(database) as gateway, get(gateway, "/stream", method="HEAD") as client:
         assert client.status == 200
         assert client.headers["content-type"] == "text/event-stream; charset=utf-8"
-        await eventually(lambda: gateway.hub.subscribers == 0)
+        await until(lambda: gateway.hub.subscribers == 0)
 
 
 @asynccontextmanager
@@ -58,7 +59,7 @@ async def idle_reader(gateway: Gateway) -> AsyncIterator[socket.socket]:
         before = gateway.hub.subscribers
         await loop.sock_connect(idle, ("127.0.0.1", gateway.port))
         await loop.sock_sendall(idle, b"GET /stream HTTP/1.1\r\nHost: localhost\r\nX-Account: ann\r\n\r\n")
-        await eventually(lambda: gateway.hub.subscribers == before + 1)
+        await until(lambda: gateway.hub.subscribers == before + 1)
         yield idle
 
 
@@ -74,7 +75,7 @@ async def test_a_reader_with_a_full_queue_is_disconnected_while_others_continue(
             while not gateway.slow_readers:
                 number = await gateway.exchange.touch("ord_1")
                 assert (await reading.message())[:2] == (number, "order_update")
-            await eventually(lambda: gateway.hub.subscribers == 1 and gateway.connections == 1)
+            await until(lambda: gateway.hub.subscribers == 1 and gateway.connections == 1)
             number = await gateway.exchange.touch("ord_1")
             assert (await reading.message())[:2] == (number, "order_update")
             assert gateway.slow_readers == 1
@@ -94,7 +95,7 @@ async def test_a_reader_that_stalls_is_disconnected_before_its_queue_is_full(
             async with asyncio.timeout(DEADLINE_SECONDS):
                 while gateway.hub.subscribers:
                     await gateway.exchange.touch("ord_1")
-            await eventually(lambda: gateway.connections == 0)
+            await until(lambda: gateway.connections == 0)
             assert gateway.slow_readers == 0
 
 

@@ -13,7 +13,8 @@ from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected, VenueUnavailable
-from tests.support.process import run_command, until
+from tests.support.polling import until
+from tests.support.process import run_command
 from tests.support.venue_orders import an_order, read_reports
 from tests.support.venue_process import VenueProcess
 

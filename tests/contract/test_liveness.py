@@ -11,7 +11,7 @@ from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
-from tests.support.process import until
+from tests.support.polling import until
 
 HERE, THERE, NEVER = WorkerId("here"), WorkerId("there"), WorkerId("never")
 

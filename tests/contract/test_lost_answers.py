@@ -17,8 +17,8 @@ from switchyard.domain.changes import Committed, Conflict, Outcome
 from switchyard.domain.errors import JournalUnavailable, OutcomeUnknown
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
+from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import until
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 

@@ -8,7 +8,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.domain.changes import Change, Cursor
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit
-from tests.support.process import until
+from tests.support.polling import until
 
 
 class Listener:

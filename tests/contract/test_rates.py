@@ -16,7 +16,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
 from tests.support.cache import KEY, LONG_TIMEOUTS
-from tests.support.process import until
+from tests.support.polling import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis
 

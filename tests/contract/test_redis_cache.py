@@ -15,8 +15,8 @@ from switchyard.adapters.redis.seal import HEAD_LENGTH, RANK_LENGTH, VALUE_BYTES
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.ids import AccountId
 from tests.support.cache import KEY, LONG_TIMEOUTS, CountingWatch, GatewayCaches, a_cache_entry
+from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.process import until
 from tests.support.redis import RedisServer
 from tests.support.scripted_redis import scripted_redis
 

@@ -1,85 +1,75 @@
-"""What keeps one key from standing for two orders is taken away in the real database, and the harness says so.
+"""The checks that give one key one order are removed from a real database, and the harness detects the second order.
 
-The look decides, under the lock of the one writer, so that dropping the unique indexes alone makes no second order.
+The append looks the key up under the lock of the only writer, so dropping the unique indexes alone is not enough.
 """
-
-import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.dropped_index import drop_indexes_of_postgres, drop_indexes_of_sqlite, stop_looking_on_postgres
+from tests.support.evidence import tool_settings
 from tests.support.exactly_once import check_acknowledged, settled
-from tests.support.load import Client
+from tests.support.load import LoadClient
 from tests.support.planted import planted_command
-from tests.support.postgres import PostgresServer
-from tests.support.process import ROOT, Process, run_command, until
-from tests.support.simulator import Simulator, venue_settings
+from tests.support.polling import until
+from tests.support.process import Process, run_command
+from tests.support.venue_process import VenueProcess
 
 KEYS = [f"key-{number}" for number in range(1, 80, 2)]
-# A venue that takes the same id again once its order has ended: it hides no duplicate of ours.
-DEDUPE = "open_only"
 
 
-class House:
-    """A process on one engine, and its venue; guards are taken away before it starts."""
-
-    def __init__(self, folder: Path, database_url: str | None) -> None:
-        self.simulator = Simulator(folder / "venue", DEDUPE)
-        self.database_url = database_url
-        settings = {"SWITCHYARD_DATABASE_URL": database_url} if database_url else {}
-        self.process = Process(folder, **settings, **venue_settings(DEDUPE, self.simulator), PYTHONPATH=str(ROOT))
-        upgraded = run_command("db", "upgrade", SWITCHYARD_DATA_DIR=str(folder / "var"), **settings)
-        assert upgraded.returncode == 0, upgraded.stderr
-
-    async def drop_indexes(self) -> None:
-        if self.database_url:
-            await drop_indexes_of_postgres(self.database_url)
-        else:
-            drop_indexes_of_sqlite(self.process.folder / "var/switchyard.db")
-
-    async def stop_looking(self) -> None:
-        if self.database_url:
-            await stop_looking_on_postgres(self.database_url)
-        else:
-            self.process.command = planted_command("keys_are_not_looked_up")
-
-    def close(self) -> None:
-        self.process.close()
-        self.simulator.close()
+@pytest.fixture
+async def broker(cluster: Cluster) -> VenueProcess:
+    """A venue that accepts a client order id again once its order has ended, so it hides no duplicate."""
+    return await cluster.broker(dedupe="open_only").start()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
-    url = None
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        url = server.create_database()
-    made = House(tmp_path, url)
-    yield made
-    made.close()
+@pytest.fixture
+def process(engine_settings: dict[str, str], broker: VenueProcess, cluster: Cluster) -> Process:
+    """A process whose database has its schema; not started."""
+    process = cluster.process(**engine_settings, **broker.client_settings())
+    upgraded = run_command("db", "upgrade", **tool_settings(process))
+    assert upgraded.returncode == 0, upgraded.stderr
+    return process
 
 
-async def test_without_the_indexes_one_key_is_still_one_order(house: House) -> None:
-    await house.drop_indexes()
-    await repeated_over_a_death(house)
+async def drop_indexes(process: Process) -> None:
+    url = process.settings.get("SWITCHYARD_DATABASE_URL")
+    if url:
+        await drop_indexes_of_postgres(url)
+    else:
+        drop_indexes_of_sqlite(process.folder / "var/switchyard.db")
 
 
-async def test_without_indexes_and_look_there_are_two_orders_and_the_harness_fails(house: House) -> None:
-    await house.drop_indexes()
-    await house.stop_looking()
+async def stop_looking(process: Process) -> None:
+    url = process.settings.get("SWITCHYARD_DATABASE_URL")
+    if url:
+        await stop_looking_on_postgres(url)
+    else:
+        process.command = planted_command("keys_are_not_stored")
+
+
+async def test_without_the_indexes_one_key_is_still_one_order(process: Process, broker: VenueProcess) -> None:
+    await drop_indexes(process)
+    await repeat_around_a_kill(process, broker)
+
+
+async def test_the_harness_detects_the_second_order_without_indexes_and_lookup(
+    process: Process, broker: VenueProcess
+) -> None:
+    await drop_indexes(process)
+    await stop_looking(process)
     with pytest.raises(AssertionError, match="stands for two orders"):
-        await repeated_over_a_death(house)
+        await repeat_around_a_kill(process, broker)
 
 
-async def repeated_over_a_death(house: House) -> None:
-    """Each key again and again, before a death and after it."""
-    await asyncio.gather(house.simulator.start(), house.process.start())
-    client = Client(house.process)
+async def repeat_around_a_kill(process: Process, broker: VenueProcess) -> None:
+    """Post each key before the process is killed, and several times after its restart."""
+    await process.start()
+    client = LoadClient(process)
     await client.insist(KEYS)
-    await until(lambda: len(house.simulator.orders()) == len(KEYS))
-    house.process.kill()
-    await house.process.start()
+    await until(lambda: len(broker.orders()) == len(KEYS))
+    process.kill()
+    await process.start()
     await client.insist(KEYS * 3)
-    check_acknowledged(client, await settled(house.process, house.simulator, dedupe=DEDUPE))
+    check_acknowledged(client, await settled(process, broker))

@@ -1,55 +1,39 @@
-"""A worker that is asked to stop finishes what it has begun: it leaves no doubt behind."""
+"""A worker that is asked to stop completes its sends and leaves no order in doubt."""
 
 import asyncio
-from pathlib import Path
 
 import aiohttp
 
-from tests.support.load import FINAL, Client, pages
-from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command, until
-from tests.support.simulator import Simulator, venue_settings
+from tests.support.cluster import Cluster
+from tests.support.load import LoadClient
+from tests.support.orders import all_orders, until_all_final
+from tests.support.polling import until
 
 STOPS = 5
 ORDERS_PER_STOP = 60
+# Few sends at a time, so that every stop finds some of them under way.
+FEW_SLOTS = {"OUTBOX_BATCH_SIZE": "4", "OUTBOX_PARALLELISM": "1"}
 
 
-async def test_a_worker_that_is_stopped_under_load_leaves_no_order_in_doubt(
-    tmp_path: Path, postgres_server: PostgresServer
+async def test_a_worker_stopped_under_load_leaves_no_order_in_doubt(
+    cluster: Cluster, database_url: str, session: aiohttp.ClientSession
 ) -> None:
-    # At such a venue a doubt would stay: nobody can be asked, and nothing is sent twice.
-    simulator = Simulator(tmp_path / "venue", "none")
-    settings = {
-        "SWITCHYARD_DATABASE_URL": postgres_server.create_database(),
-        # Few at a time, so that there is always somebody in the middle of something.
-        "OUTBOX_BATCH_SIZE": "4",
-        "OUTBOX_PARALLELISM": "1",
-        **venue_settings("none", simulator),
-    }
-    assert run_command("db", "upgrade", **settings).returncode == 0
-    gateway = Process(tmp_path / "gateway", "gateway", **settings)
-    worker = Process(tmp_path / "worker", "worker", **settings)
-    client = Client(gateway)
-    try:
-        await asyncio.gather(simulator.start(), gateway.start())
-        async with aiohttp.ClientSession() as session:
-            # Odd numbers are orders that may wait.
-            for number in range(1, 2 * STOPS * ORDERS_PER_STOP, 2):
-                await client.post(session, f"key-{number}")
-            for stop in range(1, STOPS + 1):
-                await worker.start()
-                await until(lambda: simulator.executions().total() >= stop * ORDERS_PER_STOP // 2)  # noqa: B023
-                assert await asyncio.to_thread(worker.stop) == 0
-            statuses = {order["status"] for order in await pages(session, gateway)}
-            assert "UNKNOWN" not in statuses
-            assert "SENDING" not in statuses
-            await worker.start()
-            await until(lambda: all_final(session, gateway))
-    finally:
-        for process in (worker, gateway, simulator):
-            process.close()
-    assert set(simulator.executions().values()) == {1}
-
-
-async def all_final(session: aiohttp.ClientSession, gateway: Process) -> bool:
-    return all(order["status"] in FINAL for order in await pages(session, gateway))
+    # A venue of class C, where an order in doubt would stay in doubt.
+    broker = cluster.broker(dedupe="none")
+    settings = broker.client_settings(**FEW_SLOTS, SWITCHYARD_DATABASE_URL=database_url)
+    gateway = cluster.process("gateway", "gateway", **settings)
+    worker = cluster.process("worker", "worker", **settings)
+    client = LoadClient(gateway)
+    await asyncio.gather(broker.start(), gateway.start())
+    # Odd numbers are orders that may wait.
+    for number in range(1, 2 * STOPS * ORDERS_PER_STOP, 2):
+        await client.post(session, f"key-{number}")
+    for stop in range(1, STOPS + 1):
+        await worker.start()
+        await until(lambda: broker.executions().total() >= stop * ORDERS_PER_STOP // 2)  # noqa: B023
+        assert await asyncio.to_thread(worker.stop) == 0
+    statuses = {order["status"] for order in await all_orders(session, gateway)}
+    assert not statuses & {"UNKNOWN", "SENDING"}
+    await worker.start()
+    await until_all_final(session, gateway)
+    assert set(broker.executions().values()) == {1}

@@ -1,27 +1,27 @@
-"""SIGKILL under load, again and again: what was acknowledged is there, once, and comes to its end."""
+"""SIGKILL under load, several times: every acknowledged order exists once and reaches its end."""
 
 import asyncio
 import contextlib
 import json
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
+from tests.support.cluster import Cluster
 from tests.support.evidence import audit_lines, check_audit
 from tests.support.exactly_once import check_acknowledged
-from tests.support.load import Client, all_final, check_ends, in_mid_send
-from tests.support.postgres import PostgresServer
-from tests.support.process import DEADLINE_SECONDS, Process, until
+from tests.support.load import LoadClient, check_ends, until_sending
+from tests.support.orders import get, until_all_final
+from tests.support.polling import DEADLINE_SECONDS, until
+from tests.support.process import Process
 
 ROUNDS = 5
 
 
 class StreamReader:
-    """Follows the account's stream over all restarts by Last-Event-ID, like any careful client."""
+    """Reads the account's stream across restarts and resumes it with Last-Event-ID."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -64,61 +64,50 @@ class StreamReader:
             self.messages.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def process(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Process]:
-    settings = {}
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        settings["SWITCHYARD_DATABASE_URL"] = server.create_database()
-    process = Process(tmp_path, **settings)
-    yield process
-    process.close()
-
-
-async def test_killed_again_and_again_under_load_nothing_is_lost_or_doubled(process: Process, tmp_path: Path) -> None:
+async def test_a_process_killed_several_times_under_load_loses_and_doubles_nothing(
+    cluster: Cluster, engine_settings: dict[str, str], session: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    process = await cluster.process(**engine_settings).start()
     chance = random.Random(20260105)
-    client, reader = Client(process), StreamReader(process)
-    following: asyncio.Task[None] | None = None
+    client, reader = LoadClient(process), StreamReader(process)
+    reading = asyncio.create_task(reader.run())
     for _ in range(ROUNDS):
-        await process.start()
-        if following is None:
-            following = asyncio.create_task(reader.run())
         stop = asyncio.Event()
         load = asyncio.create_task(client.load(stop))
-        await in_mid_send(process)
-        await asyncio.sleep(chance.uniform(0.0, 0.4))  # the moment of death is the one thing left to chance
+        await until_sending(process)
+        await asyncio.sleep(chance.uniform(0.0, 0.4))  # a different moment of each round
         process.kill()
         stop.set()
         await load
-    await process.start()
-    async with aiohttp.ClientSession() as session:
-        # Everything in doubt is settled by repeating it; some of what was acknowledged is repeated too.
-        await client.insist([*client.unknown, *list(client.acknowledged)[:200]])
-        orders = await all_final(session, process)
+        await process.start()
+    # Repeats settle the orders without an acknowledgement, and must return the same order for some of the others.
+    await client.insist([*client.unknown, *list(client.acknowledged)[:200]])
+    orders = await until_all_final(session, process)
     check_acknowledged(client, orders)
     check_ends(orders)
-    await check_stream(process, reader, following)
+    await until_read(reader, process, session)
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    check_stream(reader, process)
     await check_audit(process, tmp_path)
 
 
-async def check_stream(process: Process, reader: StreamReader, following: "asyncio.Task[None] | None") -> None:
-    """No gap and no repeat: what was streamed is what the journal has for the account."""
-    async with (
-        aiohttp.ClientSession() as session,
-        session.get(f"{process.url}/accounts/demo/events?limit=1", headers=process.headers()) as response,
-    ):
-        newest = (await response.json())["events"][-1]["seq"]
+async def until_read(reader: StreamReader, process: Process, session: aiohttp.ClientSession) -> None:
+    """Wait until the audit file and the stream have the account's newest event."""
+    newest = (await get(session, process, "/accounts/demo/events?limit=1"))["events"][-1]["seq"]
     await until(lambda: bool(lines := audit_lines(process)) and lines[-1]["seq"] >= newest)
+    last = [event["seq"] for event in audit_lines(process) if event["accountId"] == "demo"][-1]
+    await until(lambda: bool(reader.messages) and reader.messages[-1][0] >= last)
+
+
+def check_stream(reader: StreamReader, process: Process) -> None:
+    """Assert that the stream had every event of the account once, from its first message on."""
     journal = [event for event in audit_lines(process) if event["accountId"] == "demo"]
     expected = [
         (event["seq"], "execution_report" if event["type"] == "ExecutionReport" else "order_update")
         for event in journal
-        if event["seq"] > (reader.messages[0][0] - 1)
+        if event["seq"] >= reader.messages[0][0]
     ]
-    await until(lambda: bool(reader.messages) and reader.messages[-1][0] >= expected[-1][0])
-    assert following is not None
-    following.cancel()
-    await asyncio.gather(following, return_exceptions=True)
     assert [(number, event) for number, event, _ in reader.messages] == expected
     by_seq = {event["seq"]: event["data"] for event in journal}
     for number, event, data in reader.messages:

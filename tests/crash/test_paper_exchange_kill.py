@@ -1,4 +1,4 @@
-"""The paper exchange is killed without warning, and knows afterwards everything it had acknowledged."""
+"""The paper exchange is killed and has every acknowledged order after its restart."""
 
 import asyncio
 import os
@@ -13,9 +13,9 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.ports.venue import Accepted
+from tests.support.process import clean_environment
 from tests.support.venue_orders import an_order, read_reports
 
-ROOT = Path(__file__).parents[2]
 ACKNOWLEDGED_BEFORE_KILL = 2_000
 CALLERS = 64
 
@@ -25,24 +25,24 @@ def exchange_at(path: Path) -> PaperExchange:
 
 
 async def submit_until_killed(path: Path) -> None:
-    """The process that is killed: it writes down every acknowledgement it gets."""
+    """The process that is killed: it prints every acknowledgement."""
     exchange = exchange_at(path)
     await exchange.start()
     numbers = count()
 
     async def submit() -> None:
         for number in numbers:
-            answer = await exchange.submit(an_order(f"order-{number}"))
-            assert isinstance(answer, Accepted)
-            os.write(1, f"order-{number} {answer.venue_order_id}\n".encode())
+            outcome = await exchange.submit(an_order(f"order-{number}"))
+            assert isinstance(outcome, Accepted)
+            os.write(1, f"order-{number} {outcome.venue_order_id}\n".encode())
 
     await asyncio.gather(*(submit() for _ in range(CALLERS)))
 
 
 def acknowledged_before_a_kill(path: Path) -> dict[str, str]:
-    """Run such a process, kill it in the middle of its work, and return what it wrote down."""
+    """Run that process, kill it while it submits, and return the acknowledgements: client order id, venue order id."""
     command = [sys.executable, "-m", "tests.crash.test_paper_exchange_kill", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, env=clean_environment(), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             lines = [process.stdout.readline() for _ in range(ACKNOWLEDGED_BEFORE_KILL)]
@@ -53,15 +53,15 @@ def acknowledged_before_a_kill(path: Path) -> dict[str, str]:
     return dict(line.split() for line in lines if line.endswith("\n"))
 
 
-async def test_every_acknowledged_order_survives_a_kill_and_executes_once(tmp_path: Path) -> None:
+async def test_every_acknowledged_order_survives_a_kill_and_is_executed_once(tmp_path: Path) -> None:
     path = tmp_path / "paper.db"
     acknowledged = acknowledged_before_a_kill(path)
     assert len(acknowledged) >= ACKNOWLEDGED_BEFORE_KILL
 
     exchange = exchange_at(path)
     await exchange.start()
-    answers = await asyncio.gather(*(exchange.submit(an_order(client_id)) for client_id in acknowledged))
-    assert answers == [Accepted(venue_order_id) for venue_order_id in acknowledged.values()]
+    outcomes = await asyncio.gather(*(exchange.submit(an_order(client_id)) for client_id in acknowledged))
+    assert outcomes == [Accepted(venue_order_id) for venue_order_id in acknowledged.values()]
     await exchange.submit(an_order("the last one"))
     reports = await read_reports(exchange, len(acknowledged) + 1)
     while reports[-1].venue_client_order_id != "the last one":

@@ -1,90 +1,76 @@
-"""Processes die and answers get lost: the venue's own log shows each order at most once, in every class of venue."""
+"""Processes are killed and responses lost: the venue's log has each order at most once, in every class of venue."""
 
 import asyncio
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from tests.support.exactly_once import Snapshot, check_executions, in_every_class, killed_under_load
+from tests.support.cluster import Cluster
+from tests.support.exactly_once import check_executions, in_every_class, killed_under_load
+from tests.support.orders import Snapshot
 from tests.support.planted import planted_command
 from tests.support.postgres import PostgresServer
-from tests.support.process import ROOT, Process, run_command
-from tests.support.simulator import Simulator, venue_settings
+from tests.support.process import upgraded_database
+from tests.support.venue_process import VenueProcess
 
-# One who guesses would have sent again by now: the first backoff and the acceptance window are two seconds each.
+# A worker that guesses has sent again by then: the first backoff and the acceptance window are two seconds each.
 DOUBT_SECONDS = 4.0
 FAULTS = {"drop_answer": 0.08, "accepted_5xx": 0.08, "refused_5xx": 0.05, "rate_limit": 0.01, "garbage": 0.04}
 
 
-async def test_the_whole_process_on_sqlite_killed_under_load_executes_nothing_twice(tmp_path: Path) -> None:
+async def test_a_single_process_on_sqlite_killed_under_load_executes_nothing_twice(cluster: Cluster) -> None:
     async def scenario(dedupe: str) -> None:
-        folder = tmp_path / dedupe
-        simulator = Simulator(folder / "venue", dedupe, FAULTS)
-        process = Process(folder, **venue_settings(dedupe, simulator))
-        try:
-            await asyncio.gather(simulator.start(), process.start())
-            orders = await killed_under_load(process, victim=process, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
-            assert await asyncio.to_thread(process.stop) == 0
-            check(dedupe, simulator, orders)
-        finally:
-            process.close()
-            simulator.close()
+        inner = cluster.within(dedupe)
+        broker = inner.broker(dedupe=dedupe, faults=FAULTS)
+        process = inner.process(**broker.client_settings())
+        await asyncio.gather(broker.start(), process.start())
+        orders = await killed_under_load(process, victim=process, broker=broker, doubt_seconds=DOUBT_SECONDS)
+        assert await asyncio.to_thread(process.stop) == 0
+        check(broker, orders)
 
     await in_every_class(scenario)
 
 
 async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
-    tmp_path: Path, postgres_server: PostgresServer
+    cluster: Cluster, postgres_server: PostgresServer
 ) -> None:
     async def scenario(dedupe: str) -> None:
-        folder = tmp_path / dedupe
-        settings = {"SWITCHYARD_DATABASE_URL": postgres_server.create_database()}
-        upgraded = await asyncio.to_thread(run_command, "db", "upgrade", **settings)
-        assert upgraded.returncode == 0, upgraded.stderr
-        simulator = Simulator(folder / "venue", dedupe, FAULTS)
-        gateway = Process(folder / "gateway", "gateway", **settings)
-        worker = Process(folder / "worker", "worker", **settings, **venue_settings(dedupe, simulator))
-        try:
-            await asyncio.gather(*(process.start() for process in (simulator, gateway, worker)))
-            orders = await killed_under_load(gateway, victim=worker, simulator=simulator, doubt_seconds=DOUBT_SECONDS)
-            assert await asyncio.to_thread(worker.stop) == 0
-            check(dedupe, simulator, orders)
-        finally:
-            for process in (gateway, worker, simulator):
-                process.close()
+        inner = cluster.within(dedupe)
+        settings = {"SWITCHYARD_DATABASE_URL": await upgraded_database(postgres_server)}
+        broker = inner.broker(dedupe=dedupe, faults=FAULTS)
+        gateway = inner.process("gateway", "gateway", **settings)
+        worker = inner.process("worker", "worker", **settings, **broker.client_settings())
+        await asyncio.gather(*(process.start() for process in (broker, gateway, worker)))
+        orders = await killed_under_load(gateway, victim=worker, broker=broker, doubt_seconds=DOUBT_SECONDS)
+        assert await asyncio.to_thread(worker.stop) == 0
+        check(broker, orders)
 
     await in_every_class(scenario)
 
 
 @pytest.mark.parametrize(
-    ("bug", "dedupe", "shows_as"),
+    ("defect", "dedupe", "message"),
     [
-        ("blind_requeue", "open_only", "the venue took a client order id twice"),
-        ("blind_requeue", "none", "the venue took a client order id twice"),
-        ("sent_before_sending", "forever", "is said to be at the venue, which does not have it"),
-        ("doubt_is_rejection", "forever", "nobody rejected or cancelled"),
+        ("blind_requeue", "open_only", "the venue accepted a client order id twice"),
+        ("blind_requeue", "none", "the venue accepted a client order id twice"),
+        ("sent_before_sending", "forever", "counts as sent, and the venue does not have it"),
+        ("doubt_is_rejection", "forever", "no one rejected or cancelled"),
     ],
 )
-async def test_the_harness_fails_when_a_bug_is_planted(bug: str, dedupe: str, shows_as: str, tmp_path: Path) -> None:
-    # Late reports: an early one is evidence that would save even a worker that guesses.
-    simulator = Simulator(tmp_path / "venue", dedupe, {**FAULTS, "late_reports": 4.0})
-    process = Process(tmp_path, **venue_settings(dedupe, simulator), PYTHONPATH=str(ROOT))
-    process.command = planted_command(bug)
-    try:
-        await simulator.start()
-        await process.start()
-        with pytest.raises(AssertionError, match=shows_as):
-            await killed_under_load(process, victim=process, simulator=simulator)
-    finally:
-        process.close()
-        simulator.close()
+async def test_the_harness_detects_a_planted_defect(defect: str, dedupe: str, message: str, cluster: Cluster) -> None:
+    # Late reports, because an early report settles the order before the defective worker acts.
+    broker = await cluster.broker(dedupe=dedupe, faults={**FAULTS, "late_reports": 4.0}).start()
+    process = cluster.process(**broker.client_settings())
+    process.command = planted_command(defect)
+    await process.start()
+    with pytest.raises(AssertionError, match=message):
+        await killed_under_load(process, victim=process, broker=broker)
 
 
-def check(dedupe: str, simulator: Simulator, orders: list[Snapshot]) -> None:
-    executions = check_executions(simulator, orders)
-    assert set(executions) <= {order["orderId"] for order in orders}, "the venue has an order that nobody here knows"
+def check(broker: VenueProcess, orders: list[Snapshot]) -> None:
+    executions = check_executions(broker, orders)
+    assert set(executions) <= {order["orderId"] for order in orders}, "the venue has an order that the gateway lacks"
     statuses = Counter(order["status"] for order in orders)
     assert statuses["FILLED"] > 100
-    if dedupe == "none":
-        assert statuses["UNKNOWN"], "with answers lost and nobody to ask, something must be in doubt"
+    if broker.dedupe == "none":
+        assert statuses["UNKNOWN"], "lost responses and no lookup must leave orders in doubt"

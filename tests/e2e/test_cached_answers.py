@@ -1,19 +1,19 @@
-"""What Redis is good for, and what it may never say: repeats answered without SQL, and none of a lost past."""
+"""Redis answers repeats without the database, and never with an order that a restored database has lost."""
 
 import asyncio
-import json
-import shutil
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import aiohttp
 import pytest
 
+from tests.support.backups import SqliteBackup, declare_restored
+from tests.support.cluster import Cluster
 from tests.support.figures import scrape
+from tests.support.orders import all_orders, cancel
+from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.posts import BODY, bearer, post
-from tests.support.process import Process, run_command, until
+from tests.support.process import Process, upgraded_database
 from tests.support.redis import RedisServer
 
 KEYED = {**bearer("demo"), "Idempotency-Key": "once"}
@@ -21,33 +21,28 @@ DERIVED = {**bearer("demo"), "Idempotency-Derive": "true"}
 
 
 @pytest.fixture
-def database() -> Iterator[PostgresServer]:
-    """A server of its own: this one is stopped."""
+def database_server() -> Iterator[PostgresServer]:
+    """A server of its own, because the test stops it."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture
 async def gateways(
-    database: PostgresServer, redis_server: RedisServer, tmp_path: Path
-) -> AsyncIterator[tuple[Process, Process]]:
+    database_server: PostgresServer, redis_server: RedisServer, cluster: Cluster
+) -> tuple[Process, Process]:
     redis_server.flush()
-    settings = {"SWITCHYARD_DATABASE_URL": database.create_database(), "SWITCHYARD_REDIS_URL": redis_server.url}
-    assert run_command("db", "upgrade", **settings).returncode == 0
-    one, two = (Process(tmp_path / f"gateway-{n}", "gateway", **settings) for n in range(2))
+    settings = {
+        "SWITCHYARD_DATABASE_URL": await upgraded_database(database_server),
+        "SWITCHYARD_REDIS_URL": redis_server.url,
+    }
+    one, two = (cluster.process("gateway", f"gateway-{number}", **settings) for number in range(2))
     await asyncio.gather(one.start(), two.start())
-    yield one, two
-    one.close()
-    two.close()
-
-
-async def cancel(session: aiohttp.ClientSession, gateway: Process, order_id: str) -> None:
-    async with session.post(f"{gateway.url}/orders/{order_id}/cancel", headers=bearer("demo")) as response:
-        assert response.status == 202, await response.text()
+    return one, two
 
 
 async def until_cached(session: aiohttp.ClientSession, gateway: Process, headers: dict[str, str]) -> None:
-    """Repeat until an answer comes from the cache: it is written behind the answers."""
+    """Repeat the request until a response comes from the cache, which is written after the response."""
 
     async def is_hit() -> bool:
         before = (await scrape(session, gateway.url))["idempotency_cache_hits_total"]
@@ -57,72 +52,55 @@ async def until_cached(session: aiohttp.ClientSession, gateway: Process, headers
     await until(is_hit)
 
 
-async def test_a_repeat_is_answered_by_another_gateway_while_the_database_is_away(
-    gateways: tuple[Process, Process], database: PostgresServer
+async def test_another_gateway_answers_a_repeat_while_the_database_is_down(
+    gateways: tuple[Process, Process], database_server: PostgresServer, session: aiohttp.ClientSession
 ) -> None:
     one, two = gateways
-    async with aiohttp.ClientSession() as session:
-        keyed, derived = await post(session, one, KEYED), await post(session, one, DERIVED)
-        await cancel(session, one, derived["orderId"])  # only an order that has ended is cached under a derived key
-        await until_cached(session, one, KEYED)
-        await until_cached(session, one, DERIVED)
-        await asyncio.to_thread(database.stop)
-        for _ in range(3):
-            assert (await post(session, two, KEYED))["orderId"] == keyed["orderId"]
-            again = await post(session, two, DERIVED)
-            assert (again["orderId"], again["fromCache"]) == (derived["orderId"], True)
-            assert (again["status"], again["originalRequestId"]) == ("duplicate_detected", derived["requestId"])
-        # Another body under the same key is a matter for the key store, and so is a key that nobody has used.
-        for headers, changes in ((KEYED, {"qty": 2}), ({**KEYED, "Idempotency-Key": "new"}, {})):
-            async with session.post(f"{two.url}/orders", json={**BODY, **changes}, headers=headers) as response:
-                assert response.status == 503
+    keyed, derived = await post(session, one, KEYED), await post(session, one, DERIVED)
+    await cancel(session, one, derived["orderId"])  # under a derived key only an order that has ended is cached
+    await until_cached(session, one, KEYED)
+    await until_cached(session, one, DERIVED)
+    await asyncio.to_thread(database_server.stop)
+    for _ in range(3):
+        assert (await post(session, two, KEYED))["orderId"] == keyed["orderId"]
+        again = await post(session, two, DERIVED)
+        assert (again["orderId"], again["fromCache"]) == (derived["orderId"], True)
+        assert (again["status"], again["originalRequestId"]) == ("duplicate_detected", derived["requestId"])
+    # A different body under the same key needs the key store, and so does an unused key.
+    for headers, changes in ((KEYED, {"qty": 2}), ({**KEYED, "Idempotency-Key": "new"}, {})):
+        async with session.post(f"{two.url}/orders", json={**BODY, **changes}, headers=headers) as response:
+            assert response.status == 503
 
 
 async def test_an_order_that_a_restored_database_has_lost_is_not_acknowledged_from_redis(
-    redis_server: RedisServer, tmp_path: Path
+    redis_server: RedisServer, cluster: Cluster, session: aiohttp.ClientSession
 ) -> None:
     redis_server.flush()
-    process = Process(tmp_path, "up", SWITCHYARD_REDIS_URL=redis_server.url, SWITCHYARD_WORKER="false")
+    process = cluster.process(SWITCHYARD_REDIS_URL=redis_server.url, SWITCHYARD_WORKER="false")
+    backup = SqliteBackup(cluster.folder)
     lost: set[str] = set()
-    try:
+
+    async def placed() -> set[str]:
+        return {(await post(session, process, headers))["orderId"] for headers in (KEYED, DERIVED)}
+
+    await process.start()
+    await post(session, process, {**KEYED, "Idempotency-Key": "kept"})
+    assert process.stop() == 0
+    backup.take()
+    # The same backup twice: the epoch is the same after both restores.
+    for _ in range(2):
         await process.start()
-        async with aiohttp.ClientSession() as session:
-            await post(session, process, {**KEYED, "Idempotency-Key": "kept"})
+        order_ids = await placed()
+        assert not order_ids & lost, "a lost order was acknowledged"
+        assert order_ids < {order["orderId"] for order in await all_orders(session, process)}
+        for order_id in order_ids:
+            await cancel(session, process, order_id)
+        await until_cached(session, process, KEYED)
+        await until_cached(session, process, DERIVED)
         assert process.stop() == 0
-        shutil.copytree(tmp_path / "var", tmp_path / "backup")
-        # The same backup twice: both of its lives have the same epoch.
-        for _ in range(2):
-            await process.start()
-            async with aiohttp.ClientSession() as session:
-                placed = {(await post(session, process, headers))["orderId"] for headers in (KEYED, DERIVED)}
-                assert not placed & lost, "what is lost was acknowledged"
-                assert placed < await order_ids(session, process)
-                for order_id in placed:
-                    await cancel(session, process, order_id)
-                await until_cached(session, process, KEYED)
-                await until_cached(session, process, DERIVED)
-            assert process.stop() == 0
-            lost |= placed
-            restore(tmp_path, process)
-            assert redis_server.ask("KEYS", "switchyard:idem:*"), "what was cached is still there"
-        await process.start()
-        async with aiohttp.ClientSession() as session:
-            placed = {(await post(session, process, headers))["orderId"] for headers in (KEYED, DERIVED)}
-            assert not placed & lost, "what is lost was acknowledged"
-    finally:
-        process.close()
-
-
-def restore(folder: Path, process: Process) -> None:
-    for file in ("switchyard.db", "switchyard.db-wal", "switchyard.db-shm"):
-        (folder / "var" / file).unlink(missing_ok=True)
-        if (folder / "backup" / file).exists():
-            shutil.copy(folder / "backup" / file, folder / "var" / file)
-    settings = {name: value for name, value in process.settings.items() if name != "SWITCHYARD_PORT"}
-    declared = json.loads(run_command("db", "restored", "--json", **settings).stdout)
-    assert declared["epoch"] == 2
-
-
-async def order_ids(session: aiohttp.ClientSession, gateway: Process) -> set[Any]:
-    async with session.get(f"{gateway.url}/orders", headers=bearer("demo")) as response:
-        return {order["orderId"] for order in (await response.json())["orders"]}
+        lost |= order_ids
+        backup.restore()
+        assert declare_restored(process)["epoch"] == 2
+        assert redis_server.ask("KEYS", "switchyard:idem:*"), "the cached entries are gone"
+    await process.start()
+    assert not await placed() & lost, "a lost order was acknowledged"

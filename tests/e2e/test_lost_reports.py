@@ -1,176 +1,156 @@
-"""A venue that fills and cancels without ever saying so: every order reaches its end by asking, each fill once."""
+"""A venue that never reports fills and cancels: the sweep finds every one of them, and each fill counts once."""
 
-import re
 from collections import Counter
-from collections.abc import AsyncIterator
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.support.load import FINAL, pages
-from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command, until
-from tests.support.simulator import Simulator, venue_settings
+from tests.support.cluster import Cluster
+from tests.support.figures import scrape
+from tests.support.orders import (
+    MARKET,
+    PATIENT,
+    Snapshot,
+    all_orders,
+    cancel,
+    get,
+    place,
+    until_all,
+    until_all_final,
+)
+from tests.support.polling import until
+from tests.support.process import Process
+from tests.support.venue_process import VenueProcess
 
-ACROSS: dict[str, Any] = {"type": "LIMIT", "price": 1000, "timeInForce": "GTC"}
-RESTING: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "GTC"}
-HOPELESS: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "IOC"}
+RESTING: dict[str, Any] = {"price": 1}
+EXPIRING: dict[str, Any] = {"price": 1, "timeInForce": "IOC"}
 SILENT = {"drop_reports": 1.0, "partial_fills": 3}
-# Later than a sweep waits before it asks: what it has applied is reported afterwards.
+# Later than the sweep asks: it has applied the fills before their reports arrive.
 LATE = {"drop_reports": 0.0, "late_reports": 4.0}
 TWICE = {"late_reports": 0.0, "duplicate_reports": 1.0}
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[Simulator]:
-    simulator = Simulator(tmp_path / "venue", "open_only", SILENT)
-    await simulator.start()
-    yield simulator
-    simulator.close()
+async def broker(cluster: Cluster) -> VenueProcess:
+    return await cluster.broker(dedupe="open_only", faults=SILENT).start()
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-async def switchyard(request: pytest.FixtureRequest, broker: Simulator, tmp_path: Path) -> AsyncIterator[Process]:
-    settings = venue_settings("open_only", broker) | {"VENUE_SWEEP_SEC_SIM": "0.5"}
-    if request.param == "postgres":
-        server: PostgresServer = request.getfixturevalue("postgres_server")
-        settings["SWITCHYARD_DATABASE_URL"] = server.create_database()
-        assert run_command("db", "upgrade", **settings).returncode == 0
-    process = await Process(tmp_path, **settings).start()
-    yield process
-    process.close()
+@pytest.fixture
+async def switchyard(engine_settings: dict[str, str], broker: VenueProcess, cluster: Cluster) -> Process:
+    return await cluster.process(**engine_settings, **broker.client_settings(VENUE_SWEEP_SEC_SIM="0.5")).start()
 
 
-class House:
-    """The gateway as a client sees it, and the broker's own book beside it."""
+class ClientAndBroker:
+    """A client of the gateway, and the broker whose log it compares with."""
 
-    def __init__(self, session: aiohttp.ClientSession, switchyard: Process, broker: Simulator) -> None:
+    def __init__(self, session: aiohttp.ClientSession, switchyard: Process, broker: VenueProcess) -> None:
         self.session, self.switchyard, self.broker = session, switchyard, broker
 
-    async def place(self, key: str, **body: Any) -> str:
-        order = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, **body}
-        headers = self.switchyard.headers(key=key)
-        async with self.session.post(f"{self.switchyard.url}/orders", json=order, headers=headers) as response:
-            assert response.status == 202, await response.text()
-            return str((await response.json())["orderId"])
+    async def place(self, key: str, body: Snapshot = PATIENT, **changes: Any) -> str:
+        return await place(self.session, self.switchyard, key, body, **changes)
 
     async def cancel(self, order_id: str) -> None:
-        url = f"{self.switchyard.url}/orders/{order_id}/cancel"
-        async with self.session.post(url, headers=self.switchyard.headers()) as response:
-            assert response.status == 202, await response.text()
+        await cancel(self.session, self.switchyard, order_id)
 
-    async def orders(self) -> dict[str, dict[str, Any]]:
-        return {order["orderId"]: order for order in await pages(self.session, self.switchyard)}
+    async def orders(self) -> dict[str, Snapshot]:
+        return {order["orderId"]: order for order in await all_orders(self.session, self.switchyard)}
 
     async def until_working(self, *order_ids: str) -> None:
-        async def reached() -> bool:
-            found = await self.orders()
-            return all(found[order_id]["status"] == "WORKING" for order_id in order_ids)
+        await until_all(
+            self.session,
+            self.switchyard,
+            lambda order: order["orderId"] not in order_ids or order["status"] == "WORKING",
+        )
 
-        await until(reached)
+    async def until_ended(self) -> dict[str, Snapshot]:
+        return {order["orderId"]: order for order in await until_all_final(self.session, self.switchyard)}
 
-    async def until_ended(self) -> dict[str, dict[str, Any]]:
-        async def reached() -> bool:
-            return all(order["status"] in FINAL for order in (await self.orders()).values())
+    async def until_reported(self, reports: int) -> None:
+        """Wait until the broker has sent so many reports, and each was applied or recognised as a duplicate."""
+        await until(lambda: len(self.broker.events("report")) == reports)
 
-        await until(reached)
-        return await self.orders()
+        async def are_recorded() -> bool:
+            figures = await scrape(self.session, self.switchyard.url)
+            recorded = sum(figures.get(f"venue_reports_total{{{result}}}", 0.0) for result in ("applied", "duplicate"))
+            return recorded >= figures.get("venue_missed_reports_total", 0.0) + reports
 
-    async def until_heard(self, reports: int) -> None:
-        """Wait until the broker has told so many reports and each was applied or recognised."""
-        await until(lambda: len(self.broker.lines("report")) == reports)
+        await until(are_recorded)
 
-        async def heard() -> bool:
-            results = [
-                await self.metric(f'venue_reports_total{{result="{name}"}}') for name in ("applied", "duplicate")
-            ]
-            return sum(results) >= await self.metric("venue_missed_reports_total") + reports
-
-        await until(heard)
-
-    async def executions(self, order_id: str) -> list[dict[str, Any]]:
-        """The fills that the journal tells of."""
-        url = f"{self.switchyard.url}/orders/{order_id}/events?limit=500"
-        async with self.session.get(url, headers=self.switchyard.headers()) as response:
-            events = (await response.json())["events"]
+    async def fills(self, order_id: str) -> list[dict[str, Any]]:
+        """The order's fills in the journal."""
+        events = (await get(self.session, self.switchyard, f"/orders/{order_id}/events?limit=500"))["events"]
         return [event["data"] for event in events if event["type"] == "ExecutionReport" and event["data"]["lastQty"]]
 
     async def metric(self, name: str) -> float:
-        async with self.session.get(f"{self.switchyard.url}/metrics") as response:
-            found = re.search(rf"^{re.escape(name)} (.*)$", await response.text(), re.MULTILINE)
-        return float(found[1]) if found else 0.0
+        return (await scrape(self.session, self.switchyard.url)).get(name, 0.0)
 
     async def position(self) -> Decimal:
-        """What the account holds, as the last fill in the journal left it."""
-        url = f"{self.switchyard.url}/accounts/demo/events?limit=500"
-        async with self.session.get(url, headers=self.switchyard.headers()) as response:
-            events = (await response.json())["events"]
-        held = [event["data"]["position"]["qty"] for event in events if "position" in event["data"]]
-        return Decimal(str(held[-1]))
+        """The account's position after the last fill in the journal."""
+        events = (await get(self.session, self.switchyard, "/accounts/demo/events?limit=500"))["events"]
+        quantities = [event["data"]["position"]["qty"] for event in events if "position" in event["data"]]
+        return Decimal(str(quantities[-1]))
 
     async def move_into_the_market(self, order_id: str) -> None:
-        """Let a resting order be filled, by the broker and behind our back."""
-        [line] = [line for line in self.broker.lines("order") if line["trace_id"] == order_id]
+        """Change a resting order at the broker so that it is filled, without Switchyard."""
+        [line] = [line for line in self.broker.events("order") if line["trace_id"] == order_id]
         url = f"{self.broker.url}/orders/{line['client_order_id']}"
         async with self.session.patch(url, json={"limit_price": 1000}) as response:
             assert response.status == 200, await response.text()
 
 
 @pytest.fixture
-async def house(switchyard: Process, broker: Simulator) -> AsyncIterator[House]:
-    async with aiohttp.ClientSession() as session:
-        yield House(session, switchyard, broker)
+def client(session: aiohttp.ClientSession, switchyard: Process, broker: VenueProcess) -> ClientAndBroker:
+    return ClientAndBroker(session, switchyard, broker)
 
 
-async def test_what_is_never_reported_is_found_by_asking_and_a_late_word_changes_nothing(house: House) -> None:
-    filled = [await house.place(f"across-{number}", **ACROSS) for number in range(5)]
-    filled.append(await house.place("market", type="MARKET"))
-    filled.append(await house.place("sold", side="SELL", type="MARKET"))
-    expired = await house.place("hopeless", **HOPELESS)
-    later = await house.place("later", **RESTING)
-    unwanted = await house.place("unwanted", **RESTING)
-    await house.until_working(later, unwanted)
-    await house.move_into_the_market(later)
-    await house.cancel(unwanted)
+async def test_fills_that_are_never_reported_are_found_and_late_reports_change_nothing(client: ClientAndBroker) -> None:
+    filled = [await client.place(f"across-{number}") for number in range(5)]
+    filled.append(await client.place("market", MARKET))
+    filled.append(await client.place("sold", MARKET, side="SELL"))
+    expired = await client.place("expiring", **EXPIRING)
+    later = await client.place("later", **RESTING)
+    canceled = await client.place("canceled", **RESTING)
+    await client.until_working(later, canceled)
+    await client.move_into_the_market(later)
+    await client.cancel(canceled)
 
-    orders = await house.until_ended()
+    orders = await client.until_ended()
 
     ends = {order_id: (order["status"], order["filledQty"]) for order_id, order in orders.items()}
-    whole = dict.fromkeys([*filled, later], ("FILLED", 1000))
-    assert ends == {**whole, expired: ("EXPIRED", 0), unwanted: ("CANCELED", 0)}
-    assert house.broker.lines("report") == []
-    await check_books(house, [*filled, later])
-    assert await house.position() == 6000
-    assert await house.metric("venue_missed_reports_total") == 3 * 8 + 2
-    assert await house.metric("venue_quantity_gaps_total") == 0
-    assert await house.metric("venue_orders_missing_total") == 0
+    complete = dict.fromkeys([*filled, later], ("FILLED", 1000))
+    assert ends == {**complete, expired: ("EXPIRED", 0), canceled: ("CANCELED", 0)}
+    assert client.broker.events("report") == []
+    await check_fills(client, [*filled, later])
+    assert await client.position() == 6000
+    assert await client.metric("venue_missed_reports_total") == 3 * 8 + 2
+    assert await client.metric("venue_quantity_gaps_total") == 0
+    assert await client.metric("venue_orders_missing_total") == 0
 
-    await house.broker.set_faults(house.session, LATE)
-    overtaken = [await house.place(f"overtaken-{number}", **ACROSS) for number in range(3)]
-    unwanted_too = await house.place("unwanted-too", **RESTING)
-    await house.until_working(unwanted_too)
-    await house.cancel(unwanted_too)
-    before = await house.until_ended()
-    await house.until_heard(3 * 3 + 1)
-    assert await house.orders() == before
-    await check_books(house, [*filled, later, *overtaken])
-    assert await house.position() == 9000
+    await client.broker.set_faults(**LATE)
+    overtaken = [await client.place(f"overtaken-{number}") for number in range(3)]
+    canceled_too = await client.place("canceled-too", **RESTING)
+    await client.until_working(canceled_too)
+    await client.cancel(canceled_too)
+    before = await client.until_ended()
+    await client.until_reported(3 * 3 + 1)
+    assert await client.orders() == before
+    await check_fills(client, [*filled, later, *overtaken])
+    assert await client.position() == 9000
 
-    await house.broker.set_faults(house.session, TWICE)
-    repeated = await house.place("repeated", **ACROSS)
-    await house.until_heard(3 * 3 + 1 + 2 * 3)
-    assert (await house.until_ended()).items() > before.items()
-    await check_books(house, [*filled, later, *overtaken, repeated])
-    assert await house.position() == 10_000
+    await client.broker.set_faults(**TWICE)
+    repeated = await client.place("repeated")
+    await client.until_reported(3 * 3 + 1 + 2 * 3)
+    assert (await client.until_ended()).items() > before.items()
+    await check_fills(client, [*filled, later, *overtaken, repeated])
+    assert await client.position() == 10_000
 
 
-async def check_books(house: House, order_ids: list[str]) -> None:
-    """The journal's fills are the broker's, each once."""
-    booked: Counter[tuple[str, float]] = Counter()
+async def check_fills(client: ClientAndBroker, order_ids: list[str]) -> None:
+    """Assert that the journal has the broker's fills, each once."""
+    recorded: Counter[tuple[str, float]] = Counter()
     for order_id in order_ids:
-        booked.update((data["execId"], data["lastQty"]) for data in await house.executions(order_id))
-    assert booked == Counter((line["exec_id"], line["qty"]) for line in house.broker.lines("fill"))
-    assert set(booked.values()) == {1}
+        recorded.update((data["execId"], data["lastQty"]) for data in await client.fills(order_id))
+    assert recorded == Counter((line["exec_id"], line["qty"]) for line in client.broker.events("fill"))
+    assert set(recorded.values()) == {1}

@@ -9,7 +9,7 @@ from switchyard.domain.do_order import DO_ORDER
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from tests.support.contract import Contract
-from tests.support.gateway import Answer, RunningGateway
+from tests.support.gateway import CheckedResponse, RunningGateway
 from tests.support.process import Process
 
 PATH = "/do/order"
@@ -26,19 +26,19 @@ def body(key: str, **changes: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value != "absent"}
 
 
-async def do_order(gateway: RunningGateway, key: str, *, account: str | None = None, **changes: Any) -> Answer:
+async def do_order(gateway: RunningGateway, key: str, *, account: str | None = None, **changes: Any) -> CheckedResponse:
     """Post an order with a key, with a token only where an account is given."""
     headers = {"Idempotency-Key": key}
     return await gateway.request("POST", PATH, account=account, headers=headers, body=body(key, **changes))
 
 
-async def post(process: Process, key: str, **changes: Any) -> Answer:
+async def post(process: Process, key: str, **changes: Any) -> CheckedResponse:
     """Post an order with a key to a separate process."""
     async with (
         aiohttp.ClientSession() as session,
         session.post(process.url + PATH, json=body(key, **changes), headers={"Idempotency-Key": key}) as response,
     ):
-        answer = Answer(response.status, response.headers.copy(), await response.read())
+        answer = CheckedResponse(response.status, response.headers.copy(), await response.read())
     Contract().check("POST", PATH, answer.status, answer.headers, answer.body)
     return answer
 
@@ -50,6 +50,6 @@ async def key_entry(gateway: RunningGateway, key: str, account: str = "do") -> K
     return entry
 
 
-def error(answer: Answer) -> tuple[int, str]:
+def error(answer: CheckedResponse) -> tuple[int, str]:
     """Return an error's HTTP status and code."""
     return answer.status, json.loads(answer.body)["error"]

@@ -1,109 +1,105 @@
-"""The harness of the promise: deaths under load, then a look from outside at every order and at the venue's own log."""
+"""The harness of the crash tests: kills processes under load, then compares every order with the venue's own log."""
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import aiohttp
 
-from tests.support.load import FINAL, Client, pages
-from tests.support.process import Process, until
-from tests.support.simulator import Simulator
+from tests.support.load import LoadClient
+from tests.support.orders import FINAL, Snapshot, all_orders
+from tests.support.polling import until
+from tests.support.process import Process
+from tests.support.venue_process import VenueProcess
 
 ROUNDS = 3
 REPEATS = 100
 
+# The classes of venues A, B and C, by their deduplication.
 CLASSES = ("forever", "open_only", "none")
-
-Snapshot = Mapping[str, Any]
 
 
 async def in_every_class(scenario: Callable[[str], Coroutine[Any, Any, None]]) -> None:
-    """Run it for each class of venue, all at once: most of their time is waiting."""
+    """Run the scenario for each class of venue, concurrently because most of the time is spent waiting."""
     async with asyncio.TaskGroup() as group:
         for dedupe in CLASSES:
             group.create_task(scenario(dedupe))
 
 
 async def killed_under_load(
-    gateway: Process,
-    *,
-    victim: Process,
-    simulator: Simulator,
-    doubt_seconds: float = 0.0,
+    gateway: Process, *, victim: Process, broker: VenueProcess, doubt_seconds: float = 0.0
 ) -> list[Snapshot]:
-    """Orders as they stand after some deaths, once nothing moves any more."""
+    """Kill a process several times under load; returns the orders once none of them changes any more."""
     chance = random.Random(7)
-    client = Client(gateway)
+    client = LoadClient(gateway)
     for _ in range(ROUNDS):
         stop = asyncio.Event()
         load = asyncio.create_task(client.load(stop))
-        taken = len(simulator.orders())
-        # A process that has just started listens to the venue first: wait until it is in the middle of sending.
-        await until(lambda taken=taken: len(simulator.orders()) > taken + 60)  # type: ignore[misc]
-        await asyncio.sleep(chance.uniform(0.0, 0.3))  # the moment of death is the one thing left to chance
+        accepted = len(broker.orders())
+        # A process that has just started reads the venue's reports first: wait until it is sending.
+        await until(lambda accepted=accepted: len(broker.orders()) > accepted + 60)  # type: ignore[misc]
+        await asyncio.sleep(chance.uniform(0.0, 0.3))  # a different moment of each round
         victim.kill()
         stop.set()
         await load
         await victim.start()
-    # What is in doubt is settled by repeating it; of the rest, a repeat is the same order, or the client says so.
+    # Repeats settle the orders without an acknowledgement, and must return the same order for the others.
     await client.insist([*client.unknown, *list(client.acknowledged)[:REPEATS]])
-    dedupe = victim.settings["VENUE_DEDUPE_SIM"]
-    orders = await settled(gateway, simulator, dedupe=dedupe, doubt_seconds=doubt_seconds)
+    orders = await settled(gateway, broker, doubt_seconds=doubt_seconds)
     check_acknowledged(client, orders)
     return orders
 
 
-async def settled(gateway: Process, simulator: Simulator, *, dedupe: str, doubt_seconds: float = 0.0) -> list[Snapshot]:
-    """The orders once nothing moves any more, each look held against the venue's log.
+async def settled(gateway: Process, broker: VenueProcess, *, doubt_seconds: float = 0.0) -> list[Snapshot]:
+    """Wait until no order changes any more, and compare the orders with the venue's log at every poll.
 
-    A doubt lasts only where nobody can be asked, and only until the venue's report of an execution has come. It is
-    looked at for `doubt_seconds`, in which one who guesses would have acted.
+    An order stays in doubt only at a venue of class C that has not executed it. It must have been in doubt for
+    `doubt_seconds`, in which a worker that guesses would have sent it again.
     """
-    found: list[Snapshot] = []
+    orders: list[Snapshot] = []
 
-    async def nothing_moves() -> bool:
-        found[:] = await pages(session, gateway)
-        executions = check_executions(simulator, found)  # read after the orders: whatever they say has happened
-        return all(order["status"] in FINAL or lasts(order, executions) for order in found)
+    async def are_settled() -> bool:
+        orders[:] = await all_orders(session, gateway)
+        executions = check_executions(broker, orders)  # read after the orders, so that it has all they tell of
+        return all(order["status"] in FINAL or stays_in_doubt(order, executions) for order in orders)
 
-    def lasts(order: Snapshot, executions: Counter[str]) -> bool:
-        if dedupe != "none" or order["status"] != "UNKNOWN" or executions[order["orderId"]]:
+    def stays_in_doubt(order: Snapshot, executions: Counter[str]) -> bool:
+        if broker.dedupe != "none" or order["status"] != "UNKNOWN" or executions[order["orderId"]]:
             return False
         age = datetime.now(UTC) - datetime.fromisoformat(order["updatedAt"])
         return age.total_seconds() >= doubt_seconds
 
     async with aiohttp.ClientSession() as session:
-        await until(nothing_moves, pause_seconds=0.1)
-    return found
+        await until(are_settled, lambda: str(Counter(order["status"] for order in orders)), pause_seconds=0.1)
+    return orders
 
 
-def check_acknowledged(client: Client, orders: Sequence[Snapshot]) -> None:
-    """Every acknowledged order is there, and no other."""
+def check_acknowledged(client: LoadClient, orders: Sequence[Snapshot]) -> None:
+    """Assert that the orders are exactly those that were acknowledged."""
     assert not client.unknown
     assert {order["orderId"] for order in orders} == set(client.acknowledged.values())
     assert sorted(order["clientOrderId"] for order in orders) == sorted(client.acknowledged)
 
 
-def check_executions(simulator: Simulator, orders: Sequence[Snapshot]) -> Counter[str]:
-    """What each order says of itself is what the venue's log says; returns how often it took each."""
-    executions = simulator.check_nothing_twice()
+def check_executions(broker: VenueProcess, orders: Sequence[Snapshot]) -> Counter[str]:
+    """Assert that every order agrees with the venue's log; returns how often the venue accepted each."""
+    executions = broker.check_nothing_twice()
     for order in orders:
-        taken = executions[order["orderId"]]
+        times = executions[order["orderId"]]
         match order["status"]:
             case "FILLED":
-                assert (taken, order["filledQty"]) == (1, 1000), f"the venue took {order} {taken} times"
-                assert order["reason"] is None, f"{order} was said to have failed, and was executed after all"
+                assert (times, order["filledQty"]) == (1, 1000), f"the venue accepted {order} {times} times"
+                assert order["reason"] is None, f"{order} was executed and has a reason for a failure"
             case "EXPIRED":
-                assert (taken, order["filledQty"]) == (0, 0), f"{order} was executed after all"
-                assert order["timeInForce"] == "IOC", f"{order} could have waited, and was given up"
+                assert (times, order["filledQty"]) == (0, 0), f"{order} expired and was executed"
+                assert order["timeInForce"] == "IOC", f"{order} may wait and expired"
             case "REJECTED" | "CANCELED":
-                raise AssertionError(f"nobody rejected or cancelled {order}, which the venue took {taken} times")
+                raise AssertionError(f"no one rejected or cancelled {order}, which the venue accepted {times} times")
             case "WORKING" | "PARTIALLY_FILLED":
-                assert taken, f"{order} is said to be at the venue, which does not have it"
+                assert times, f"{order} counts as sent, and the venue does not have it"
             case _:
-                assert order["filledQty"] == 0, f"{order} has a fill that it does not speak of"
+                assert order["filledQty"] == 0, f"{order} has a fill that its status contradicts"
     return executions

@@ -1,21 +1,22 @@
-"""Metrics as a scrape would read them."""
+"""Reads the metrics of a process, as Prometheus does."""
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 
 def figures_of(page: str) -> dict[str, float]:
-    """Every sample by its name, summed over its labels; `name{label}` has those of one label value."""
-    found: dict[str, float] = {}
+    """Each metric summed over its labels, under its name; `name{value}` is the sample of one label value."""
+    figures: dict[str, float] = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+            figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
             for value in sample.labels.values():
-                found[f"{sample.name}{{{value}}}"] = sample.value
-    return found
+                figures[f"{sample.name}{{{value}}}"] = sample.value
+    return figures
 
 
 async def scrape(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
+    """The metrics at this address right now."""
     async with session.get(f"{url}/metrics") as response:
         assert response.status == 200
         return figures_of(await response.text())

@@ -1,4 +1,4 @@
-"""A whole gateway in the test's own process, on a real socket and a real engine."""
+"""A gateway with all its stages in the test's own process, on a real socket and a real database."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -9,17 +9,18 @@ from typing import Any
 
 import aiohttp
 
-from switchyard.bootstrap import Engine, running_engine, upgrade_if_new
+from switchyard.bootstrap import Database, Engine, PortWrappers, running_engine, upgrade_if_new
 from switchyard.entrypoints.http.app import build_gateway
 from switchyard.entrypoints.http.transport.auth import issue_token
 from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
-from tests.support.process import SECRET, until
+from tests.support.polling import until
+from tests.support.process import SECRET
 
 
-class Answer:
-    """A response, read to its end and already checked against the contract."""
+class CheckedResponse:
+    """A complete response that matches contracts/openapi.yaml."""
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
         self.status = status
@@ -32,10 +33,11 @@ class Answer:
 
 
 class RunningGateway:
-    """What a test talks to; every answer is held against contracts/openapi.yaml."""
+    """The client of a gateway; it checks every response against contracts/openapi.yaml."""
 
-    def __init__(self, engine: Engine, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, engine: Engine, database: Database, url: str, session: aiohttp.ClientSession) -> None:
         self.engine = engine
+        self.database = database
         self.url = url
         self._session = session
         self._contract = Contract()
@@ -52,21 +54,21 @@ class RunningGateway:
         body: bytes | dict[str, Any] | None = None,
         headers: dict[str, str] | None = None,
         check: bool = True,
-    ) -> Answer:
+    ) -> CheckedResponse:
         sent = dict(headers or {})
         if account is not None:
             sent.setdefault("Authorization", f"Bearer {self.token(account)}")
         data = json.dumps(body).encode() if isinstance(body, dict) else body
         async with self._session.request(method, self.url + path, data=data, headers=sent) as response:
-            answer = Answer(response.status, response.headers.copy(), await response.read())
+            complete = CheckedResponse(response.status, response.headers.copy(), await response.read())
         if check:
-            self._contract.check(method, path, answer.status, answer.headers, answer.body)
-        return answer
+            self._contract.check(method, path, complete.status, complete.headers, complete.body)
+        return complete
 
-    async def get(self, path: str, account: str | None = "demo") -> Answer:
+    async def get(self, path: str, account: str | None = "demo") -> CheckedResponse:
         return await self.request("GET", path, account=account)
 
-    async def place(self, key: str | None = None, account: str | None = "demo", **changes: Any) -> Answer:
+    async def place(self, key: str | None = None, account: str | None = "demo", **changes: Any) -> CheckedResponse:
         body = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000, **changes}
         headers = {} if key is None else {"Idempotency-Key": key}
         return await self.request("POST", "/orders", account=account, body=body, headers=headers)
@@ -75,23 +77,33 @@ class RunningGateway:
         return (await self.get(f"/orders/{order_id}", account)).json
 
     async def until_status(self, order_id: str, *statuses: str) -> Any:
-        """The order's snapshot once it has one of the statuses."""
-        found: dict[str, Any] = {}
+        """Wait until the order has one of the statuses; returns its snapshot."""
+        snapshot: dict[str, Any] = {}
 
-        async def reached() -> bool:
-            found.update(await self.order(order_id))
-            return found["status"] in statuses
+        async def is_reached() -> bool:
+            snapshot.update(await self.order(order_id))
+            return snapshot["status"] in statuses
 
-        await until(reached)
-        return found
+        await until(is_reached, lambda: f"{snapshot}")
+        return snapshot
 
     async def journal_seq(self) -> int:
         return await self.engine.hub.head()
 
 
+class KeepsDatabase(PortWrappers):
+    """Lets a test use the database of a running engine."""
+
+    opened: Database
+
+    def database(self, database: Database) -> Database:
+        self.opened = database
+        return database
+
+
 @asynccontextmanager
 async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[RunningGateway]:
-    """Start everything that `switchyard up` starts."""
+    """Run everything that `switchyard up` runs."""
     settings = load_settings(
         {
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
@@ -101,12 +113,13 @@ async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[Run
         }
     )
     await upgrade_if_new(settings)
-    async with running_engine(settings, "up") as engine:
+    wrappers = KeepsDatabase()
+    async with running_engine(settings, "up", wrappers) as engine:
         server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
         await server.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield RunningGateway(engine, f"http://127.0.0.1:{server.port}", session)
+                yield RunningGateway(engine, wrappers.opened, f"http://127.0.0.1:{server.port}", session)
         finally:
             engine.hub.close()
             await server.stop(grace_seconds=5.0)

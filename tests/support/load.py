@@ -1,24 +1,28 @@
-"""A client under load that remembers what it was told, and the orders as they ended: the outside view."""
+"""A client that posts orders under load and records each acknowledgement."""
 
 import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiohttp
 
-from tests.support.process import DEADLINE_SECONDS, Process, until
+from tests.support.figures import scrape
+from tests.support.orders import Snapshot
+from tests.support.polling import DEADLINE_SECONDS, until
+from tests.support.process import Process
 
 POSTERS = 24
+# Slow enough that a worker on a busy machine keeps up.
 PACE_SECONDS = 0.1
+# After the start a process reads its venue's reports first; after this many sends it is in the middle of sending.
 SENDS_MIN = 20
-FINAL = {"FILLED", "CANCELED", "REJECTED", "EXPIRED"}
 
 
-class Client:
-    """Posts orders and remembers what it was told of each: the outside view."""
+class LoadClient:
+    """Posts orders and records which of them were acknowledged."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -27,7 +31,10 @@ class Client:
         self._count = 0
 
     async def post(self, session: aiohttp.ClientSession, key: str) -> None:
-        body = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, "clientOrderId": key, **self._kind(key)}
+        """Post the order of a key: an odd number makes one that may wait, an even one must be filled at once."""
+        may_wait = int(key.rpartition("-")[2]) % 2
+        kind = {"type": "LIMIT", "price": 1000, "timeInForce": "GTC"} if may_wait else {"type": "MARKET"}
+        body: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, "clientOrderId": key, **kind}
         headers = self.process.headers(key=key)
         try:
             async with session.post(f"{self.process.url}/orders", json=body, headers=headers) as response:
@@ -43,31 +50,28 @@ class Client:
         assert earlier == answer["orderId"], f"key {key} stands for two orders"
         self.unknown.discard(key)
 
-    @staticmethod
-    def _kind(key: str) -> dict[str, Any]:
-        """Half of the orders may wait for their venue, half want to be filled at once or not at all."""
-        waits = int(key.rpartition("-")[2]) % 2
-        return {"type": "LIMIT", "price": 1000, "timeInForce": "GTC"} if waits else {"type": "MARKET"}
-
     async def insist(self, keys: Iterable[str]) -> None:
-        """Post these, and each again until it is acknowledged."""
+        """Post the orders of these keys, each until it is acknowledged; fail when none is for a long time."""
         waiting = deque(keys)
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        progress_at = time.monotonic()
 
         async def poster() -> None:
+            nonlocal progress_at
             while waiting:
                 key = waiting.popleft()
                 await self.post(session, key)
-                if key in self.unknown:
-                    assert time.monotonic() < deadline, f"key {key} was never acknowledged"
-                    waiting.append(key)
-                    await asyncio.sleep(0.1)  # the server is gone: leave the machine to its next start
+                if key not in self.unknown:
+                    progress_at = time.monotonic()
+                    continue
+                assert time.monotonic() < progress_at + DEADLINE_SECONDS, f"key {key} was never acknowledged"
+                waiting.append(key)
+                await asyncio.sleep(0.1)  # the server is down: leave the processor to its next start
 
         async with aiohttp.ClientSession() as session:
             await asyncio.gather(*(poster() for _ in range(POSTERS)))
 
     async def load(self, stop: asyncio.Event) -> None:
-        """New orders until told to stop, at a pace at which a worker on a busy machine keeps up."""
+        """Post new orders until `stop` is set."""
 
         async def poster() -> None:
             while not stop.is_set():
@@ -79,49 +83,18 @@ class Client:
             await asyncio.gather(*(poster() for _ in range(POSTERS)))
 
 
-async def sends(session: aiohttp.ClientSession, process: Process) -> float:
-    """How many orders the process has sent in this life of its."""
-    async with session.get(f"{process.url}/metrics") as response:
-        lines = (await response.text()).splitlines()
-    values = [line.rpartition(" ")[2] for line in lines if line.startswith('outbox_send_total{outcome="success"}')]
-    return sum(map(float, values))
-
-
-async def in_mid_send(process: Process) -> None:
-    """Wait until it has sent some: a process that has just started listens to its venue first."""
+async def until_sending(process: Process) -> None:
+    """Wait until the process is in the middle of sending orders."""
 
     async def has_sent() -> bool:
-        return await sends(session, process) > SENDS_MIN
+        return (await scrape(session, process.url)).get("outbox_send_total{success}", 0.0) > SENDS_MIN
 
     async with aiohttp.ClientSession() as session:
         await until(has_sent)
 
 
-async def all_final(session: aiohttp.ClientSession, process: Process) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        orders = await pages(session, process)
-        open_orders = [order for order in orders if order["status"] not in FINAL]
-        if not open_orders:
-            return orders
-        assert time.monotonic() < deadline, f"{len(open_orders)} did not end, such as {open_orders[0]}\n{process.log}"
-        await asyncio.sleep(0.1)
-
-
-async def pages(session: aiohttp.ClientSession, process: Process) -> list[dict[str, Any]]:
-    orders: list[dict[str, Any]] = []
-    query = {"limit": "500"}
-    while True:
-        async with session.get(f"{process.url}/orders", params=query, headers=process.headers()) as response:
-            page = await response.json()
-        orders += page["orders"]
-        if page["nextCursor"] is None:
-            return orders
-        query["cursor"] = page["nextCursor"]
-
-
-def check_ends(orders: list[dict[str, Any]]) -> None:
-    """Whatever happened in between, each order was filled once, or was never sent because it was too late."""
+def check_ends(orders: Sequence[Snapshot]) -> None:
+    """Assert that each order was filled once, or never sent because its deadline had passed."""
     ends = {(order["timeInForce"], order["status"], order["filledQty"], order["reason"]) for order in orders}
     late = {("IOC", "EXPIRED", 0, reason) for reason in ("BROKER_DOWN", "BROKER_TIMEOUT")}
     assert ends <= {("GTC", "FILLED", 1000, None), ("IOC", "FILLED", 1000, None), *late}

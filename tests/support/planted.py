@@ -1,113 +1,136 @@
-"""Runs `switchyard` with a bug planted in it: a harness that does not fail then proves nothing.
+"""Runs `switchyard` with a defect in one of its ports, to show that the harness of the crash tests detects it.
 
-Usage: python -m tests.support.planted BUG COMMAND …
+Usage: python -m tests.support.planted DEFECT ROLE
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
-import apsw
 import msgspec
 
-from switchyard.adapters.postgres.liveness import PostgresLiveness
-from switchyard.adapters.sqlite import expectations
-from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.ids import OrderId, WorkerId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.sending.dispatch import Dispatcher
-from switchyard.flow.sending.lanes import Turn
-from switchyard.flow.sending.outcomes import AttemptOutcome, OutcomeWriter
-from switchyard.ports.venue import Capabilities
+from switchyard.ports.venue import (
+    Ambiguous,
+    Capabilities,
+    OnDeparture,
+    SendOutcome,
+    VenueRejected,
+    ignore_departure,
+)
+from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
 
-def blind_requeue() -> None:
-    """What is in doubt is simply sent again, whatever the venue promises."""
+class ClaimsPermanentDedupe(Forwarding):
+    """A venue that declares more than it does, so that an order in doubt is sent again."""
 
-    def capabilities(venue: HttpVenue) -> Capabilities:
-        return msgspec.structs.replace(venue._capabilities, dedupe="forever")
-
-    HttpVenue.capabilities = property(capabilities)  # type: ignore[assignment]
-
-
-def sent_before_sending() -> None:
-    """The row is marked as sent first, and the bytes leave afterwards."""
-    send = Dispatcher._send
-
-    async def marked_first(
-        self: Dispatcher, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float
-    ) -> None:
-        await self._commit(decisions.record_sent(state, row, "venue", self._clock.now()))
-        await send(self, row, state, turn, begun_at)
-
-    Dispatcher._send = marked_first  # type: ignore[method-assign]
+    @property
+    def capabilities(self) -> Capabilities:
+        declared: Capabilities = self.port.capabilities
+        return msgspec.structs.replace(declared, dedupe="permanent")
 
 
-def doubt_is_rejection() -> None:
-    """A lost answer is taken for a no."""
-    honest = OutcomeWriter._outcome_change
+class TakesDoubtForRejection(Forwarding):
+    """A venue whose lost responses count as rejections."""
 
-    def guessing(self: OutcomeWriter, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: Any) -> Change:
-        change = honest(self, state, row, outcome, now)
-        if change.orders[0].status == "UNKNOWN":
-            return decisions.record_rejected(state, row, "BROKER_REJECTED", now)
-        return change
-
-    OutcomeWriter._outcome_change = guessing  # type: ignore[method-assign]
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        outcome: SendOutcome = await self.port.submit(order, on_departure)
+        return VenueRejected("BROKER_REJECTED") if isinstance(outcome, Ambiguous) else outcome
 
 
-def keys_are_not_looked_up() -> None:
-    """The append on SQLite no longer asks whether a key is taken; see dropped_index for PostgreSQL."""
+class SentBeforeSending(Forwarding):
+    """A journal that marks an order as sent as soon as the attempt begins."""
 
-    def taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Conflict]:
-        return {}
-
-    expectations._taken_keys = taken_keys
-
-
-def fence_removed() -> None:
-    """An outcome is written by whoever has one, whether or not the attempt is still theirs."""
-
-    async def unfenced(self: OutcomeWriter, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
-        def decision(newest: OrderState) -> Change:
-            return self._outcome_change(newest, newest.row(row.kind, row.number), outcome, self._clock.now())
-
-        await self._record(row, decision, None)
-
-    OutcomeWriter.write = unfenced  # type: ignore[method-assign]
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, changes, now)
+        begun = [
+            change.orders[0].order_id
+            for change, outcome in zip(changes, outcomes, strict=True)
+            if isinstance(outcome, Committed) and attempts(change)
+        ]
+        if begun:
+            states: Mapping[OrderId, OrderState] = await self.port.load(begun)
+            sent = [decisions.record_sent(one, one.row("new", 1), "venue", now) for one in states.values()]
+            await self.port.append(shard, f"{group_id}-sent", sent, now)
+        return outcomes
 
 
-def the_living_are_dead() -> None:
-    """Whoever does not come back is taken for dead, as a lease on a wall clock would."""
+class StoresNoKeys(Forwarding):
+    """A journal that neither checks nor stores idempotency keys."""
 
-    async def dead(self: PostgresLiveness, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
-        return frozenset(workers) - self._held.keys()
-
-    PostgresLiveness.dead = dead  # type: ignore[method-assign]
-
-
-def planted_command(bug: str) -> list[str]:
-    """What to run in place of `switchyard` to have the bug in it."""
-    return [sys.executable, "-m", "tests.support.planted", bug]
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        without_keys = [msgspec.structs.replace(change, keys=()) for change in changes]
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, without_keys, now)
+        return outcomes
 
 
-BUGS: dict[str, Callable[[], None]] = {
-    bug.__name__: bug
-    for bug in (
-        blind_requeue,
-        sent_before_sending,
-        doubt_is_rejection,
-        keys_are_not_looked_up,
-        fence_removed,
-        the_living_are_dead,
-    )
+class WithoutFence(Forwarding):
+    """A journal that shows this process its own attempts as still running, also after another worker ended them."""
+
+    def __init__(self, port: object) -> None:
+        super().__init__(port)
+        self._attempts: dict[OrderId, OutboxRow] = {}
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, changes, now)
+        for change, outcome in zip(changes, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._attempts.update({row.order_id: row for row in attempts(change)})
+        return outcomes
+
+    async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
+        states: Mapping[OrderId, OrderState] = await self.port.load(order_ids)
+        return {order_id: self._as_begun(state) for order_id, state in states.items()}
+
+    def _as_begun(self, state: OrderState) -> OrderState:
+        begun = self._attempts.get(state.order.order_id)
+        if begun is None:
+            return state
+        rows = (
+            msgspec.structs.replace(row, status="sending", attempt=begun.attempt, worker=begun.worker)
+            if row.kind == "new"
+            else row
+            for row in state.outbox
+        )
+        return msgspec.structs.replace(state, outbox=tuple(rows))
+
+
+class OthersAreDead(Forwarding):
+    """A liveness that reports every other worker as dead, as an expired lease would."""
+
+    _own: WorkerId | None = None
+
+    async def hold(self, worker: WorkerId) -> None:
+        self._own = worker
+        await self.port.hold(worker)
+
+    async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
+        return frozenset(worker for worker in workers if worker != self._own)
+
+
+def attempts(change: Change) -> list[OutboxRow]:
+    """The orders whose attempt to be sent begins with this change."""
+    return [row for row in change.outbox if row.kind == "new" and row.status == "sending"]
+
+
+DEFECTS = {
+    "blind_requeue": Wrapped(venue=ClaimsPermanentDedupe),
+    "sent_before_sending": Wrapped(journal=SentBeforeSending),
+    "doubt_is_rejection": Wrapped(venue=TakesDoubtForRejection),
+    "keys_are_not_stored": Wrapped(journal=StoresNoKeys),
+    "fence_removed": Wrapped(journal=WithoutFence),
+    "the_living_are_dead": Wrapped(liveness=OthersAreDead),
 }
 
-if __name__ == "__main__":
-    from switchyard.entrypoints.cli.main import run
 
-    BUGS[sys.argv[1]]()
-    sys.argv = ["switchyard", *sys.argv[2:]]
-    run()
+def planted_command(defect: str) -> list[str]:
+    """Runs in place of `switchyard` and has the defect."""
+    return command("planted", defect)
+
+
+if __name__ == "__main__":
+    run_wrapped(sys.argv[2], DEFECTS[sys.argv[1]])

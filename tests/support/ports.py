@@ -1,4 +1,4 @@
-"""Ports for servers that tests start: below those that the kernel hands out, and each test process its own."""
+"""Free TCP ports for servers that tests start, below the range that the kernel assigns by itself."""
 
 import os
 import socket
@@ -7,13 +7,13 @@ from itertools import count
 FIRST = 11_000
 PER_PROCESS = 5_000
 
-# Tests may run in several processes; and two runs at once begin at different places of the same range.
+# Each xdist worker has a range of its own; two runs at the same time start at different places of it.
 _base = FIRST + PER_PROCESS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
 _next = count(os.getpid() * 7)
 
 
 def free_port() -> int:
-    """A port that nobody uses and that this process has not given away for a long while."""
+    """A port that is free, and that this process has not returned recently."""
     for _ in range(PER_PROCESS):
         port = _base + next(_next) % PER_PROCESS
         try:
@@ -21,4 +21,4 @@ def free_port() -> int:
                 return port
         except OSError:
             continue
-    raise RuntimeError("no port is free")
+    raise RuntimeError(f"no port is free from {_base} to {_base + PER_PROCESS - 1}")

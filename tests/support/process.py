@@ -1,37 +1,35 @@
-"""The real command in a real process, as a user would run it."""
+"""The command `switchyard` in its own process, as a user runs it."""
 
 import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import aiohttp
 
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.transport.auth import issue_token
+from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.ports import free_port
+from tests.support.postgres import PostgresServer
 
-# Generous: a start is waited for as an event, and only a hung one comes near this.
-DEADLINE_SECONDS = 60.0
 SECRET = "0123456789abcdef0123456789abcdef-for-tests"
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("switchyard")
 
 
 def clean_environment(**settings: str) -> dict[str, str]:
-    """The machine's environment without settings of a developer's own."""
+    """The environment without the developer's own settings; modules of `tests` can be run in it."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "JWT_", "SSE_"))}
-    return {**kept, "PYTHONUNBUFFERED": "1", **settings}
+    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **settings}
 
 
 class Process:
-    """One `switchyard …` process, started and ended by a test."""
+    """A `switchyard` process that a test starts and ends."""
 
     def __init__(self, folder: Path, role: str = "up", **settings: str) -> None:
         self.folder = folder
@@ -58,8 +56,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        return self._started.pid
 
     @property
     def is_running(self) -> bool:
@@ -71,6 +68,7 @@ class Process:
         return headers if key is None else {**headers, "Idempotency-Key": key}
 
     def spawn(self) -> None:
+        """Start it and return at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._log is not None:
             self._log.close()
@@ -83,81 +81,62 @@ class Process:
             stderr=subprocess.STDOUT,
         )
 
-    async def start(self) -> "Process":
-        """Run it and wait until it answers."""
+    async def start(self) -> Self:
+        """Start it and wait until it is ready."""
         self.spawn()
-        if self.role == "worker":
-            await until(lambda: "worker is running" in self.log)
-            return self
         async with aiohttp.ClientSession() as session:
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            while True:
-                assert self._process is not None
-                assert self._process.poll() is None, f"ended with {self._process.returncode}:\n{self.log}"
-                try:
-                    async with session.get(f"{self.url}/health") as response:
-                        if response.status == 200:
-                            return self
-                except aiohttp.ClientError:
-                    pass
-                assert time.monotonic() < deadline, f"did not start:\n{self.log}"
-                await asyncio.sleep(0.02)
+            # A longer pause, because a start keeps a processor busy.
+            await until(lambda: self._is_ready(session), lambda: self.log, pause_seconds=0.02)
+        return self
+
+    async def _is_ready(self, session: aiohttp.ClientSession) -> bool:
+        assert self.is_running, f"{self.role} exited with {self._started.returncode}:\n{self.log}"
+        if self.role == "worker":
+            return "worker is running" in self.log
+        try:
+            async with session.get(f"{self.url}/health") as response:
+                return response.status == 200
+        except aiohttp.ClientError:
+            return False
 
     def kill(self) -> None:
-        """SIGKILL: no chance to tidy up."""
+        """SIGKILL: the process cannot clean up."""
         self._end(signal.SIGKILL)
 
     def send(self, number: signal.Signals) -> None:
-        """Pause it, or let it go on."""
-        assert self._process is not None
-        self._process.send_signal(number)
+        """Send a signal that does not end it, such as SIGSTOP or SIGCONT."""
+        self._started.send_signal(number)
 
     def stop(self) -> int:
-        """SIGTERM, and the exit code."""
+        """Send SIGTERM and return the exit code."""
         return self._end(signal.SIGTERM)
 
     def close(self) -> None:
-        """End it if it still runs."""
-        if self._process is not None and self._process.poll() is None:
+        """Kill it if it still runs."""
+        if self.is_running:
             self.kill()
         if self._log is not None:
             self._log.close()
 
     def wait(self) -> int:
-        """The exit code, once it has ended by itself."""
-        assert self._process is not None
+        """Wait until it exits by itself and return the exit code."""
+        code = self._started.wait(DEADLINE_SECONDS)
         assert self._log is not None
-        code = self._process.wait(DEADLINE_SECONDS)
         self._log.close()
         return code
 
     def _end(self, how: signal.Signals) -> int:
-        assert self._process is not None
-        self._process.send_signal(how)
-        code = self._process.wait(DEADLINE_SECONDS)
-        assert self._log is not None
-        self._log.close()
-        return code
+        self._started.send_signal(how)
+        return self.wait()
 
-
-async def until(
-    condition: Callable[[], bool | Awaitable[bool]], seconds_max: float = DEADLINE_SECONDS, pause_seconds: float = 0.01
-) -> None:
-    """Wait for something that will happen, with a deadline that only a defect reaches.
-
-    A look that is work for the one who is looked at wants a longer pause: it would slow down what it waits for.
-    """
-    deadline = time.monotonic() + seconds_max
-    while True:
-        found = condition()
-        if found if isinstance(found, bool) else await found:
-            return
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(pause_seconds)
+    @property
+    def _started(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, f"{self.role} was not started"
+        return self._process
 
 
 def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """A command that ends by itself."""
+    """Run a command that exits by itself."""
     return subprocess.run(
         [str(COMMAND), *arguments],
         env=clean_environment(**settings),
@@ -166,3 +145,11 @@ def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess
         timeout=DEADLINE_SECONDS,
         check=False,
     )
+
+
+async def upgraded_database(server: PostgresServer) -> str:
+    """The URL of a new PostgreSQL database on which `switchyard db upgrade` was run."""
+    url = server.create_database()
+    upgraded = await asyncio.to_thread(run_command, "db", "upgrade", SWITCHYARD_DATABASE_URL=url)
+    assert upgraded.returncode == 0, upgraded.stderr
+    return url

@@ -1,47 +1,46 @@
-"""Runs `switchyard` with a wall clock that is ahead of the machine's by the number of seconds in a file.
+"""Runs `switchyard` with a wall clock that is ahead of the machine's by the seconds in a file.
 
-Usage: python -m tests.support.skewed FILE COMMAND …
+Usage: python -m tests.support.skewed FILE ROLE
 """
 
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
-from switchyard.adapters.system_clock import SystemClock
 from tests.support.process import Process
+from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
 
 class SkewedProcess(Process):
-    """A `switchyard` process whose wall clock the test can step; the clock's speed is unchanged."""
+    """A `switchyard` process whose wall clock a test can set; its monotonic clock is the machine's."""
 
     def __init__(self, folder: Path, role: str, ahead: timedelta, **settings: str) -> None:
         super().__init__(folder, role, **settings)
         folder.mkdir(parents=True, exist_ok=True)
         self._file = folder / "ahead"
-        self.command = [sys.executable, "-m", "tests.support.skewed", str(self._file)]
-        self.settings["PYTHONPATH"] = str(Path(__file__).parents[2])
+        self.command = command("skewed", str(self._file))
         self.step(ahead)
 
     def step(self, ahead: timedelta) -> None:
-        """Set how far the clock is ahead."""
-        # Replaced as a whole, because the process may be reading the file.
+        """Set the clock."""
+        # Replaced atomically, because the process may read the file at the same time.
         draft = self._file.with_suffix(".new")
         draft.write_text(str(ahead.total_seconds()), "ascii")
         draft.replace(self._file)
 
 
-def skew(file: Path) -> None:
-    """Replace this process's SystemClock.now; the file is read at every call."""
+class SkewedClock(Forwarding):
+    """The machine's clock plus the seconds in a file."""
 
-    def now(self: SystemClock) -> datetime:
-        return datetime.now(UTC) + timedelta(seconds=float(file.read_text("ascii")))
+    def __init__(self, file: Path, port: object) -> None:
+        super().__init__(port)
+        self._file = file
 
-    SystemClock.now = now  # type: ignore[method-assign]
+    def now(self) -> datetime:
+        machine: datetime = self.port.now()
+        return machine + timedelta(seconds=float(self._file.read_text("ascii")))
 
 
 if __name__ == "__main__":
-    from switchyard.entrypoints.cli.main import run
-
-    skew(Path(sys.argv[1]))
-    sys.argv = ["switchyard", *sys.argv[2:]]
-    run()
+    run_wrapped(sys.argv[2], Wrapped(clock=partial(SkewedClock, Path(sys.argv[1]))))

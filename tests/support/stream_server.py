@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -29,11 +29,10 @@ from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.wake import Wake
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
+from tests.support.polling import DEADLINE_SECONDS, until
 
 ANN, BOB = "ann", "bob"
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
-# Much longer than any machine needs: a test that waits this long has failed.
-DEADLINE_SECONDS = 60.0
 # As small as the kernel allows, so that a reader that reads nothing soon blocks the writer.
 SOCKET_BUFFER_BYTES = 4_096
 GROUPS = itertools.count()
@@ -128,7 +127,7 @@ class Gateway:
             asyncio.create_task(self.hub.run(self.wake)),
             asyncio.create_task(self.server.serve(sockets=[self._listener])),
         ]
-        await eventually(lambda: self.server.started)
+        await until(lambda: self.server.started)
 
     async def stop(self) -> None:
         self.hub.close()
@@ -213,15 +212,6 @@ async def get(
         yield client
     finally:
         await client.close()
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Poll until the condition holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + DEADLINE_SECONDS
-    while not condition():
-        assert loop.time() < deadline, "the condition did not become true"
-        await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

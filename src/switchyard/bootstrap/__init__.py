@@ -15,11 +15,13 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files
+from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
     "Database",
     "Desks",
     "Engine",
+    "PortWrappers",
     "Role",
     "accept_restored",
     "audit_files",

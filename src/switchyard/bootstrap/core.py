@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
@@ -36,12 +37,13 @@ class Wakes:
 class Core:
     """What the stages of one process are wired with."""
 
-    def __init__(self, settings: Settings, database: Database) -> None:
+    def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers) -> None:
         self.settings = settings
         self.database = database
         self.metrics = Metrics()
         self.supervisor = Supervisor(self.metrics)
-        self.wall_clock = SystemClock()
+        self.wrappers = wrappers
+        self.wall_clock = wrappers.clock(SystemClock())
         """For times that people and other systems compare with their own, such as those in tokens."""
         self.clock = DatabaseClock(database.keys, self.wall_clock)
         self.randomness = SystemRandomness()

@@ -16,6 +16,7 @@ from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
 from switchyard.bootstrap.venues import open_venues
 from switchyard.bootstrap.worker import start_worker
+from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
 from switchyard.domain.events import Verdict
 from switchyard.domain.orders import Order
@@ -42,8 +43,8 @@ class Engine:
     """Set while a gateway runs, as is `caches`; a worker has neither."""
     caches: Caches
 
-    def __init__(self, settings: Settings, role: Role, database: Database) -> None:
-        core = self._core = Core(settings, database)
+    def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
+        core = self._core = Core(settings, database, wrappers)
         self._role = role
         self._database = database
         self.settings = settings
@@ -100,7 +101,7 @@ class Engine:
 
 
 @asynccontextmanager
-async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine]:
+async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers | None = None) -> AsyncIterator[Engine]:
     """Run a process's engine on the configured database."""
     if role != "up" and settings.database_url is None:
         raise SettingError(
@@ -110,9 +111,10 @@ async def running_engine(settings: Settings, role: Role) -> AsyncIterator[Engine
         )
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_open_files_limit()
-    database = await open_database(settings)
+    wrappers = wrappers or PortWrappers()
+    database = wrappers.database(await open_database(settings))
     try:
-        engine = Engine(settings, role, database)
+        engine = Engine(settings, role, database, wrappers)
         async with engine.running():
             # Objects that exist now live as long as the process: exclude them from collections.
             gc.collect()

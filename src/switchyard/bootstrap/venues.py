@@ -20,7 +20,7 @@ async def open_venues(core: Core, stack: AsyncExitStack, *, remote_only: bool) -
     """
     for settings in core.settings.venues:
         if not remote_only or settings.url.startswith("http"):
-            core.venues[settings.name] = await _open_venue(settings, core, stack)
+            core.venues[settings.name] = core.wrappers.venue(await _open_venue(settings, core, stack))
 
 
 async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack) -> Venue:

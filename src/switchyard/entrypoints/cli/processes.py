@@ -10,7 +10,7 @@ import typer
 from switchyard.settings import Settings, jwt_secret, load_settings
 
 if TYPE_CHECKING:
-    from switchyard.bootstrap import Engine, Role
+    from switchyard.bootstrap import Engine, PortWrappers, Role
 
 # Long enough for a first day; strategies use tokens of their own.
 FIRST_TOKEN_TTL = timedelta(hours=24)
@@ -30,20 +30,21 @@ def register(app: typer.Typer) -> None:
 
 def up(host: Host = None, port: Port = None, database_url: Database = None) -> None:
     """Run everything in one process: gateway, worker and readers."""
-    _run("up", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
+    run_process("up", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
 
 
 def gateway(host: Host = None, port: Port = None, database_url: Database = None) -> None:
     """Run only the HTTP gateway and its readers; needs PostgreSQL."""
-    _run("gateway", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
+    run_process("gateway", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
 
 
 def worker(database_url: Database = None) -> None:
     """Run only a worker, which sends orders to venues; needs PostgreSQL."""
-    _run("worker", {"SWITCHYARD_DATABASE_URL": database_url})
+    run_process("worker", {"SWITCHYARD_DATABASE_URL": database_url})
 
 
-def _run(role: "Role", options: dict[str, str | None]) -> None:
+def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWrappers | None" = None) -> None:
+    """Run the stages of a role until a signal or a failure ends the process."""
     import uvloop
 
     from switchyard.telemetry.logs import configure_logs
@@ -51,16 +52,16 @@ def _run(role: "Role", options: dict[str, str | None]) -> None:
     settings = load_settings(options=options)
     configure_logs(settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, role))
+        runner.run(_serve(settings, role, wrappers))
 
 
-async def _serve(settings: Settings, role: "Role") -> None:
+async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | None") -> None:
     from switchyard.bootstrap import running_engine, upgrade_if_new
     from switchyard.entrypoints.control.server import serving_commands
 
     if role == "up":
         await upgrade_if_new(settings)
-    async with running_engine(settings, role) as engine:
+    async with running_engine(settings, role, wrappers) as engine:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, engine.stop.set)
