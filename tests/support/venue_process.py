@@ -29,7 +29,7 @@ class VenueProcess(Process):
         return {
             "VENUE_URL_SIM": self.url,
             "VENUE_DEDUPE_SIM": self.dedupe,
-            # A venue that promises nothing about repeated ids: without a lookup, only a report or a person ends a doubt.
+            # Class C: without a lookup, only a report or an operator ends a doubt.
             "VENUE_LOOKUP_SIM": "none" if self.dedupe == "none" else "all",
             "VENUE_WINDOW_SEC_SIM": "2",
             "SWITCHYARD_LOG_LEVEL": "warning",
