@@ -9,7 +9,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
@@ -88,9 +88,18 @@ class MemoryQueries:
         ]
         return [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Return rows whose attempt has no outcome yet or an ambiguous one, in the order of acceptance."""
-        return [self._with_state(row) for row in self._rows(status)[: min(limit, PAGE_MAX)]]
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Return rows whose attempt has no outcome yet or an ambiguous one, sorted by their keys."""
+        rows = sorted(self._rows(status), key=lambda row: row.key)
+        matching = [row for row in rows if (venue is None or row.venue == venue) and (after is None or row.key > after)]
+        return [self._with_state(row) for row in matching[: min(limit, PAGE_MAX)]]
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""

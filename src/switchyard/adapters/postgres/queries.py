@@ -11,6 +11,7 @@ from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, POSITIONS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
@@ -46,8 +47,10 @@ AND venue = $1 AND order_id > $2
 ORDER BY order_id LIMIT $3
 """
 _UNSETTLED = """
-SELECT order_id, kind, number, created_at FROM outbox_orders
-WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, order_id LIMIT $2
+SELECT order_id, kind, number, NULL::timestamptz AS created_at FROM outbox_orders
+WHERE status IN ('sending', 'uncertain') AND status = $1 AND ($3::text IS NULL OR venue = $3)
+AND (order_id, kind, number) > ($4, $5, $6)
+ORDER BY order_id, kind, number LIMIT $2
 """
 _WITH_STATES = f"""
 WITH selected AS ({{selected}})
@@ -117,9 +120,16 @@ class PostgresQueries:
         """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
         return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet or an uncertain one, in the order of acceptance."""
-        return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
+        return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0)))
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """For each venue, when the oldest order that waits for its first attempt was accepted."""
