@@ -98,6 +98,13 @@ class Setup:
         self.venue = ScriptedVenue(dedupe)
         self.liveness = database.liveness
         self.metrics = Metrics()
+        self._database, self._worker = database, WorkerId(worker)
+        self.restart()
+        self._groups = 0
+
+    def restart(self) -> None:
+        """Build the stages anew: what they kept in memory is lost."""
+        database, worker = self._database, self._worker
         common = {
             "journal": self.journal,
             "queries": database.queries,
@@ -110,7 +117,7 @@ class Setup:
         self.resolver = Resolver(self.watch, **common)  # type: ignore[arg-type]
         randomness = SeededRandomness()
         self.outcomes = OutcomeWriter(
-            worker=WorkerId(worker),
+            worker=worker,
             journal=self.journal,
             commit=self.commit,
             venues={VENUE: self.venue},  # type: ignore[dict-item]
@@ -120,9 +127,9 @@ class Setup:
             retry_max=8,
             first_sends=FirstSends({VENUE: self.venue}, self.clock),  # type: ignore[dict-item]
         )
-        self.lanes = HeldLanes(database.lanes, WorkerId(worker), self.clock)
+        self.lanes = HeldLanes(database.lanes, worker, self.clock)
         self.dispatcher = Dispatcher(
-            worker=WorkerId(worker),
+            worker=worker,
             lanes=self.lanes,
             randomness=randomness,
             batch_size=8,
@@ -134,7 +141,6 @@ class Setup:
             **common,  # type: ignore[arg-type]
         )
         self.dispatcher.open_venue(VENUE)
-        self._groups = 0
 
     async def commit(self, change: Change) -> Outcome:
         self._groups += 1

@@ -47,7 +47,7 @@ AND venue = $1 AND order_id > $2
 ORDER BY order_id LIMIT $3
 """
 _UNSETTLED = """
-SELECT order_id, kind, number, NULL::timestamptz AS created_at FROM outbox_orders
+SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = $1 AND ($3::text IS NULL OR venue = $3)
 AND (order_id, kind, number) > ($4, $5, $6)
 ORDER BY order_id, kind, number LIMIT $2
@@ -59,8 +59,10 @@ SELECT
     EXISTS (SELECT FROM executions WHERE stray_client_order_id = orders.venue_client_order_id) AS reported_before,
     {rows.STATE_COLUMNS}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
-ORDER BY selected.created_at, selected.order_id, selected.kind DESC, selected.number, outbox.kind DESC, outbox.number
+ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number
 """
+_BY_ACCEPTANCE = "selected.created_at, selected.order_id, selected.kind DESC"
+_BY_KEY = "selected.order_id, selected.kind"
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
     f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
@@ -118,7 +120,7 @@ class PostgresQueries:
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
-        return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
+        return await self._with_states(_DUE, _BY_ACCEPTANCE, now, min(limit, PAGE_MAX), venues, lanes)
 
     async def unsettled(
         self,
@@ -129,7 +131,9 @@ class PostgresQueries:
         after: OutboxKey | None = None,
     ) -> list[Due]:
         """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
-        return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0)))
+        return await self._with_states(
+            _UNSETTLED, _BY_KEY, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0))
+        )
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """For each venue, when the oldest order that waits for its first attempt was accepted."""
@@ -157,8 +161,8 @@ class PostgresQueries:
         """Unfinished outbox rows by status."""
         return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
 
-    async def _with_states(self, sql: str, *values: Any) -> list[Due]:
-        records = await self._reader.rows(_WITH_STATES.format(selected=sql), *values)
+    async def _with_states(self, sql: str, order: str, *values: Any) -> list[Due]:
+        records = await self._reader.rows(_WITH_STATES.format(selected=sql, order=order), *values)
         due = []
         for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
             [state] = rows.states(record[3:] for record in group)

@@ -43,8 +43,9 @@ SELECT {ORDERS.column_list} FROM orders
 WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = ? AND order_id > ?
 ORDER BY order_id LIMIT ?
 """
+# Without the hint the planner may walk the primary key, and with it every order ever sent.
 _UNSETTLED = """
-SELECT order_id, kind, number FROM outbox_orders
+SELECT order_id, kind, number FROM outbox_orders INDEXED BY outbox_unsettled
 WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venue = ?3)
 AND (order_id, kind, number) > (?4, ?5, ?6)
 ORDER BY order_id, kind, number LIMIT ?2
