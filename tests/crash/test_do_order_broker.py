@@ -29,6 +29,7 @@ async def broker_and_gateway(
     settings = {
         "VENUE_URL_SIM": venue.url,
         "VENUE_DEDUPE_SIM": dedupe,
+        "VENUE_LOOKUP_SIM": "none" if dedupe == "none" else "all",
         "VENUE_WINDOW_SEC_SIM": "1",
         "DO_RATE_PER_MIN": "10000",
     }

@@ -53,6 +53,8 @@ def venue_settings(dedupe: str, simulator: Simulator) -> dict[str, str]:
     return {
         "VENUE_URL_SIM": simulator.url,
         "VENUE_DEDUPE_SIM": dedupe,
+        # With `none` the venue is one that cannot be asked either: only a report or a person ends a doubt.
+        "VENUE_LOOKUP_SIM": "none" if dedupe == "none" else "all",
         "VENUE_WINDOW_SEC_SIM": "2",
         "SWITCHYARD_LOG_LEVEL": "warning",
     }

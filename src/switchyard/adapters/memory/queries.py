@@ -13,6 +13,7 @@ from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox_listing import DOUBTS_MAX
 from switchyard.ports.queries import OrderFilter
 
 # Of an order that its venue has and that has not ended.
@@ -117,6 +118,16 @@ class MemoryQueries:
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Return rows of one status, oldest first."""
         return self._rows(status)[: min(limit, PAGE_MAX)]
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """Return the rows of one order, sorted by their keys."""
+        rows = [row for row in self._journal.outbox.values() if row.order_id == order_id]
+        return sorted(rows, key=lambda row: row.key)
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """Return the last `OrderUncertain` events of one order, newest first."""
+        doubts = [event for event in self._events_of(None, order_id) if event.type == "OrderUncertain"]
+        return doubts[::-1][:DOUBTS_MAX]
 
     def _events_of(self, account_id: AccountId | None, order_id: OrderId | None) -> list[JournalEvent]:
         assert (account_id is None) != (order_id is None), "give an account or an order"
