@@ -24,6 +24,7 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (REPORT, events.ReportFact),
         (f"{EVENT}#/$defs/orderFact", events.OrderFact),
         (f"{EVENT}#/$defs/outboxFact", events.OutboxFact),
+        (f"{EVENT}#/$defs/doubtFact", events.DoubtFact),
         (f"{EVENT}#/$defs/keyFact", events.KeyFact),
         (f"{EVENT}#/$defs/resultFact", events.ResultFact),
         (f"{EVENT}#/$defs/quote", events.Quote),
@@ -161,7 +162,7 @@ def test_an_event_with_a_missing_or_undocumented_member_is_invalid(change: int) 
     event = decoded(line_of(story()[change].events[0]))
     for name in event:
         assert problems(EVENT, {key: value for key, value in event.items() if key != name}) != []
-    for name in set(event["data"]) - {"outbox", "venueClientOrderId", "idempotency", "quote", "position"}:
+    for name in set(event["data"]) - {"outbox", "venueClientOrderId", "idempotency", "quote", "position", "doubt"}:
         assert problems(EVENT, event | {"data": {key: value for key, value in event["data"].items() if key != name}})
     assert problems(EVENT, event | {"extra": 1}) != []
     assert problems(EVENT, event | {"data": event["data"] | {"extra": 1}}) != []

@@ -5,11 +5,12 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
+from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.liveness import PostgresLiveness, lock_key
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.liveness import Liveness
+from switchyard.ports.liveness import KERNEL_HOLD, Liveness
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.polling import until
 
@@ -25,8 +26,9 @@ async def test_a_worker_of_this_process_is_alive_and_an_unknown_one_is_not(liven
 
 
 async def test_a_free_lock_proves_death_on_sqlite_and_a_lost_session_on_postgresql(liveness: Liveness) -> None:
-    proves_death = not isinstance(liveness, PostgresLiveness)
-    assert liveness.send_lingers == (timedelta() if proves_death else TURN_LIMIT + SEND_LIMIT)
+    attempt = TURN_LIMIT + SEND_LIMIT if isinstance(liveness, PostgresLiveness) else timedelta()
+    kernel = timedelta() if isinstance(liveness, MemoryLiveness) else KERNEL_HOLD
+    assert liveness.send_lingers == attempt + kernel
 
 
 async def test_a_worker_elsewhere_is_alive_until_its_session_ends(postgres_url: str) -> None:

@@ -92,6 +92,28 @@ async def test_rows_that_are_sending_uncertain_or_sent_are_not_due(database: Dat
     assert await queries.unsettled("sending", 10) == [Due(sending(claimed).outbox[0], state_after(sending(claimed)))]
 
 
+async def test_rows_in_doubt_are_read_page_by_page_and_by_venue(database: Database, queries: OutboxQueries) -> None:
+    accepts = [an_accept(now=START - number * SECOND) for number in range(3)]
+    await commit(database.journal, *accepts)
+    doubts = [record_doubt(state_after(change), change.outbox[0], "RESTORED", None, START) for change in accepts]
+    await commit(database.journal, *doubts)
+    cancel = request_cancel(state_after(accepts[0], doubts[0]), START)
+    assert cancel is not None
+    await commit(database.journal, cancel)
+    canceling = state_after(accepts[0], doubts[0], cancel)
+    doubted = record_doubt(canceling, canceling.row("cancel", 1), "RESTORED", None, START)
+    await commit(database.journal, doubted)
+
+    pages, after = [], None
+    while page := await queries.unsettled("uncertain", 1, venue=accepts[0].outbox[0].venue, after=after):
+        [due] = page
+        pages.append(due.row.key)
+        after = due.row.key
+    assert pages == sorted([*(change.outbox[0].key for change in accepts), doubted.outbox[0].key])
+    assert [due.row.key for due in await queries.unsettled("uncertain", 10)] == pages
+    assert await queries.unsettled("uncertain", 10, venue=VenueName("elsewhere")) == []
+
+
 async def test_a_cancel_is_due_after_its_order_was_sent(database: Database, queries: OutboxQueries) -> None:
     accepted = an_accept()
     attempt = sending(accepted)

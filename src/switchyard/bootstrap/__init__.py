@@ -15,6 +15,7 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files
+from switchyard.bootstrap.venues import declared_capabilities, send_lingers
 from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
@@ -26,11 +27,13 @@ __all__ = [
     "accept_restored",
     "audit_files",
     "decide_doubt",
+    "declared_capabilities",
     "open_database",
     "order_dump",
     "outbox_listing",
     "rebuild_target",
     "running_engine",
+    "send_lingers",
     "sqlite_path",
     "upgrade_database",
     "upgrade_if_new",

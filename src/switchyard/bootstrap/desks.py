@@ -63,6 +63,7 @@ class Desks:
         self.derived = DerivedDesk(
             settings.idempotency,
             intake=intake,
+            journal=journal,
             queries=queries,
             keys=keys,
             key_cache=key_cache,

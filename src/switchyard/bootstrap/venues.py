@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from datetime import timedelta
 
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
@@ -9,8 +10,9 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.ports.venue import Venue, VenueUnavailable
-from switchyard.settings import VenueSettings
+from switchyard.ports.liveness import KERNEL_HOLD
+from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue, VenueUnavailable
+from switchyard.settings import Settings, VenueSettings
 
 
 async def open_venues(core: Core, stack: AsyncExitStack, *, remote_only: bool) -> None:
@@ -43,6 +45,7 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 settings.name,
                 url=url,
                 dedupe=settings.dedupe,
+                dedupe_ttl=settings.dedupe_ttl,
                 clock=core.clock,
                 lookup=settings.lookup,
                 acceptance_window=settings.window,
@@ -52,6 +55,25 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
+
+
+def declared_capabilities(settings: VenueSettings) -> Capabilities:
+    """What a venue promises according to its settings, without opening it."""
+    if not settings.url.startswith("http"):
+        # The venues of this process: a send has ended with its process.
+        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
+    return Capabilities(
+        dedupe=settings.dedupe,
+        dedupe_ttl=settings.dedupe_ttl,
+        lookup=settings.lookup,
+        acceptance_window=settings.window,
+        request_expiry=settings.request_expiry,
+    )
+
+
+def send_lingers(settings: Settings) -> timedelta:
+    """`Liveness.send_lingers` of the configured database, without opening it."""
+    return KERNEL_HOLD if settings.database_url is None else TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD
 
 
 class KnownQuotes:

@@ -8,6 +8,7 @@ from switchyard.domain.ids import WorkerId
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.resolve import Resolver
@@ -17,23 +18,26 @@ from switchyard.ports.venue import Venue
 
 def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
-    _start_resolver(core, stack)
     dispatcher = _start_dispatcher(core, stack)
     for venue in core.venues.values():
+        _start_resolver(core, venue, stack)
         core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, dispatcher))
 
 
-def _start_resolver(core: Core, stack: AsyncExitStack) -> None:
+def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
+    """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
+    watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics)
     resolver = Resolver(
+        watch,
         journal=core.database.journal,
         queries=core.database.queries,
         liveness=core.database.liveness,
         commit=core.sequencer.commit,
-        venues=core.venues,
         clock=core.clock,
         metrics=core.metrics,
     )
-    core.supervisor.start(stack, "resolve", resolver.run)
+    core.supervisor.start(stack, f"watch {venue.name}", watch.run)
+    core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
 
 
 def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:

@@ -23,7 +23,7 @@ from switchyard.domain.orders import (
     average_price,
     check_label,
     checked,
-    is_proven_unsent,
+    ended_unsent,
 )
 from switchyard.domain.reasons import is_conflict
 
@@ -171,7 +171,7 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
 def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> ExecFailure | None:
     """The error answer for the order's state; none where the answer is an `ExecResult`."""
     code: FailureCode
-    if is_proven_unsent(order):
+    if ended_unsent(order):
         code = "BROKER_TIMEOUT" if order.reason == "BROKER_TIMEOUT" else "BROKER_DOWN"
     elif order.status == "REJECTED" and not order.filled_qty:
         code = "BROKER_REJECTED"

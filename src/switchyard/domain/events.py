@@ -96,6 +96,19 @@ class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str
 
 
+class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is known about a send in doubt; only on `OrderUncertain`."""
+
+    bytes_sent: bool
+    """Whether some attempt may have put a byte on the wire."""
+    code: SendCode
+    detail: str | None
+    address: str | None
+    """The address that the request went to, where the adapter knows it."""
+    since: datetime
+    """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
+
+
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The account's position in the order's symbol after a fill."""
 
@@ -119,6 +132,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     idempotency: KeyFact | None = None
     quote: Quote | None = None
     decision: DecisionFact | None = None
+    doubt: DoubtFact | None = None
     position: PositionFact | None = None
 
 

@@ -135,8 +135,8 @@ def remaining_qty(order: Order) -> Decimal:
     return max(canonical(EXACT.subtract(order.qty, order.filled_qty)), ZERO)
 
 
-def is_proven_unsent(order: Order) -> bool:
-    """Whether the order ended without a byte at the venue, so that a new order in its place cannot execute twice."""
+def ended_unsent(order: Order) -> bool:
+    """Whether the order ended because it could not be sent; `is_proven_unsent` says whether its key may be reused."""
     return order.status in ("EXPIRED", "REJECTED") and order.reason in PROVEN_UNSENT and order.venue_order_id is None
 
 

@@ -7,7 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
-from switchyard.domain.orders import Order
+from switchyard.domain.orders import Order, ended_unsent
 from switchyard.domain.reasons import SendCode
 
 OutboxKind = Literal["new", "cancel"]
@@ -84,3 +84,15 @@ class OrderState(msgspec.Struct, frozen=True, kw_only=True):
             if row.kind == kind and row.number == number:
                 return row
         raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")
+
+
+def is_proven_unsent(state: OrderState) -> bool:
+    """Whether the order ended and no attempt of it can have put a byte on the wire.
+
+    Only then may its key start a new generation, which has another client order id: no venue can recognise the two
+    orders as one. A proof of absence is not enough, because it settles one client order id only.
+    """
+    order = state.order
+    if not ended_unsent(order) or order.venue_order_id is not None or order.filled_qty:
+        return False
+    return not any(row.bytes_sent for row in state.outbox if row.kind == "new")

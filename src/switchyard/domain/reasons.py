@@ -64,6 +64,7 @@ EndReason = Literal[
     "RETRY_EXHAUSTED",  # every attempt was proven unsent, and OUTBOX_RETRY_MAX is reached
     "CANCELED_BEFORE_SENDING",  # cancelled while nothing was at the venue
     "FOUND_ENDED_AT_VENUE",  # a lookup shows that the order has ended, and no report said so
+    "ABSENT_AT_VENUE",  # a send was in doubt, the order is proven absent, and it is cancelled or past its deadline
 ]
 """`Order.reason` where Switchyard itself ended the order."""
 
@@ -81,7 +82,7 @@ SendCode = Literal[
 """`OutboxRow.last_error`: the last thing that kept a row from being sent, or that was special about its sending."""
 
 PROVEN_UNSENT: Final[frozenset[EndReason]] = frozenset({"BROKER_DOWN", "BROKER_TIMEOUT", "RETRY_EXHAUSTED"})
-"""Ends of orders of which no byte reached a venue."""
+"""Ends of orders that no venue processed; whether a byte was ever written is in `OutboxRow.bytes_sent`."""
 
 # Enough for a venue's error message; a whole HTML page in every event would bloat the journal.
 DETAIL_LENGTH_MAX: Final = 500

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.ids import VenueName
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -47,8 +47,18 @@ class OutboxQueries(Protocol):
         """
         ...
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Return rows whose attempt has no outcome yet or an ambiguous one, in the order of acceptance."""
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Return rows whose attempt has no outcome yet or an ambiguous one, sorted by their keys.
+
+        `venue` restricts the result to one venue; `after` is the key of the last row of the previous page.
+        """
         ...
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:

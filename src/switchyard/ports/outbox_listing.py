@@ -1,9 +1,14 @@
 """The port that lists outbox rows for operators, beside a running process."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OutboxRow
+
+# The newest one is shown; a few more in case that it is about another row of the order.
+DOUBTS_MAX: Final = 20
 
 
 class OutboxListing(Protocol):
@@ -11,4 +16,12 @@ class OutboxListing(Protocol):
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Return rows of one status, oldest first."""
+        ...
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """Return the rows of one order, sorted by their keys; none if there is no such order."""
+        ...
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """Return the last `OrderUncertain` events of one order, newest first."""
         ...

@@ -93,6 +93,8 @@ class Ambiguous(msgspec.Struct, frozen=True):
     code: AmbiguousCode
     detail: str | None = None
     """For people."""
+    address: str | None = None
+    """The address that the bytes went to, for people."""
 
 
 class VenueUnavailable(SwitchyardError):

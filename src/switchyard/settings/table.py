@@ -151,8 +151,8 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
-            "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. For documentation only: "
-            "an order in doubt is resolved by a lookup, not by this time."),
+            "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
+            "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
             "scope, fills are dropped as duplicates. Do not change it while orders are open."),

@@ -159,6 +159,12 @@ class Metrics:
         self.resolved = Counter(
             "orders_resolved_total", "Uncertain orders resolved, by verdict", ["verdict"], registry=registry
         )
+        self.venue_answering = Gauge(
+            "venue_answering_seconds",
+            "Time for which the venue has answered every probe within a second",
+            ["venue"],
+            registry=registry,
+        )
         self.reports = Counter("venue_reports_total", "Execution reports, by result", ["result"], registry=registry)
         self.strays = Counter(
             "venue_orders_unknown_total", "Open orders at venues that are not in the journal", registry=registry

@@ -9,10 +9,11 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox_listing import DOUBTS_MAX
 from switchyard.ports.queries import OrderFilter
 
 # Of an order that its venue has and that has not ended.
@@ -88,9 +89,18 @@ class MemoryQueries:
         ]
         return [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Return rows whose attempt has no outcome yet or an ambiguous one, in the order of acceptance."""
-        return [self._with_state(row) for row in self._rows(status)[: min(limit, PAGE_MAX)]]
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Return rows whose attempt has no outcome yet or an ambiguous one, sorted by their keys."""
+        rows = sorted(self._rows(status), key=lambda row: row.key)
+        matching = [row for row in rows if (venue is None or row.venue == venue) and (after is None or row.key > after)]
+        return [self._with_state(row) for row in matching[: min(limit, PAGE_MAX)]]
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""
@@ -108,6 +118,16 @@ class MemoryQueries:
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Return rows of one status, oldest first."""
         return self._rows(status)[: min(limit, PAGE_MAX)]
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """Return the rows of one order, sorted by their keys."""
+        rows = [row for row in self._journal.outbox.values() if row.order_id == order_id]
+        return sorted(rows, key=lambda row: row.key)
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """Return the last `OrderUncertain` events of one order, newest first."""
+        doubts = [event for event in self._events_of(None, order_id) if event.type == "OrderUncertain"]
+        return doubts[::-1][:DOUBTS_MAX]
 
     def _events_of(self, account_id: AccountId | None, order_id: OrderId | None) -> list[JournalEvent]:
         assert (account_id is None) != (order_id is None), "give an account or an order"

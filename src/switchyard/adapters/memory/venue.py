@@ -1,6 +1,7 @@
 """A venue without a market, for tests and benchmarks of the rest of the flow."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Literal
 
@@ -67,7 +68,7 @@ class NullVenue:
     @property
     def capabilities(self) -> Capabilities:
         """Permanent deduplication and full lookup, which hold for the last `kept_max` orders."""
-        return Capabilities(dedupe="permanent", lookup="all")
+        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Accept the order; a repeated client order id returns the same venue order id."""

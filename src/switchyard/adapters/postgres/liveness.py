@@ -10,6 +10,7 @@ from switchyard.adapters.postgres.connection import DATABASE_ERRORS, Connection,
 from switchyard.adapters.postgres.persistent import PersistentConnection
 from switchyard.domain.errors import AlreadyRunning, JournalUnavailable
 from switchyard.domain.ids import WorkerId
+from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 
 # `dead` takes a lock for an instant only: a lock that is not free after this time belongs to another process.
@@ -37,8 +38,9 @@ class PostgresLiveness:
 
     @property
     def send_lingers(self) -> timedelta:
-        """The longest that an attempt can take: a free lock proves that the session ended, not the process."""
-        return TURN_LIMIT + SEND_LIMIT
+        """A free lock proves that the session ended, not the process: an attempt may take its longest time, and then
+        the kernel may still deliver its last bytes."""
+        return TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD
 
     async def hold(self, worker: WorkerId) -> None:
         """Take the worker's lock until the process ends; raises AlreadyRunning when another process has it."""

@@ -2,13 +2,23 @@
 
 from collections.abc import Sequence
 
+import asyncpg
+
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import connect
-from switchyard.adapters.tables import OUTBOX_ORDERS
+from switchyard.adapters.tables import EVENT_COLUMNS, OUTBOX_ORDERS
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.outbox_listing import DOUBTS_MAX
 
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = $1 ORDER BY created_at LIMIT $2"
+_SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = $1 ORDER BY kind, number"
+_SELECT_DOUBTS = f"""
+SELECT {EVENT_COLUMNS} FROM events WHERE order_id = $1 AND type = 'OrderUncertain'
+ORDER BY seq DESC LIMIT {DOUBTS_MAX}
+"""
 
 
 class PostgresOutboxListing:
@@ -19,9 +29,20 @@ class PostgresOutboxListing:
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Rows of one status, oldest first."""
+        return [rows.outbox_row(record) for record in await self._read(_SELECT, status, min(limit, PAGE_MAX))]
+
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """The rows of one order."""
+        return [rows.outbox_row(record) for record in await self._read(_SELECT_OF, order_id)]
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """The last `OrderUncertain` events of one order, newest first."""
+        return [rows.journal_event(record) for record in await self._read(_SELECT_DOUBTS, order_id)]
+
+    async def _read(self, sql: str, *values: str | int) -> list[asyncpg.Record]:
         connection = await connect(self._url)
         try:
-            records = await connection.fetch(_SELECT, status, min(limit, PAGE_MAX))
-            return [rows.outbox_row(record) for record in records]
+            records: list[asyncpg.Record] = await connection.fetch(sql, *values)
+            return records
         finally:
             await connection.close()

@@ -11,6 +11,7 @@ from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, POSITIONS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
@@ -46,8 +47,10 @@ AND venue = $1 AND order_id > $2
 ORDER BY order_id LIMIT $3
 """
 _UNSETTLED = """
-SELECT order_id, kind, number, created_at FROM outbox_orders
-WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, order_id LIMIT $2
+SELECT order_id, kind, number FROM outbox_orders
+WHERE status IN ('sending', 'uncertain') AND status = $1 AND ($3::text IS NULL OR venue = $3)
+AND (order_id, kind, number) > ($4, $5, $6)
+ORDER BY order_id, kind, number LIMIT $2
 """
 _WITH_STATES = f"""
 WITH selected AS ({{selected}})
@@ -56,8 +59,10 @@ SELECT
     EXISTS (SELECT FROM executions WHERE stray_client_order_id = orders.venue_client_order_id) AS reported_before,
     {rows.STATE_COLUMNS}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
-ORDER BY selected.created_at, selected.order_id, selected.kind DESC, selected.number, outbox.kind DESC, outbox.number
+ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number
 """
+_BY_ACCEPTANCE = "selected.created_at, selected.order_id, selected.kind DESC"
+_BY_KEY = "selected.order_id, selected.kind"
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
     f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
@@ -115,11 +120,20 @@ class PostgresQueries:
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
         """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
-        return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
+        return await self._with_states(_DUE, _BY_ACCEPTANCE, now, min(limit, PAGE_MAX), venues, lanes)
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet or an uncertain one, in the order of acceptance."""
-        return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
+        return await self._with_states(
+            _UNSETTLED, _BY_KEY, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0))
+        )
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """For each venue, when the oldest order that waits for its first attempt was accepted."""
@@ -147,8 +161,8 @@ class PostgresQueries:
         """Unfinished outbox rows by status."""
         return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
 
-    async def _with_states(self, sql: str, *values: Any) -> list[Due]:
-        records = await self._reader.rows(_WITH_STATES.format(selected=sql), *values)
+    async def _with_states(self, sql: str, order: str, *values: Any) -> list[Due]:
+        records = await self._reader.rows(_WITH_STATES.format(selected=sql, order=order), *values)
         due = []
         for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
             [state] = rows.states(record[3:] for record in group)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from switchyard.domain.ids import WorkerId
+from switchyard.ports.liveness import KERNEL_HOLD
 
 
 class SqliteLiveness:
@@ -14,8 +15,8 @@ class SqliteLiveness:
 
     @property
     def send_lingers(self) -> timedelta:
-        """Zero: the file lock is released only when its process ends, and the process's sockets close with it."""
-        return timedelta()
+        """The file lock is released only when its process ends, but the kernel may still deliver what it wrote."""
+        return KERNEL_HOLD
 
     async def hold(self, worker: WorkerId) -> None:
         """Mark the worker as alive until the process ends."""

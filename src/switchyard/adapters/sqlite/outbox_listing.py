@@ -3,14 +3,23 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect
-from switchyard.adapters.tables import OUTBOX_ORDERS
+from switchyard.adapters.tables import EVENT_COLUMNS, OUTBOX_ORDERS
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
+from switchyard.ports.outbox_listing import DOUBTS_MAX
 
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY created_at LIMIT ?"
+_SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = ? ORDER BY kind, number"
+_SELECT_DOUBTS = f"""
+SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? AND type = 'OrderUncertain'
+ORDER BY seq DESC LIMIT {DOUBTS_MAX}
+"""
 
 
 class SqliteOutboxListing:
@@ -21,11 +30,20 @@ class SqliteOutboxListing:
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Rows of one status, oldest first."""
-        return await asyncio.to_thread(self._rows, status, min(limit, PAGE_MAX))
+        selected = await asyncio.to_thread(self._read, _SELECT, (status, min(limit, PAGE_MAX)))
+        return list(map(rows.outbox_row, selected))
 
-    def _rows(self, status: str, limit: int) -> list[OutboxRow]:
+    async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
+        """The rows of one order."""
+        return list(map(rows.outbox_row, await asyncio.to_thread(self._read, _SELECT_OF, (order_id,))))
+
+    async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
+        """The last `OrderUncertain` events of one order, newest first."""
+        return list(map(rows.journal_event, await asyncio.to_thread(self._read, _SELECT_DOUBTS, (order_id,))))
+
+    def _read(self, sql: str, values: tuple[str | int, ...]) -> list[Any]:
         connection = connect(self._path, readonly=True)
         try:
-            return list(map(rows.outbox_row, connection.execute(_SELECT, (status, limit))))
+            return connection.execute(sql, values).fetchall()
         finally:
             connection.close()

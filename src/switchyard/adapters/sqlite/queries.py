@@ -14,6 +14,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount
@@ -42,9 +43,12 @@ SELECT {ORDERS.column_list} FROM orders
 WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED') AND venue = ? AND order_id > ?
 ORDER BY order_id LIMIT ?
 """
+# Without the hint the planner may walk the primary key, and with it every order ever sent.
 _UNSETTLED = """
-SELECT order_id, kind, number FROM outbox_orders
-WHERE status IN ('sending', 'uncertain') AND status = ? ORDER BY created_at, order_id LIMIT ?
+SELECT order_id, kind, number FROM outbox_orders INDEXED BY outbox_unsettled
+WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venue = ?3)
+AND (order_id, kind, number) > (?4, ?5, ?6)
+ORDER BY order_id, kind, number LIMIT ?2
 """
 _STRAYS = "SELECT stray_client_order_id FROM executions WHERE stray_client_order_id IN (SELECT value FROM json_each(?))"
 _COUNTS = """
@@ -110,9 +114,17 @@ class SqliteQueries:
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
         return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes))
 
-    async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet or an uncertain one, in the order of acceptance."""
-        return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX)))
+    async def unsettled(
+        self,
+        status: Literal["sending", "uncertain"],
+        limit: int,
+        *,
+        venue: VenueName | None = None,
+        after: OutboxKey | None = None,
+    ) -> list[Due]:
+        """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
+        order_id, kind, number = after or ("", "", 0)
+        return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX), venue, order_id, kind, number))
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
         """For each venue, when the oldest order that waits for its first attempt was accepted."""

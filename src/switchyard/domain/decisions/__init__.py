@@ -3,6 +3,7 @@
 They read no clock and no database; the caller commits the change, and decides again when a row has moved on.
 """
 
+from switchyard.domain.decisions.absent import record_absent
 from switchyard.domain.decisions.accept import accept
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
@@ -27,6 +28,7 @@ __all__ = [
     "begin_attempt",
     "decide_by_hand",
     "is_past_deadline",
+    "record_absent",
     "record_doubt",
     "record_exhausted",
     "record_expired",

@@ -1,6 +1,7 @@
 """An attempt to send a row: its begin, and each outcome it can have."""
 
 from datetime import datetime
+from typing import Literal
 
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions.deadlines import is_past_deadline
@@ -12,11 +13,13 @@ from switchyard.domain.decisions.rows import (
     order_change,
     stepped,
     touched,
+    with_bytes,
 )
+from switchyard.domain.events import DoubtFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.lifecycle import Step
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, described, rejection_reason
+from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
 
 
 def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: datetime) -> Change:
@@ -33,7 +36,8 @@ def record_sent(
 
     `processed_before`: it had it before this attempt, and answered with a conflict that shows the order.
     """
-    sent = ended_attempt(row, now, "sent", "CONFLICT_PROCESSED" if processed_before else None, None)
+    code: SendCode | None = "CONFLICT_PROCESSED" if processed_before else None
+    sent = ended_attempt(row, now, "sent", code, None, bytes_sent=True)
     if row.kind == "cancel":
         return order_change("CancelSent", touched(state.order, now), (sent,))
     order = stepped(state.order, "acknowledge", now, venue_order_id=venue_order_id or state.order.venue_order_id)
@@ -41,9 +45,20 @@ def record_sent(
 
 
 def record_unsent(
-    state: OrderState, row: OutboxRow, code: SendCode, retry_at: datetime, now: datetime, *, detail: str | None = None
+    state: OrderState,
+    row: OutboxRow,
+    code: SendCode,
+    retry_at: datetime,
+    now: datetime,
+    *,
+    detail: str | None = None,
+    bytes_sent: bool = False,
 ) -> Change:
-    """Proven: nothing reached the venue. Retry later, unless the order is cancelled or its deadline passes first."""
+    """The venue did not process this attempt. Retry later, unless the order is cancelled or its deadline passes first.
+
+    `bytes_sent`: bytes were written all the same, and the venue answered that it did not process them.
+    """
+    row = with_bytes(row, bytes_sent)
     failed = ended_attempt(row, now, "failed", code, detail, next_attempt_at=retry_at)
     if row.kind == "cancel":
         return order_change("OrderUpdated", touched(state.order, now), (failed,))
@@ -60,24 +75,31 @@ def record_unsent(
 
 
 def record_expired(
-    state: OrderState, row: OutboxRow, reason: ExpiryReason, now: datetime, *, detail: str | None = None
+    state: OrderState,
+    row: OutboxRow,
+    reason: ExpiryReason | Literal["ABSENT_AT_VENUE"],
+    now: datetime,
+    *,
+    detail: str | None = None,
 ) -> Change:
-    """Proven unsent, and its send deadline has passed: the order ends and is not sent late."""
+    """Not at the venue, and its send deadline has passed: the order ends and is not sent late."""
     dead = ended_attempt(row, now, "dead", reason, detail)
     order = stepped(state.order, "expire", now, reason=reason)
     return order_change("OrderUpdated", order, (dead, *closed_cancels(state, now)))
 
 
-def record_exhausted(state: OrderState, row: OutboxRow, now: datetime, *, detail: str | None = None) -> Change:
-    """Proven unsent after the last retry: the order ends REJECTED, a cancel is given up."""
-    return _given_up(state, row, "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
+def record_exhausted(
+    state: OrderState, row: OutboxRow, now: datetime, *, detail: str | None = None, bytes_sent: bool = False
+) -> Change:
+    """Unsent after the last retry: the order ends REJECTED, a cancel is given up."""
+    return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
 
 
 def record_rejected(
     state: OrderState, row: OutboxRow, code: RejectCode, now: datetime, *, detail: str | None = None
 ) -> Change:
     """The venue rejected the order or the cancel, and its documents call that final."""
-    return _given_up(state, row, code, detail, rejection_reason(code, detail), now)
+    return _given_up(state, with_bytes(row, True), code, detail, rejection_reason(code, detail), now)
 
 
 def record_doubt(
@@ -89,21 +111,30 @@ def record_doubt(
     *,
     detail: str | None = None,
     suspect: WorkerId | None = None,
+    address: str | None = None,
 ) -> Change:
     """The outcome is lost: the venue may or may not have it.
 
-    `resend_at` is set only where the venue deduplicates client order ids forever: sending again is then safe. `suspect`
+    `resend_at` is set only where the venue still recognises the client order id: sending again is then safe. `suspect`
     is a sender that is not proven gone: until it is, nothing may be sent in its place.
     """
+    doubt = DoubtFact(
+        bytes_sent=True,
+        code=code,
+        detail=bounded_detail(detail),
+        address=address,
+        since=row.updated_at if row.status == "sending" else now,
+    )
+    row = with_bytes(row, True)
     if resend_at is not None and not is_past_deadline(state.order, resend_at):
         doubtful = ended_attempt(row, now, "failed", code, detail, next_attempt_at=resend_at)
     else:
         doubtful = ended_attempt(row, now, "uncertain", code, detail, worker=suspect)
     if row.kind == "cancel":
-        return order_change("OrderUncertain", touched(state.order, now), (doubtful,))
+        return order_change("OrderUncertain", touched(state.order, now), (doubtful,), doubt)
     if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # a report has shown that the venue has it
-    return order_change("OrderUncertain", stepped(state.order, "doubt", now), (doubtful,))
+    return order_change("OrderUncertain", stepped(state.order, "doubt", now), (doubtful,), doubt)
 
 
 def _given_up(

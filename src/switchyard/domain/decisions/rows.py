@@ -5,7 +5,7 @@ from datetime import datetime
 import msgspec
 
 from switchyard.domain.changes import Change
-from switchyard.domain.events import EventType, OrderFact, event, outbox_fact
+from switchyard.domain.events import DoubtFact, EventType, OrderFact, event, outbox_fact
 from switchyard.domain.lifecycle import Step, next_status
 from switchyard.domain.orders import Order, snapshot
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxKind, OutboxRow, OutboxStatus, lane_of
@@ -49,6 +49,11 @@ def ended_attempt(
     return moved(row, now, status=status, **fields)
 
 
+def with_bytes(row: OutboxRow, bytes_sent: bool) -> OutboxRow:
+    """The row, marked if an attempt may have put a byte on the wire; the mark is never removed."""
+    return msgspec.structs.replace(row, bytes_sent=True) if bytes_sent else row
+
+
 def touched(order: Order, now: datetime, **changes: object) -> Order:
     """The order's next version, in the same status unless the changes name another."""
     successor: Order = msgspec.structs.replace(
@@ -62,9 +67,9 @@ def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order
     return touched(order, now, status=next_status(order.status, step), **changes)
 
 
-def order_change(kind: EventType, order: Order, rows: tuple[OutboxRow, ...]) -> Change:
+def order_change(kind: EventType, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None) -> Change:
     """One event about an order, with the rows that changed."""
-    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row) for row in rows))
+    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row) for row in rows), doubt=doubt)
     return Change(events=(event(kind, order.account_id, order.order_id, fact),), orders=(order,), outbox=rows)
 
 

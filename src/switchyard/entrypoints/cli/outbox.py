@@ -1,7 +1,8 @@
-"""`outbox list` and `outbox resolve`: list outbox rows, and record an operator's decision about an uncertain one."""
+"""`outbox list`, `outbox show` and `outbox resolve`: list and explain outbox rows, and decide about uncertain ones."""
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -12,8 +13,11 @@ from switchyard.entrypoints.cli.output import console, print_json
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
+    from switchyard.domain.events import DoubtFact
     from switchyard.domain.outbox import OutboxRow
+    from switchyard.flow.sending.explain import Explanation
     from switchyard.ports.outbox_listing import OutboxListing
+    from switchyard.settings import Settings
 
 # More rows than a person reads; the oldest come first.
 ROWS_MAX = 200
@@ -36,23 +40,76 @@ def list_rows(
     """List outbox rows of one status, oldest first, at most 200."""
     from switchyard.bootstrap import outbox_listing
     from switchyard.domain.reasons import described
-    from switchyard.flow.sending.operator import outbox_id
+    from switchyard.flow.sending.explain import describe_step
 
-    listing: OutboxListing = outbox_listing(load_settings())
+    settings = load_settings()
+    listing: OutboxListing = outbox_listing(settings)
     rows: Sequence[OutboxRow] = asyncio.run(listing.rows(status, ROWS_MAX))
+    explained = _explained(settings, rows)
     if json:
-        print_json([{"id": outbox_id(row), "row": row} for row in rows])
+        print_json(explained)
         return
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("Id", "Venue", "Client order id", "Attempts", "Since", "Last error"):
+    for name in ("Id", "Venue", "Client order id", "Attempts", "Age", "Next step", "Last error"):
         table.add_column(name, no_wrap=name == "Id")
-    for row in rows:
-        since = f"{row.updated_at:%m-%d %H:%M:%S}"
+    for one in explained:
+        row, age = one.row, timedelta(seconds=int(one.age_seconds))
         error = "" if row.last_error is None else described(row.last_error, row.error_detail)
-        table.add_row(outbox_id(row), row.venue, row.venue_client_order_id, str(row.attempt), since, error)
+        step = describe_step(one.next_step)
+        table.add_row(one.id, row.venue, row.venue_client_order_id, str(row.attempt), str(age), step, error)
     console().print(table)
+
+
+@outbox.command()
+def show(
+    row_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Id from `outbox list`: the order's id, or ord_…:cancel:1 for a cancel.")
+    ],
+    json: JsonOption = False,
+) -> None:
+    """Explain one outbox row: what happened, what is awaited, when it is decided, what a person can do."""
+    from switchyard.bootstrap import outbox_listing
+    from switchyard.domain.errors import NotFound
+    from switchyard.flow.sending.explain import last_doubt
+    from switchyard.flow.sending.operator import parse_outbox_id
+
+    key = parse_outbox_id(row_id)
+    settings = load_settings()
+    listing: OutboxListing = outbox_listing(settings)
+    row = next((row for row in asyncio.run(listing.rows_of(key[0])) if row.key == key), None)
+    if row is None:
+        raise NotFound
+    doubt = last_doubt(row, asyncio.run(listing.doubts_of(key[0])))
+    [one] = _explained(settings, [row], doubt)
+    if json:
+        print_json(one)
+        return
+    age = timedelta(seconds=int(one.age_seconds))
+    lines = {
+        "Id": one.id,
+        "Venue": f"{row.venue}, client order id {row.venue_client_order_id}",
+        "Status": f"{row.status} since {row.updated_at:%Y-%m-%d %H:%M:%S} UTC, {age} ago",
+        "Happened": one.happened,
+        "Awaited": one.awaited,
+        "Decided": one.decided,
+        "A person": one.can_do,
+    }
+    for name, text in lines.items():
+        typer.echo(f"{name + ':':<10} {text}")
+
+
+def _explained(
+    settings: "Settings", rows: "Sequence[OutboxRow]", doubt: "DoubtFact | None" = None
+) -> "list[Explanation]":
+    from switchyard.adapters.system_clock import SystemClock
+    from switchyard.bootstrap import declared_capabilities, send_lingers
+    from switchyard.flow.sending.explain import explain
+
+    capabilities = {venue.name: declared_capabilities(venue) for venue in settings.venues}
+    now, lingers = SystemClock().now(), send_lingers(settings)
+    return [explain(row, capabilities.get(row.venue), lingers, now, doubt) for row in rows]
 
 
 @outbox.command()

@@ -42,6 +42,10 @@ class BrokerOutcome:
         assert order is not None, "a key and its order are written together, and orders are never removed"
         return order
 
+    async def state(self, order_id: OrderId) -> OrderState:
+        """Return the order with its outbox rows."""
+        return (await self._journal.load([order_id]))[order_id]
+
     async def wait(self, order_id: OrderId, time_in_force: str) -> Order:
         """Return the order when the broker's outcome is known, or when the broker's time is over."""
         deadline = self._clock.monotonic() + BROKER_SECONDS_MAX[time_in_force] + MARGIN_SECONDS

@@ -20,12 +20,14 @@ from switchyard.domain.errors import Unavailable
 from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest, is_proven_unsent
+from switchyard.domain.orders import Order, OrderRequest, ended_unsent
+from switchyard.domain.outbox import is_proven_unsent
 from switchyard.flow.intake.key_cache import KeyCache, request_id
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.writer import Intent, Placement
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.queries import Queries
 from switchyard.settings import IdempotencySettings
@@ -60,6 +62,7 @@ class DerivedDesk:
         settings: IdempotencySettings,
         *,
         intake: OrderIntake,
+        journal: Journal,
         queries: Queries,
         keys: KeyStore,
         key_cache: KeyCache,
@@ -69,6 +72,7 @@ class DerivedDesk:
         self._settings = settings
         self._resolution = timedelta(milliseconds=settings.key_generation.timestamp_resolution_ms)
         self._intake = intake
+        self._journal = journal
         self._queries = queries
         self._keys = keys
         self._key_cache = key_cache
@@ -118,8 +122,8 @@ class DerivedDesk:
             return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
         if not behavior.allow_retry_after_failure:
             return False
-        order = await self._queries.order(entry.order_id)
-        return order is not None and is_proven_unsent(order)
+        states = await self._journal.load([entry.order_id])
+        return entry.order_id in states and is_proven_unsent(states[entry.order_id])
 
     def _derived_key(self, account: AccountId, order: OrderRequest) -> str:
         generation = self._settings.key_generation
@@ -198,4 +202,4 @@ def _progress(order: Order | None) -> DerivedStatus:
     """The state of the first request's order; an uncertain order is still in progress."""
     if order is None or order.status in ("ACCEPTED", "SENDING", "UNKNOWN"):
         return "processing"
-    return "failed" if order.status == "REJECTED" or is_proven_unsent(order) else "duplicate_detected"
+    return "failed" if order.status == "REJECTED" or ended_unsent(order) else "duplicate_detected"

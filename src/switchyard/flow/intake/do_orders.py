@@ -38,7 +38,8 @@ from switchyard.domain.idempotency import KeyEntry, checked_key
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, is_proven_unsent
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import is_proven_unsent
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.key_cache import KeyCache
@@ -145,10 +146,10 @@ class DoDesk:
 
     async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
         """For the same request if its order was provably never sent; for any request after expiry and a final order."""
-        order = await self._outcome.order(entry.order_id)
-        if self._clock.now() >= entry.expires_at and is_final(order.status):
+        state = await self._outcome.state(entry.order_id)
+        if self._clock.now() >= entry.expires_at and is_final(state.order.status):
             return True
-        return entry.request_digest == intent.digest and is_proven_unsent(order)
+        return entry.request_digest == intent.digest and is_proven_unsent(state)
 
     async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:
         result = exec_failure(request, order, is_first=is_first) or await self._exec_result(request, order)

@@ -21,6 +21,7 @@ from switchyard.flow.decide import Commit, after
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.recover import Recovery
+from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
@@ -79,6 +80,7 @@ class Dispatcher:
         self._departures = Departures()
         self._throttles = {name: Throttle(self._slots) for name in venues}
         self._under_way: Counter[VenueName] = Counter()
+        self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
             journal=journal,
@@ -88,6 +90,7 @@ class Dispatcher:
             randomness=randomness,
             metrics=metrics,
             retry_max=retry_max,
+            first_sends=self._first_sends,
         )
         self._recovery = Recovery(
             worker=worker,
@@ -199,18 +202,26 @@ class Dispatcher:
         if order.status not in SENDABLE:
             # A report has shown that the venue has the order.
             return decisions.record_sent(state, row, order.venue_order_id, now)
-        if not decisions.is_past_deadline(order, now):
-            return None
+        is_late = decisions.is_past_deadline(order, now)
         if order.status == "UNKNOWN":
-            # A resend is an execution, and the deadline has passed: from now on the venue can only be asked.
+            if not is_late and self._first_sends.may_resend(row):
+                return None
+            # A resend is an execution: past the deadline, or where the venue may not recognise the client order id any
+            # more, the venue can only be asked.
+            self._first_sends.settle(row)
             code = row.last_error or "TOO_LATE_TO_RESEND"
             return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
+        if not is_late:
+            return None
+        if row.last_error == "ABSENT_AT_VENUE":
+            return decisions.record_expired(state, row, "ABSENT_AT_VENUE", now)
         detail = None if row.last_error is None else described(row.last_error, row.error_detail)
         return decisions.record_expired(
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
 
     def _start_send(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
+        self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
         self._under_way[row.venue] += 1
         self._lanes.begin(row.lane)
         task = self._sends[row.key] = asyncio.create_task(self._send(row, state, turn, begun_at))

@@ -18,6 +18,7 @@ from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
 from switchyard.domain.reasons import DoubtCode, described
 from switchyard.flow.decide import Commit, Decision, decide
+from switchyard.flow.sending.resend import FirstSends
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.outbox import Due
@@ -59,6 +60,7 @@ class OutcomeWriter:
         randomness: Randomness,
         metrics: Metrics,
         retry_max: int,
+        first_sends: FirstSends,
     ) -> None:
         self._worker = worker
         self._journal = journal
@@ -68,6 +70,7 @@ class OutcomeWriter:
         self._randomness = randomness
         self._metrics = metrics
         self._retry_max = retry_max
+        self._first_sends = first_sends
 
     async def write(self, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
         """Commit the outcome of the row's attempt; discard it where the attempt is not the current one any more."""
@@ -107,11 +110,12 @@ class OutcomeWriter:
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
-        is_safe_to_repeat = self._venues[row.venue].capabilities.dedupe == "permanent"
+        is_safe_to_repeat = self._first_sends.may_resend(row)
         # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row
         # that was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
+        may_begin_in_doubt = self._venues[row.venue].capabilities.dedupe in ("permanent", "ttl")
         in_doubt = (
-            row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or is_safe_to_repeat)
+            row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or may_begin_in_doubt)
         )
         match outcome:
             case Accepted(venue_order_id, already_processed):
@@ -120,18 +124,19 @@ class OutcomeWriter:
                 if in_doubt:
                     return decisions.record_doubt(state, row, code, None, now, detail=detail)
                 return decisions.record_rejected(state, row, code, now, detail=detail)
-            case Unsent(code, detail, retry_after):
+            case Unsent(code, detail, retry_after, bytes_sent):
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
                 if in_doubt:
-                    resend_at = None if is_exhausted else retry_at
+                    resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
                     return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
                 if is_exhausted:
-                    return decisions.record_exhausted(state, row, now, detail=described(code, detail))
-                return decisions.record_unsent(state, row, code, retry_at, now, detail=detail)
-            case Ambiguous(code, detail):
+                    reason = described(code, detail)
+                    return decisions.record_exhausted(state, row, now, detail=reason, bytes_sent=bytes_sent)
+                return decisions.record_unsent(state, row, code, retry_at, now, detail=detail, bytes_sent=bytes_sent)
+            case Ambiguous(code, detail, address):
                 resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
-                return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)
+                return decisions.record_doubt(state, row, code, resend_at, now, detail=detail, address=address)
             case SenderDied():
                 # No backoff: the worker is gone, the venue is not known to be in trouble.
                 resend_at = now if is_safe_to_repeat and not is_exhausted else None
@@ -143,6 +148,8 @@ class OutcomeWriter:
         order, written = change.orders[0], change.outbox[0]
         is_repeat = written.last_error == "CONFLICT_PROCESSED"
         self._metrics.sends.labels("conflict_processed" if is_repeat else _OUTCOME_LABELS[written.status]).inc()
+        if written.status in SETTLED or written.status == "uncertain":
+            self._first_sends.settle(row)
         if written.status in SETTLED:
             self._metrics.retries.observe(row.attempt - 1)
         if row.kind == "new" and isinstance(outcome, Accepted):

@@ -1,57 +1,79 @@
-"""The resolver: asks venues about rows in doubt, adopts the orders they have, requeues those that are proven absent.
+"""The resolver: asks one venue about its rows in doubt, adopts the orders it has, requeues those proven absent.
 
-Reads rows in doubt and the workers' liveness, asks venues, writes through `Commit`. It never sends an order.
+Reads rows in doubt and the workers' liveness, asks the venue, writes through `Commit`. It never sends an order. All
+waiting is on the monotonic clock and in memory: a restart starts it anew.
 """
 
 import asyncio
-from collections.abc import Mapping
-from datetime import datetime
+from datetime import timedelta
 
 import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
-from switchyard.domain.ids import VenueName
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.decide import Commit, decide
+from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.doubts import Doubt, Doubts
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
-from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
+from switchyard.ports.venue import Capabilities, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# Short enough that a doubt ends soon after its acceptance window, long enough not to load a venue in trouble.
+# Short enough that a doubt ends soon after its waiting time.
 PAUSE_SECONDS = 0.5
 PAGE = 200
-# Lookups at the same time, over all venues: a slow venue must not hold up the others for long.
-LOOKUPS_MAX = 16
+# Lookups at the same time at this venue; half of an HTTP adapter's connections for queries, so that probes get through.
+LOOKUPS_MAX = 8
+# With request expiry: the lead that venues allow a request's time, the error of the measured skew, and the delay of
+# the venue's engine behind its gateway.
+EXPIRY_MARGIN = timedelta(seconds=2)
+
+
+def waiting_time(capabilities: Capabilities, send_lingers: timedelta) -> timedelta | None:
+    """How long a venue must have been answering, after the sender gave up, before 'absent' proves absence.
+
+    None where 'absent' never proves it, so that only a report, a found order or an operator ends a doubt.
+    """
+    if capabilities.lookup != "all":
+        return None  # an order that is not found may have been executed
+    if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
+        return None  # the venue does not document when a late copy can no longer be executed
+    if capabilities.request_expiry:
+        # Neither a slow sender nor a proxy can prolong this: the venue itself rejects the request after its expiry.
+        return capabilities.acceptance_window + EXPIRY_MARGIN
+    return capabilities.acceptance_window + send_lingers + capabilities.hop_hold
 
 
 class Resolver:
-    """Asks venues about rows in doubt until each is settled; several resolvers may run at once."""
+    """Asks one venue about its rows in doubt until each is settled; several processes may do so at once."""
 
     def __init__(
         self,
+        watch: VenueWatch,
         *,
         journal: Journal,
         queries: OutboxQueries,
         liveness: Liveness,
         commit: Commit,
-        venues: Mapping[VenueName, Venue],
         clock: Clock,
         metrics: Metrics,
     ) -> None:
+        self._watch = watch
+        self._venue = watch.venue
         self._journal = journal
         self._queries = queries
         self._liveness = liveness
         self._commit = commit
-        self._venues = venues
         self._clock = clock
         self._metrics = metrics
         self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
+        self._after: OutboxKey | None = None
+        self._doubts = Doubts()
 
     async def run(self) -> None:
         """Resolve for as long as the process lives."""
@@ -60,29 +82,64 @@ class Resolver:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def run_once(self) -> int:
-        """Ask once about each row of one page of rows in doubt; returns how many were settled."""
-        doubtful = await self._queries.unsettled("uncertain", PAGE)
-        settled = await asyncio.gather(*(self._resolve(due) for due in doubtful))
-        return sum(settled)
+        """Ask about the next page of this venue's rows in doubt; returns how many were settled."""
+        if self._venue.capabilities.lookup == "none":
+            return 0  # only a report or an operator ends a doubt
+        page = await self._queries.unsettled("uncertain", PAGE, venue=self._venue.name, after=self._after)
+        # The next pass continues behind this page, so that rows that cannot be settled do not keep others waiting.
+        self._after = page[-1].row.key if len(page) == PAGE else None
+        doubts = await self._tracked(page)
+        if self._after is None:
+            self._doubts.end_round()
+        if not self._watch.can_be_asked:
+            return 0
+        now = self._clock.monotonic()
+        asked = [
+            self._ask(due, doubt) for due, doubt in doubts if doubt.ask_at <= now or self._is_decisive(due.row, doubt)
+        ]
+        return sum(await asyncio.gather(*asked))
 
-    async def _resolve(self, due: Due) -> bool:
-        venue = self._venues.get(due.row.venue)
-        if venue is None or venue.capabilities.lookup == "none":
-            return False  # the venue has no lookup: only a report or an operator ends the doubt
-        try:
-            async with self._lookups:
-                # "Absent" is true of the time of the question: the order may have arrived since.
-                asked_at = self._clock.now()
-                found = await venue.find_by_client_order_id(due.row.venue_client_order_id)
-        except VenueUnavailable:
+    async def _tracked(self, page: list[Due]) -> list[tuple[Due, Doubt]]:
+        """The page's rows with what is known about each; the waiting time of a row starts when its sender is gone."""
+        workers = {due.row.worker for due in page if due.row.worker is not None}
+        dead = await self._liveness.dead(sorted(workers)) if workers else frozenset()
+        tracked = []
+        for due in page:
+            doubt = self._doubts.of(due.row)
+            sender_gone = due.row.worker is None or due.row.worker in dead
+            if not sender_gone and not self._venue.capabilities.request_expiry:
+                doubt.gave_up = None  # also where it has taken its lock again
+            elif doubt.gave_up is None:
+                doubt.gave_up = self._watch.mark()
+            tracked.append((due, doubt))
+        return tracked
+
+    def _is_decisive(self, row: OutboxRow, doubt: Doubt) -> bool:
+        """Whether 'absent' would prove absence if the venue were asked now."""
+        if row.kind == "cancel":
+            return False  # the order's own row is settled first
+        if row.last_error == "EXECUTED_BEFORE":
+            return False  # the venue has reported on it: 'absent' then only means that it no longer shows the order
+        wait = waiting_time(self._venue.capabilities, self._liveness.send_lingers)
+        if wait is None or doubt.gave_up is None:
             return False
-        sender_gone = due.row.worker is None or due.row.worker in await self._liveness.dead([due.row.worker])
+        return self._watch.answered_since(doubt.gave_up) >= wait.total_seconds()
+
+    async def _ask(self, due: Due, doubt: Doubt) -> bool:
+        async with self._lookups:
+            # 'Absent' is true of the time of the question: the order may have arrived since.
+            decisive = self._is_decisive(due.row, doubt)
+            doubt.asked(self._clock.monotonic())
+            try:
+                found = await self._venue.find_by_client_order_id(due.row.venue_client_order_id)
+            except VenueUnavailable:
+                return False
 
         def decision(newest: OrderState) -> Change | None:
             row = newest.row(due.row.kind, due.row.number)
             if row.status != "uncertain" or row.attempt != due.row.attempt:
                 return None  # already settled by a report, another resolver or an operator
-            return self._verdict(newest, row, found, sender_gone, asked_at)
+            return self._verdict(newest, row, found, decisive)
 
         change = await decide(self._journal, self._commit, due.row.order_id, decision, due.state)
         if change is None:
@@ -92,30 +149,10 @@ class Resolver:
         log.info("order_resolved", order_id=due.row.order_id, kind=due.row.kind, verdict=verdict)
         return True
 
-    def _verdict(
-        self, state: OrderState, row: OutboxRow, found: VenueOrder | None, sender_gone: bool, now: datetime
-    ) -> Change | None:
+    def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:
+        now = self._clock.now()
         if found is not None:
             if row.kind == "new":
                 return decisions.record_sent(state, row, found.venue_order_id, now)
             return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
-        if row.kind == "cancel":
-            return None  # the order's own row is settled first
-        if row.last_error == "EXECUTED_BEFORE":
-            return None  # the venue has reported on it: "absent" then only means that it no longer shows the order
-        if not self._is_proven_absent(row, sender_gone, now):
-            return None
-        return decisions.record_unsent(state, row, "ABSENT_AT_VENUE", now, now)
-
-    def _is_proven_absent(self, row: OutboxRow, sender_gone: bool, now: datetime) -> bool:
-        """Whether an order that was absent at this time was never executed and cannot arrive any more."""
-        capabilities = self._venues[row.venue].capabilities
-        if capabilities.lookup == "open":
-            return False  # the order may have been filled: only a report or an operator ends the doubt
-        if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
-            return False  # the venue does not document when a late copy can no longer be executed
-        may_arrive_until = row.updated_at + capabilities.acceptance_window
-        if capabilities.request_expiry:
-            return now >= may_arrive_until  # the venue itself rejects requests that arrive later
-        # A sender that only looks dead may write its last byte this much later, and the window starts then.
-        return sender_gone and now >= may_arrive_until + self._liveness.send_lingers
+        return decisions.record_absent(state, row, now) if decisive else None

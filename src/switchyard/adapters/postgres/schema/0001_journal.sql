@@ -105,7 +105,7 @@ CREATE TABLE outbox_orders (
 -- each claim.
 CREATE INDEX outbox_queued ON outbox_orders (created_at, order_id) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
-CREATE INDEX outbox_open ON outbox_orders (status, created_at, order_id) WHERE status IN ('sending', 'uncertain');
+CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE status IN ('sending', 'uncertain');
 
 -- Which workers run and which lanes they own. These two tables are not derived from the journal.
 CREATE TABLE outbox_workers (

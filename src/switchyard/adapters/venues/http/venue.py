@@ -94,6 +94,7 @@ class HttpVenue:
         dedupe: Dedupe,
         clock: Clock,
         lookup: Lookup = "all",
+        dedupe_ttl: timedelta | None = None,
         acceptance_window: timedelta | None = None,
         request_expiry: bool = False,
         execution_ids: ExecutionIdScope = "venue",
@@ -107,6 +108,7 @@ class HttpVenue:
         self._capabilities = Capabilities(
             dedupe=dedupe,
             lookup=lookup,
+            dedupe_ttl=dedupe_ttl,
             acceptance_window=acceptance_window,
             request_expiry=request_expiry,
             execution_ids=execution_ids,

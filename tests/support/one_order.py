@@ -1,0 +1,191 @@
+"""The dispatcher, its recovery and the resolver over one order at a scripted venue, on the in-memory database."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.events import Quote
+from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.outcomes import OutcomeWriter
+from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.resolve import Resolver
+from switchyard.ports.venue import (
+    Accepted,
+    Capabilities,
+    Dedupe,
+    Lookup,
+    OnDeparture,
+    ProbeResult,
+    ReportPage,
+    SendOutcome,
+    VenueOrder,
+    VenueUnavailable,
+    ignore_departure,
+)
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import VENUE, an_accept
+
+SECOND = timedelta(seconds=1)
+WINDOW = timedelta(seconds=10)
+
+
+class ScriptedVenue:
+    """A venue with scripted answers that counts the orders that reached it."""
+
+    def __init__(self, dedupe: Dedupe) -> None:
+        self.name: VenueName = VENUE
+        lookup: Lookup = "none" if dedupe == "none" else "all"
+        self.capabilities = Capabilities(dedupe=dedupe, lookup=lookup, acceptance_window=WINDOW)
+        self.answer: SendOutcome = Accepted("venue-1")
+        self.orders: dict[VenueClientOrderId, int] = {}
+        self.takes_orders = True
+        self.can_be_asked = True
+        self.while_asked: Callable[[], None] | None = None
+
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        if self.takes_orders:
+            self.orders[order.venue_client_order_id] = self.orders.get(order.venue_client_order_id, 0) + 1
+        return self.answer
+
+    async def cancel(self, order: Order) -> SendOutcome:
+        return self.answer
+
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+        if not self.can_be_asked:
+            raise VenueUnavailable("no answer")
+        found = client_id in self.orders
+        if self.while_asked is not None:
+            self.while_asked()
+        if not found:
+            return None
+        return VenueOrder(venue_client_order_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
+
+    async def probe(self) -> ProbeResult:
+        if not self.can_be_asked:
+            raise VenueUnavailable("no answer")
+        return "answered"
+
+    async def open_orders(self) -> list[VenueOrder]:
+        return []
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        return ReportPage([], after)
+
+    def quote(self, symbol: str) -> Quote | None:
+        return None
+
+
+class Setup:
+    """One worker with its resolver over one order."""
+
+    def __init__(self, dedupe: Dedupe, worker: str = "one") -> None:
+        self.clock = ManualClock()
+        database = MemoryDatabase(self.clock)
+        self.journal = database.journal
+        self.venue = ScriptedVenue(dedupe)
+        self.liveness = database.liveness
+        self.metrics = Metrics()
+        self._database, self._worker = database, WorkerId(worker)
+        self.restart()
+        self._groups = 0
+
+    def restart(self) -> None:
+        """Build the stages anew: what they kept in memory is lost."""
+        database, worker = self._database, self._worker
+        common = {
+            "journal": self.journal,
+            "queries": database.queries,
+            "liveness": self.liveness,
+            "commit": self.commit,
+            "clock": self.clock,
+            "metrics": self.metrics,
+        }
+        self.watch = VenueWatch(self.venue, clock=self.clock, metrics=self.metrics)  # type: ignore[arg-type]
+        self.resolver = Resolver(self.watch, **common)  # type: ignore[arg-type]
+        randomness = SeededRandomness()
+        self.outcomes = OutcomeWriter(
+            worker=worker,
+            journal=self.journal,
+            commit=self.commit,
+            venues={VENUE: self.venue},  # type: ignore[dict-item]
+            clock=self.clock,
+            randomness=randomness,
+            metrics=self.metrics,
+            retry_max=8,
+            first_sends=FirstSends({VENUE: self.venue}, self.clock),  # type: ignore[dict-item]
+        )
+        self.lanes = HeldLanes(database.lanes, worker, self.clock)
+        self.dispatcher = Dispatcher(
+            worker=worker,
+            lanes=self.lanes,
+            randomness=randomness,
+            batch_size=8,
+            parallelism=1,
+            retry_max=8,
+            idle_seconds=0.01,
+            stuck_after=timedelta(minutes=10),
+            venues={VENUE: self.venue},  # type: ignore[dict-item]
+            **common,  # type: ignore[arg-type]
+        )
+        self.dispatcher.open_venue(VENUE)
+
+    async def commit(self, change: Change) -> Outcome:
+        self._groups += 1
+        return (await self.journal.append(0, str(self._groups), [change], self.clock.now()))[0]
+
+    async def accept(self, time_in_force: str = "GTC") -> OrderState:
+        change = an_accept(time_in_force=time_in_force, now=self.clock.now())
+        await self.commit(change)
+        self._order_id = change.orders[0].order_id
+        return await self.state()
+
+    async def stuck(self, attempt: int = 1) -> OutboxRow:
+        """An attempt of this worker that another worker took for stuck."""
+        accepted = await self.accept()
+        row = msgspec.structs.replace(accepted.row("new", 1), attempt=attempt - 1)
+        begun = decisions.begin_attempt(accepted, row, WorkerId("one"), self.clock.now())
+        await self.commit(begun)
+        state = await self.state()
+        suspected = decisions.record_doubt(
+            state, state.row("new", 1), "STUCK", None, self.clock.now(), suspect=WorkerId("one")
+        )
+        await self.commit(suspected)
+        return begun.outbox[0]
+
+    async def state(self) -> OrderState:
+        return (await self.journal.load([self._order_id]))[self._order_id]
+
+    async def send(self) -> OrderState:
+        await self.lanes.renew()
+        await self.dispatcher.run_once()
+        await self.dispatcher.drain(10)
+        return await self.state()
+
+    async def resolve(self, after: timedelta = timedelta()) -> int:
+        """Ask about the order now, and again after this time, in which the venue is probed every second."""
+        await self.watch.probe_once()
+        settled = await self.resolver.run_once()
+        for _ in range(int(after / SECOND)):
+            self.clock.advance(SECOND)
+            await self.watch.probe_once()
+        return settled + await self.resolver.run_once()
+
+    def promise(self, **capabilities: Any) -> None:
+        """Change the venue's declared capabilities."""
+        self.venue.capabilities = replace(self.venue.capabilities, **capabilities)
+
+    def sent_count(self) -> int:
+        return sum(self.venue.orders.values())
