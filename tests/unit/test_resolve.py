@@ -12,6 +12,7 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.errors import ContradictsEvidence
 from switchyard.domain.events import DecisionFact, Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.money import ZERO
@@ -459,7 +460,7 @@ async def test_a_venues_words_never_make_a_rejected_order_look_unsent(answer: Se
     assert not is_proven_unsent(order)
 
 
-async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_operators_decision() -> None:
+async def test_an_order_that_the_venue_reported_before_is_never_sent() -> None:
     setup = Setup("while_open")
     state = await setup.accept()
     await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
@@ -467,9 +468,12 @@ async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_ope
     assert (state.order.status, state.row("new", 1).last_error) == ("UNKNOWN", "EXECUTED_BEFORE")
     setup.clock.advance(timedelta(days=1))
     assert await setup.resolver.run_once() == 0, "the venue has reported on it, so absence proves nothing"
+    resend = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it", resend=True)
+    with pytest.raises(ContradictsEvidence):
+        decisions.decide_by_hand(state, state.row("new", 1), resend, setup.clock.now())
     decision = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it")
     await setup.commit(decisions.decide_by_hand(state, state.row("new", 1), decision, setup.clock.now()))
-    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("CANCELED", 0)
 
 
 async def test_a_restore_does_not_stand_for_an_operators_decision() -> None:

@@ -88,12 +88,14 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
 
 
-class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An operator's decision on a row in doubt: the verdict, who decided, and why."""
 
     verdict: Verdict
     by: str
     reason: str
+    resend: bool = False
+    """Whether an order that was not sent is to be sent again; otherwise it ends."""
 
 
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

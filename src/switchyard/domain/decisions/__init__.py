@@ -13,8 +13,9 @@ from switchyard.domain.decisions.attempts import (
     record_sent,
     record_unsent,
 )
-from switchyard.domain.decisions.cancel import request_cancel
+from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
+from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.operator import decide_by_hand
 from switchyard.domain.decisions.reports import apply_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
@@ -26,6 +27,7 @@ __all__ = [
     "backoff",
     "begin_attempt",
     "decide_by_hand",
+    "is_at_venue",
     "is_past_deadline",
     "record_doubt",
     "record_exhausted",
@@ -34,6 +36,7 @@ __all__ = [
     "record_result",
     "record_sent",
     "record_unsent",
+    "repeat_cancel",
     "request_cancel",
     "unmatched_report",
 ]
