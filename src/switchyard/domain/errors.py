@@ -166,8 +166,10 @@ class OrderFinal(RequestError):
 class NotInDoubt(SwitchyardError):
     """The outbox row is not `uncertain`, so there is nothing for an operator to decide."""
 
-    def __init__(self, status: str) -> None:
-        super().__init__(f"the row is {status}, not uncertain: there is nothing to decide")
+    def __init__(self, status: str, decided: str | None = None) -> None:
+        earlier = "" if decided is None else f" ({decided})"
+        super().__init__(f"the row is {status}, not uncertain: there is nothing to decide{earlier}")
+        self.status = status
 
 
 class ContradictsEvidence(SwitchyardError):

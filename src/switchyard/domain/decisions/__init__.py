@@ -4,6 +4,7 @@ They read no clock and no database; the caller commits the change, and decides a
 """
 
 from switchyard.domain.decisions.accept import accept
+from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
     record_doubt,
@@ -15,9 +16,8 @@ from switchyard.domain.decisions.attempts import (
 )
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
-from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.operator import decide_by_hand
-from switchyard.domain.decisions.reports import apply_report, unmatched_report
+from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
 
 __all__ = [
@@ -38,5 +38,6 @@ __all__ = [
     "record_unsent",
     "repeat_cancel",
     "request_cancel",
+    "set_aside_report",
     "unmatched_report",
 ]

@@ -1,4 +1,4 @@
-"""Evidence wins: a fill or a venue order id shows that the venue has the order, and no answer or person overrules it."""
+"""Evidence wins: after a fill or a venue order id, the venue has the order, whatever an answer or a person says."""
 
 from datetime import datetime
 

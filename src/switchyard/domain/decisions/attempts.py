@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
+from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.rows import (
     closed_cancels,
     ended_attempt,

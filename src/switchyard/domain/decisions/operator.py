@@ -6,9 +6,9 @@ from typing import assert_never
 import msgspec
 
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import record_sent, record_unsent
 from switchyard.domain.decisions.deadlines import is_past_deadline
-from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.rows import closed_cancels, ended_attempt, has_pending_cancel, order_change, stepped
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
 from switchyard.domain.events import DecisionFact, OrderFact, event, outbox_fact

@@ -1,5 +1,6 @@
 """Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
 
+import hashlib
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
@@ -8,14 +9,22 @@ from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
 from switchyard.domain.decisions.rows import closed_cancels, stepped
-from switchyard.domain.events import SYSTEM_ACCOUNT, OrderFact, event, outbox_fact, position_fact, report_fact
-from switchyard.domain.ids import OrderId
+from switchyard.domain.events import (
+    SYSTEM_ACCOUNT,
+    OrderFact,
+    SetAsideFact,
+    event,
+    outbox_fact,
+    position_fact,
+    report_fact,
+)
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.orders import Order, snapshot
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionReport, escaped
 
 
 def apply_report(state: OrderState, position: Position | None, report: ExecutionReport, now: datetime) -> Change:
@@ -66,6 +75,28 @@ def unmatched_report(report: ExecutionReport) -> Change:
     return Change(
         events=(event("ReportUnmatched", SYSTEM_ACCOUNT, None, report_fact(report, None)),),
         executions=(Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_order_id),),
+    )
+
+
+def set_aside_report(
+    venue: VenueName, text: str, error: str, stray_client_order_id: VenueClientOrderId | None
+) -> Change:
+    """Record a report that cannot be read or stored, so that it does not hold up the others.
+
+    `stray_client_order_id` names its order where that is not in this database: an order that is accepted under it later
+    may have been executed before.
+    """
+    exec_id = f"set-aside:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+    fact = SetAsideFact(
+        exec_id=exec_id,
+        venue=venue,
+        error=escaped(error),
+        text=escaped(text),
+        venue_client_order_id=stray_client_order_id,
+    )
+    return Change(
+        events=(event("ReportSetAside", SYSTEM_ACCOUNT, None, fact),),
+        executions=(Execution(venue, exec_id, OrderId(""), stray_client_order_id),),
     )
 
 
