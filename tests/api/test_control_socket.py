@@ -260,7 +260,7 @@ async def test_a_server_that_dies_before_its_reply_leaves_the_outcome_unknown(tm
 async def test_an_unfinished_request_is_disconnected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REQUEST_SECONDS_MAX", 0.01)
 
-    async def not_called(*_: str) -> Any:
+    async def not_called(*_: object) -> Any:
         raise AssertionError("there was no complete request")
 
     listening = server.ControlServer(tmp_path / "control.sock", not_called)

@@ -114,8 +114,9 @@ async def test_an_applied_execution_is_found(database: Database, queries: Databa
     await commit(database.journal, accepted)
     await commit(database.journal, apply_report(state_after(accepted), None, a_report(state_after(accepted)), START))
 
-    assert await queries.executions(VENUE, ["exec-1", "exec-2"]) == {"exec-1"}
-    assert await queries.executions(VenueName("elsewhere"), ["exec-1"]) == frozenset()
+    recorded = await queries.executions(VENUE, ["exec-1", "exec-2"])
+    assert [recorded.keys(), recorded["exec-1"].order_id] == [{"exec-1"}, accepted.orders[0].order_id]
+    assert await queries.executions(VenueName("elsewhere"), ["exec-1"]) == {}
 
 
 async def test_open_orders_of_a_venue_are_listed_by_id_in_pages(database: Database, queries: DatabaseQueries) -> None:

@@ -1,107 +1,23 @@
 """The recorder over every database: each fill counts once, after crashes, repeats and conflicts too."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from decimal import Decimal
-from itertools import count
 
 import pytest
-from msgspec.structs import replace
 
-from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.adapters.memory.venue import NullVenue
-from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.ids import AccountId
-from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
-from switchyard.flow.executions.record import Recorder
-from switchyard.ports.venue import Capabilities, ReportPage
-from switchyard.telemetry.metrics import Metrics
+from switchyard.domain.reports import ExecutionIdScope
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
-
-KEY = (ACCOUNT, "USDJPY")
-
-
-class ScriptedVenue(NullVenue):
-    """Sends the reports of `script`."""
-
-    def __init__(self) -> None:
-        super().__init__(VENUE, clock=ManualClock())
-        self.script: list[ExecutionReport] = []
-        self.execution_ids: ExecutionIdScope = "venue"
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return replace(super().capabilities, execution_ids=self.execution_ids)
-
-    async def reports(self, after: int, limit: int) -> ReportPage:
-        page = tuple(self.script[after : after + limit])
-        return ReportPage(page, after + len(page))
-
-
-class RecorderHarness:
-    """A recorder with its database and venue; `concurrent` is committed just before the recorder's next change."""
-
-    def __init__(self, database: Database) -> None:
-        self.journal, self.queries = database.journal, database.queries
-        self.venue = ScriptedVenue()
-        self.commits: list[Change] = []
-        self.crashes_before_cursor = False
-        self.concurrent: Change | None = None
-        self.metrics = Metrics()
-        self.start()
-
-    def start(self) -> None:
-        """Start a new recorder, as a new process would."""
-        self.recorder = Recorder(
-            self.venue,
-            journal=self.journal,
-            queries=self.queries,
-            commit=self.commit,
-            clock=ManualClock(),
-            metrics=self.metrics,
-        )
-
-    async def commit(self, change: Change) -> Outcome:
-        if change.cursors and self.crashes_before_cursor:
-            raise ConnectionError("the process ends here")
-        if self.concurrent is not None:
-            concurrent, self.concurrent = self.concurrent, None
-            assert isinstance(await self.commit(concurrent), Committed)
-        [outcome] = await self.journal.append(0, f"group-{next(_groups)}", [change], START)
-        if isinstance(outcome, Committed):
-            self.commits.append(change)
-        return outcome
-
-    async def orders(self, *accepted: Change) -> list[OrderState]:
-        for change in accepted:
-            await self.commit(change)
-        self.commits.clear()
-        return [state_after(change) for change in accepted]
-
-    async def position(self) -> Position:
-        return (await self.journal.load_positions([KEY]))[KEY]
-
-    def report_count(self, result: str) -> float:
-        value = self.metrics.registry.get_sample_value("venue_reports_total", {"result": result})
-        return value or 0
-
-
-_groups = count(1)
+from tests.support.recording import RecorderHarness, fills
 
 
 @pytest.fixture
 async def harness(database: Database) -> AsyncIterator[RecorderHarness]:
     yield RecorderHarness(database)
-
-
-def fills(states: Sequence[OrderState], qty: str, status: ReportStatus = "PARTIALLY_FILLED") -> list[ExecutionReport]:
-    return [
-        a_report(state, status, exec_id=f"{state.order.order_id}-{next(_groups)}", qty=Decimal(qty)) for state in states
-    ]
 
 
 async def test_a_page_makes_one_change_for_each_account_and_symbol(harness: RecorderHarness) -> None:
@@ -194,9 +110,9 @@ async def test_fills_after_a_cancel_and_overfills_count(harness: RecorderHarness
     assert (await harness.position()).qty == order.filled_qty == 13
 
 
-@pytest.mark.parametrize(("scope", "counted"), [("venue", 1), ("symbol", 2), ("order", 3)])
-async def test_execution_ids_are_unique_in_the_scope_that_the_venue_declares(
-    harness: RecorderHarness, scope: ExecutionIdScope, counted: int
+@pytest.mark.parametrize(("scope", "reused"), [("venue", 2), ("symbol", 1), ("order", 0)])
+async def test_an_execution_id_of_another_order_is_another_execution(
+    harness: RecorderHarness, scope: ExecutionIdScope, reused: int
 ) -> None:
     first, second, other = await harness.orders(an_accept(), an_accept(), an_accept(symbol="EURUSD"))
     harness.venue.execution_ids = scope
@@ -204,16 +120,21 @@ async def test_execution_ids_are_unique_in_the_scope_that_the_venue_declares(
     harness.venue.script = [*reports, *reports]
 
     await harness.recorder.run_once()
+    harness.start()
+    harness.venue.script += reports
+    await harness.recorder.run_once()
 
+    for state in (first, second, other):
+        assert (await harness.state(state)).order.filled_qty == 10
     positions = await harness.queries.positions(ACCOUNT, limit=10)
-    assert sum(position.qty for position in positions) == counted * 10
-    assert (harness.report_count("applied"), harness.report_count("duplicate")) == (counted, 6 - counted)
-    exec_ids = {
-        "venue": {"7"},
-        "symbol": {"USDJPY:7", "EURUSD:7"},
-        "order": {f"{state.order.venue_client_order_id}:7" for state in (first, second, other)},
+    assert sum(position.qty for position in positions) == 30
+    assert (harness.report_count("applied"), harness.report_count("duplicate")) == (3, 6)
+    assert harness.counted("venue_execution_ids_reused_total") == reused
+    exec_ids = {"venue": "7", "symbol": "USDJPY:7", "order": f"{first.order.venue_client_order_id}:7"}
+    recorded = await harness.queries.executions(VENUE, [exec_ids[scope], "never"])
+    assert {exec_id: execution.order_id for exec_id, execution in recorded.items()} == {
+        exec_ids[scope]: first.order.order_id
     }
-    assert await harness.queries.executions(VENUE, sorted(set.union(*exec_ids.values()))) == exec_ids[scope]
 
 
 async def test_equal_execution_ids_of_unknown_orders_are_distinguished(harness: RecorderHarness) -> None:

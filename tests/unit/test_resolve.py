@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.domain import decisions
+from switchyard.domain.errors import ContradictsEvidence
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import is_proven_unsent
@@ -306,16 +307,19 @@ async def test_a_venues_words_never_make_a_rejected_order_look_unsent(answer: Se
     assert not is_proven_unsent(state)
 
 
-async def test_an_order_that_the_venue_reported_before_is_sent_only_after_an_operators_decision() -> None:
+async def test_an_order_that_the_venue_reported_before_is_never_sent() -> None:
     setup = Setup("while_open")
     state = await setup.accept()
     await setup.commit(decisions.unmatched_report(a_report(state, exec_id="1")))
     state = await setup.send()
     assert (state.order.status, state.row("new", 1).last_error) == ("UNKNOWN", "EXECUTED_BEFORE")
     assert await setup.resolve(after=timedelta(hours=1)) == 0, "the venue has reported on it, so absence proves nothing"
+    resend = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it", resend=True)
+    with pytest.raises(ContradictsEvidence):
+        decisions.decide_by_hand(state, state.row("new", 1), resend, setup.clock.now())
     decision = DecisionFact(verdict="not-sent", by="operator", reason="the venue confirmed it")
     await setup.commit(decisions.decide_by_hand(state, state.row("new", 1), decision, setup.clock.now()))
-    assert ((await setup.send()).order.status, setup.sent_count()) == ("WORKING", 1)
+    assert ((await setup.send()).order.status, setup.sent_count()) == ("CANCELED", 0)
 
 
 async def test_a_restore_does_not_stand_for_an_operators_decision() -> None:

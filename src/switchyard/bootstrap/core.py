@@ -9,6 +9,7 @@ from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -51,6 +52,8 @@ class Core:
         self.catalogue = Catalogue(settings.instruments)
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.gates: dict[VenueName, VenueGate] = {}
+        """Of the venues that a worker in this process sends to."""
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,

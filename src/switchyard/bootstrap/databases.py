@@ -1,6 +1,7 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +16,8 @@ from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.bootstrap.files import move_files_aside
 from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.events import Verdict
+from switchyard.domain.events import DecisionFact
+from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import declare_restored
@@ -127,15 +129,37 @@ def outbox_listing(settings: Settings) -> OutboxListing:
     return SqliteOutboxListing(sqlite_path(settings))
 
 
-async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
+async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) -> Order:
     """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
-        commit = _direct_commit(database)
-        clock = SystemClock()
-        return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
+        return await end_doubt(
+            database.journal,
+            database.queries,
+            _direct_commit(database),
+            SystemClock(),
+            row_id=row_id,
+            decision=decision,
+            is_decidable=partial(lookup_decides, settings),
+        )
     finally:
         await database.close()
+
+
+def lookup_decides(settings: Settings, venue: VenueName) -> bool:
+    """Whether lookups at the venue settle every doubt in the end, so that no person may decide `not-sent`.
+
+    A venue that is not configured cannot be asked. A venue that deduplicates nothing can show that it has an order, but
+    its `absent` is never followed by anything.
+    """
+    return any(
+        configured.name == venue
+        and configured.url.startswith("http")
+        and configured.lookup == "all"
+        and configured.window is not None
+        and configured.dedupe != "none"
+        for configured in settings.venues
+    )
 
 
 async def accept_restored(settings: Settings) -> tuple[int, int]:

@@ -6,11 +6,12 @@ import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Literal
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.databases import Database, open_database
+from switchyard.bootstrap.databases import Database, lookup_decides, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
@@ -18,8 +19,9 @@ from switchyard.bootstrap.venues import open_venues
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
-from switchyard.domain.events import Verdict
+from switchyard.domain.events import DecisionFact
 from switchyard.domain.orders import Order
+from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.operator import end_doubt
@@ -75,10 +77,22 @@ class Engine:
         """The error that ended the process, if one did."""
         return self._core.supervisor.failure
 
-    async def end_doubt(self, row_id: str, verdict: Verdict, by: str, reason: str) -> Order:
+    def venue_problems(self) -> list[VenueProblem]:
+        """The venues that this process does not send to or does not hear, and why."""
+        problems = (gate.problem for gate in self._core.gates.values())
+        return [problem for problem in problems if problem is not None]
+
+    async def end_doubt(self, row_id: str, decision: DecisionFact) -> Order:
         """Record an operator's decision about an uncertain row while the stages run."""
-        journal, commit = self._database.journal, self.sequencer.offer
-        return await end_doubt(journal, commit, self.clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
+        return await end_doubt(
+            self._database.journal,
+            self._database.queries,
+            self.sequencer.offer,
+            self.clock,
+            row_id=row_id,
+            decision=decision,
+            is_decidable=partial(lookup_decides, self.settings),
+        )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

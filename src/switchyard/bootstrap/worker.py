@@ -4,7 +4,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.flow.executions.gaps import GapWatch
+from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
@@ -21,7 +23,8 @@ def start_worker(core: Core, stack: AsyncExitStack) -> None:
     dispatcher = _start_dispatcher(core, stack)
     for venue in core.venues.values():
         _start_resolver(core, venue, stack)
-        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, dispatcher))
+        core.gates[venue.name] = _gate(core, venue.name, dispatcher)
+        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue))
 
 
 def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
@@ -67,8 +70,23 @@ def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
     return dispatcher
 
 
-async def _follow(core: Core, venue: Venue, dispatcher: Dispatcher) -> None:
+def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
+    def open_venue() -> None:
+        dispatcher.open_venue(venue)
+        core.wakes.dispatch.notify()
+
+    return VenueGate(
+        venue,
+        clock=core.clock,
+        metrics=core.metrics,
+        on_open=open_venue,
+        on_close=partial(dispatcher.close_venue, venue),
+    )
+
+
+async def _follow(core: Core, venue: Venue) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
+    gate = core.gates[venue.name]
     recorder = Recorder(
         venue,
         journal=core.database.journal,
@@ -76,25 +94,28 @@ async def _follow(core: Core, venue: Venue, dispatcher: Dispatcher) -> None:
         commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
+        gate=gate,
     )
-    await VenueSync(venue, recorder, journal=core.database.journal, metrics=core.metrics).run()
-    dispatcher.open_venue(venue.name)
-    core.wakes.dispatch.notify()
+    sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
+    await sync.run()
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         await recorder.run()
 
 
 def _start_sweeper(core: Core, venue: Venue, recorder: Recorder, stack: AsyncExitStack) -> None:
-    """Look for executions that the venue did not report, if it supports lookups and its sweep is not switched off."""
+    """Look for executions that the venue did not report; where it cannot be asked, only raise an alarm for gaps."""
     [interval] = [settings.sweep for settings in core.settings.venues if settings.name == venue.name]
     if not interval or venue.capabilities.lookup == "none":
+        watch = GapWatch(venue.name, recorder, clock=core.clock, metrics=core.metrics)
+        core.supervisor.start(stack, f"gaps {venue.name}", watch.run)
         return
     sweeper = Sweeper(
         venue,
         recorder,
         journal=core.database.journal,
         queries=core.database.queries,
+        commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
         interval=interval,

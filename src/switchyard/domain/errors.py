@@ -16,6 +16,8 @@ SwitchyardError
 │   ├── TooManyRequests       the client is over its rate
 │   └── OrderFinal            the order has ended: it cannot be cancelled
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
+├── ContradictsEvidence       an operator's decision against a fill or a venue order id
+├── LookupPending             an operator's decision that the venue's own lookup can still make
 ├── Unavailable               nothing was written or sent; repeat the request later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be sent after its deadline
@@ -164,8 +166,18 @@ class OrderFinal(RequestError):
 class NotInDoubt(SwitchyardError):
     """The outbox row is not `uncertain`, so there is nothing for an operator to decide."""
 
-    def __init__(self, status: str) -> None:
-        super().__init__(f"the row is {status}, not uncertain: there is nothing to decide")
+    def __init__(self, status: str, decided: str | None = None) -> None:
+        earlier = "" if decided is None else f" ({decided})"
+        super().__init__(f"the row is {status}, not uncertain: there is nothing to decide{earlier}")
+        self.status = status
+
+
+class ContradictsEvidence(SwitchyardError):
+    """The venue has shown that it has the order: a decision that it does not would be wrong."""
+
+
+class LookupPending(SwitchyardError):
+    """The venue can still be asked whether it has the order: its answer decides, not a person."""
 
 
 class Unavailable(SwitchyardError):

@@ -30,7 +30,8 @@ EventType = Literal[
     "CancelRequested",
     "CancelSent",
     "ExecutionReport",
-    "ReportUnmatched",  # a venue reports on an order that is not in this database
+    "ReportUnmatched",  # a venue reports on, or shows, an order that is not in this database
+    "ReportSetAside",  # a report that cannot be read or stored; an operator has to look at it
     "AuditFileCut",  # the audit file has fewer lines than were written to it
 ]
 
@@ -88,12 +89,14 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
 
 
-class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An operator's decision on a row in doubt: the verdict, who decided, and why."""
 
     verdict: Verdict
     by: str
     reason: str
+    resend: bool = False
+    """Whether an order that was not sent is to be sent again; otherwise it ends."""
 
 
 class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -152,6 +155,18 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     order_id: OrderId | None
     symbol: str | None
     side: Side | None
+
+
+class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `ReportSetAside`: the report's text, with unusual characters escaped, and the reason."""
+
+    exec_id: str
+    """Derived from the text, so that the same report is set aside once."""
+    venue: str
+    error: str
+    text: str
+    venue_client_order_id: VenueClientOrderId | None
+    """The order that the report is about, if that order is not in this database."""
 
 
 class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -23,6 +23,7 @@ Step = Literal[
     "unsent",  # proven: nothing reached the venue
     "doubt",  # the answer was lost or unreadable
     "reject",  # the venue's documented rejection
+    "reject_part_filled",  # the venue reports an order as rejected that has fills: the rest of it has ended
     "expire",
     "cancel",  # the account asks to cancel
     "cancel_rejected",  # the venue rejected the cancel of an order without fills
@@ -37,6 +38,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "attempt": "SENDING",
         "cancel": "CANCELED",  # never sent, so there is nothing to cancel at the venue
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         # Evidence from the venue is applied in every status, also after an attempt that was taken for unsent.
         "acknowledge": "WORKING",
@@ -50,6 +52,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -62,6 +65,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         "cancel": "UNKNOWN",  # the cancel is queued, and sent once the order is known to be at the venue
         "canceled": "CANCELED",
@@ -71,6 +75,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "WORKING": {
         "acknowledge": "WORKING",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -80,6 +85,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "PARTIALLY_FILLED": {
         "acknowledge": "PARTIALLY_FILLED",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "canceled": "CANCELED",
@@ -92,6 +98,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
         "unsent": "CANCELED",  # nothing is at the venue, and the account asked to cancel
         "doubt": "UNKNOWN",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "EXPIRED",
         "cancel": "CANCEL_REQUESTED",
         "cancel_rejected": "WORKING",
@@ -104,6 +111,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "FILLED": {
         "acknowledge": "FILLED",
         "reject": "FILLED",
+        "reject_part_filled": "FILLED",
         "expire": "FILLED",
         "canceled": "FILLED",  # a cancel of nothing: the whole quantity is filled
         "part_fill": "FILLED",
@@ -113,6 +121,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "CANCELED": {
         "acknowledge": "CANCELED",
         "reject": "CANCELED",
+        "reject_part_filled": "CANCELED",
         "expire": "CANCELED",
         "canceled": "CANCELED",
         "part_fill": "CANCELED",  # the fill counts, the rest stays cancelled
@@ -122,15 +131,17 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "REJECTED": {
         "acknowledge": "REJECTED",
         "reject": "REJECTED",
+        "reject_part_filled": "CANCELED",
         "expire": "REJECTED",
         "canceled": "REJECTED",
-        "part_fill": "REJECTED",
+        "part_fill": "CANCELED",  # an order with a fill was not rejected; the rest of it has ended
         "fill": "FILLED",  # the venue contradicts its own rejection, and the position is real
         "doubt": "REJECTED",
     },
     "EXPIRED": {
         "acknowledge": "EXPIRED",
         "reject": "EXPIRED",
+        "reject_part_filled": "EXPIRED",
         "expire": "EXPIRED",
         "canceled": "EXPIRED",
         "part_fill": "EXPIRED",

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import JournalEvent, OrderFact, ReportFact, ResultFact
+from switchyard.domain.events import JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 
 # A line holds one order and its outbox rows: a few kilobytes. The bound keeps a file without line ends out of memory.
@@ -55,6 +55,7 @@ _order_line = msgspec.json.Decoder(_OrderLine)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
 _result_fact = msgspec.json.Decoder(ResultFact)
+_set_aside_fact = msgspec.json.Decoder(SetAsideFact)
 
 
 def parse_line(raw: bytes) -> AuditLine:
@@ -109,3 +110,8 @@ def decode_report_fact(data: msgspec.Raw) -> ReportFact:
 def decode_result_fact(data: msgspec.Raw) -> ResultFact:
     """The data of `ResultRecorded`."""
     return _result_fact.decode(data)
+
+
+def decode_set_aside_fact(data: msgspec.Raw) -> SetAsideFact:
+    """The data of `ReportSetAside`."""
+    return _set_aside_fact.decode(data)

@@ -63,6 +63,7 @@ EndReason = Literal[
     ExpiryReason,
     "RETRY_EXHAUSTED",  # every attempt was proven unsent, and OUTBOX_RETRY_MAX is reached
     "CANCELED_BEFORE_SENDING",  # cancelled while nothing was at the venue
+    "NOT_SENT_BY_DECISION",  # an operator decided that the venue did not get it
     "FOUND_ENDED_AT_VENUE",  # a lookup shows that the order has ended, and no report said so
     "ABSENT_AT_VENUE",  # a send was in doubt, the order is proven absent, and it is cancelled or past its deadline
 ]
@@ -78,6 +79,7 @@ SendCode = Literal[
     "RETRY_EXHAUSTED",  # as in EndReason; the detail has the last attempt's error
     "CANCELED_BEFORE_SENDING",  # as in EndReason
     "CONFLICT_PROCESSED",  # HTTP 409: the venue shows that it processed this order before; the row is `sent`
+    "CONTRADICTED",  # rejected, but a fill or a venue order id shows that the venue has it; the row is `sent`
 ]
 """`OutboxRow.last_error`: the last thing that kept a row from being sent, or that was special about its sending."""
 

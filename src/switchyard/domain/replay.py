@@ -18,7 +18,13 @@ from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFac
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
-from switchyard.domain.lines import AuditLine, decode_order_fact, decode_report_fact, decode_result_fact
+from switchyard.domain.lines import (
+    AuditLine,
+    decode_order_fact,
+    decode_report_fact,
+    decode_result_fact,
+    decode_set_aside_fact,
+)
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
@@ -82,6 +88,12 @@ class Replay:
             case "ReportUnmatched":
                 self._expect_no_report(line)
                 self._add_execution(line, _decoded(decode_report_fact, line), OrderId(""))
+            case "ReportSetAside":
+                self._expect_no_report(line)
+                fact = _decoded(decode_set_aside_fact, line)
+                self._put_execution(
+                    line, Execution(VenueName(fact.venue), fact.exec_id, OrderId(""), fact.venue_client_order_id)
+                )
             case "AuditFileCut":
                 self._expect_no_report(line)
             case "ResultRecorded":
@@ -167,12 +179,14 @@ class Replay:
         return position
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
-        venue = VenueName(report.venue)
         stray = report.venue_client_order_id if order_id == "" else None
-        execution = Execution(venue, report.exec_id, order_id, stray)
-        if not execution.may_replace(self.executions.get((venue, report.exec_id))):
-            raise ReplayMismatch(line.seq, f"execution {report.exec_id} of {venue} was applied before")
-        self.executions[venue, report.exec_id] = execution
+        self._put_execution(line, Execution(VenueName(report.venue), report.exec_id, order_id, stray))
+
+    def _put_execution(self, line: AuditLine, execution: Execution) -> None:
+        key = (execution.venue, execution.exec_id)
+        if not execution.may_replace(self.executions.get(key)):
+            raise ReplayMismatch(line.seq, f"execution {execution.exec_id} of {execution.venue} was applied before")
+        self.executions[key] = execution
 
     def _apply_row(self, order: Order, fact: OutboxFact) -> None:
         key = (order.order_id, fact.kind, fact.number)

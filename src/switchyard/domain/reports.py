@@ -2,13 +2,16 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import msgspec
 from msgspec.structs import replace
 
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
+
+# Enough to recognise a report; a whole page of garbage in one event would bloat the journal.
+ESCAPED_LENGTH_MAX: Final = 2_000
 
 ReportStatus = Literal["WORKING", "PARTIALLY_FILLED", "FILLED", "CANCELED", "REJECTED", "EXPIRED"]
 ExecutionIdScope = Literal["venue", "symbol", "order"]
@@ -45,3 +48,31 @@ def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str
         case unreachable:
             assert_never(unreachable)
     return replace(report, exec_id=f"{owner}:{report.exec_id}")
+
+
+def qualified(report: ExecutionReport) -> ExecutionReport:
+    """The report under an execution id that names its order, for an id that was recorded for another order."""
+    return replace(report, exec_id=f"{_qualifier(report)}{report.exec_id}")
+
+
+def is_qualified(report: ExecutionReport) -> bool:
+    """Whether the report's id was made by `qualified`."""
+    return report.exec_id.startswith(_qualifier(report))
+
+
+def is_storable(text: str) -> bool:
+    """Whether every engine can store the text: no NUL, no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in text
+
+
+def escaped(text: str) -> str:
+    """The text, cut to its bound, with every character escaped that is not printable ASCII."""
+    return ascii(text[:ESCAPED_LENGTH_MAX])[1:-1]
+
+
+def _qualifier(report: ExecutionReport) -> str:
+    return f"{report.venue_client_order_id}:exec:"

@@ -1,10 +1,11 @@
 """The query port: read-only lookups of orders, events, positions and executions."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
@@ -56,6 +57,6 @@ class Queries(Protocol):
         """Return a page of the orders that are open at a venue according to our rows, sorted by id."""
         ...
 
-    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of the execution ids that were applied to an order."""
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
+        """Return those of the execution ids that were recorded, with the order or stray of each."""
         ...

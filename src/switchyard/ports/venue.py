@@ -124,11 +124,22 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
 
 
+class UnreadableReport(msgspec.Struct, frozen=True):
+    """A report that the adapter cannot decode: its text, and why."""
+
+    text: str
+    error: str
+
+
 class ReportPage(msgspec.Struct, frozen=True):
     """Execution reports in the venue's numbering; `last_number` is the cursor of the next page."""
 
     reports: Sequence[ExecutionReport]
     last_number: int
+    unreadable: Sequence[UnreadableReport] = ()
+    """Reports of the page that cannot be decoded; the cursor moves past them."""
+    restarted: bool = False
+    """Whether the venue numbers its reports from 1 again; `reports` then come from the new numbering."""
 
 
 OnDeparture = Callable[[], None]
@@ -177,7 +188,10 @@ class Venue(Protocol):
         ...
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """Return the next execution reports; waits briefly if there are none or the venue cannot be reached."""
+        """Return the next execution reports; waits briefly if there are none; raises VenueUnavailable.
+
+        A page without reports means that there are none: an error is never an empty page.
+        """
         ...
 
     async def probe(self) -> ProbeResult:

@@ -182,6 +182,38 @@ class Metrics:
             "Filled quantities that do not match the venue's own fills",
             registry=registry,
         )
+        self.contradictions = Counter(
+            "venue_contradictions_total",
+            "Rejections of orders that the venue has shown to have, by venue",
+            ["venue"],
+            registry=registry,
+        )
+        self.reused_execution_ids = Counter(
+            "venue_execution_ids_reused_total",
+            "Execution ids that a venue used for more than one order",
+            registry=registry,
+        )
+        self.report_reads_failed = Counter(
+            "venue_report_reads_failed_total",
+            "Failed reads of execution reports, by venue",
+            ["venue"],
+            registry=registry,
+        )
+        self.report_restarts = Counter(
+            "venue_report_numbers_restarted_total",
+            "Times that a venue numbered its reports from the start again, by venue",
+            ["venue"],
+            registry=registry,
+        )
+        self.cancels_repeated = Counter(
+            "venue_cancels_repeated_total", "Cancels sent again because the order stayed open", registry=registry
+        )
+        self.cancels_ignored = Counter(
+            "venue_cancels_ignored_total", "Orders that stay open after the last repeated cancel", registry=registry
+        )
+        self.venue_state = Gauge(
+            "venue_state", "1 if orders are sent to the venue, 0 while it is closed", ["venue"], registry=registry
+        )
         self.overfills = Counter("orders_overfilled_total", "Orders filled beyond their quantity", registry=registry)
         self.audit_seq = Gauge("audit_written_seq", "Journal number of the audit file's last line", registry=registry)
         self.audit_cuts = Counter(

@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Literal
 
 from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
@@ -66,10 +67,10 @@ class MemoryQueries:
         ]
         return sorted(matching, key=lambda order: order.order_id)[: min(limit, PAGE_MAX)]
 
-    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of the execution ids that were applied to an order."""
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
+        """Return those of the execution ids that were recorded."""
         executions = [self._journal.executions.get((venue, exec_id)) for exec_id in exec_ids]
-        return frozenset(execution.exec_id for execution in executions if execution is not None and execution.order_id)
+        return {execution.exec_id: execution for execution in executions if execution is not None}
 
     async def due(
         self,

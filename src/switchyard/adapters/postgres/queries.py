@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Reader
-from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, POSITIONS
+from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
+from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
@@ -152,10 +153,11 @@ class PostgresQueries:
         records = await self._reader.rows(_OPEN_ORDERS, venue, after or "", min(limit, PAGE_MAX))
         return [rows.order(record) for record in records]
 
-    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the named execution ids that were applied to an order."""
-        sql = "SELECT exec_id FROM executions WHERE venue = $1 AND exec_id = ANY($2) AND order_id <> ''"
-        return frozenset(record[0] for record in await self._reader.rows(sql, venue, exec_ids))
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
+        """Those of the named execution ids that were recorded."""
+        sql = f"SELECT {EXECUTIONS.column_list} FROM executions WHERE venue = $1 AND exec_id = ANY($2)"
+        stored = [Execution(*record) for record in await self._reader.rows(sql, venue, exec_ids)]
+        return {execution.exec_id: execution for execution in stored}
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

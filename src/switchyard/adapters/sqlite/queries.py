@@ -9,8 +9,9 @@ import apsw
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
-from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, POSITIONS
+from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
 from switchyard.domain.chain import stamp
+from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
@@ -150,15 +151,15 @@ class SqliteQueries:
             lambda connection: list(map(rows.order, connection.execute(_OPEN_ORDERS, values)))
         )
 
-    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the named execution ids that were applied to an order."""
-        sql = """
-        SELECT exec_id FROM executions
-        WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?)) AND order_id <> ''
+    async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
+        """Those of the named execution ids that were recorded."""
+        sql = f"""
+        SELECT {EXECUTIONS.column_list} FROM executions
+        WHERE venue = ? AND exec_id IN (SELECT value FROM json_each(?))
         """
         values = (venue, rows.json_array(exec_ids))
-        applied: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
-        return frozenset(exec_id for (exec_id,) in applied)
+        stored: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
+        return {execution.exec_id: execution for execution in (Execution(*columns) for columns in stored)}
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -5,6 +5,7 @@ They read no clock and no database; the caller commits the change, and decides a
 
 from switchyard.domain.decisions.absent import record_absent
 from switchyard.domain.decisions.accept import accept
+from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
     record_doubt,
@@ -14,10 +15,10 @@ from switchyard.domain.decisions.attempts import (
     record_sent,
     record_unsent,
 )
-from switchyard.domain.decisions.cancel import request_cancel
+from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
 from switchyard.domain.decisions.operator import decide_by_hand
-from switchyard.domain.decisions.reports import apply_report, unmatched_report
+from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "backoff",
     "begin_attempt",
     "decide_by_hand",
+    "is_at_venue",
     "is_past_deadline",
     "record_absent",
     "record_doubt",
@@ -36,6 +38,8 @@ __all__ = [
     "record_result",
     "record_sent",
     "record_unsent",
+    "repeat_cancel",
     "request_cancel",
+    "set_aside_report",
     "unmatched_report",
 ]

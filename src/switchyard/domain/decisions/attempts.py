@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
 from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.rows import (
     closed_cancels,
@@ -98,8 +99,11 @@ def record_exhausted(
 def record_rejected(
     state: OrderState, row: OutboxRow, code: RejectCode, now: datetime, *, detail: str | None = None
 ) -> Change:
-    """The venue rejected the order or the cancel, and its documents call that final."""
-    return _given_up(state, with_bytes(row, True), code, detail, rejection_reason(code, detail), now)
+    """The venue rejected the order or the cancel, and its documents call that final; a fill outweighs it."""
+    row = with_bytes(row, True)
+    if row.kind == "new" and is_at_venue(state.order):
+        return record_contradicted(state, row, code, now, detail=detail)
+    return _given_up(state, row, code, detail, rejection_reason(code, detail), now)
 
 
 def record_doubt(

@@ -10,7 +10,11 @@ from switchyard.domain.outbox import OrderState
 
 
 def request_cancel(state: OrderState, now: datetime) -> Change | None:
-    """Queue a cancel, or end an order that was never sent; none where a cancel is already under way."""
+    """Queue a cancel, or end an order that was never sent; none where a cancel is already under way.
+
+    A cancel that the venue acknowledged and did not carry out is not under way any more: a repeated request queues
+    another one.
+    """
     order = state.order
     if is_final(order.status):
         raise OrderFinal
@@ -21,7 +25,17 @@ def request_cancel(state: OrderState, now: datetime) -> Change | None:
         ended = stepped(order, "cancel", now, reason="CANCELED_BEFORE_SENDING")
         row = ended_attempt(state.row("new", 1), now, "dead", "CANCELED_BEFORE_SENDING", None)
         return order_change("CancelRequested", ended, (row,))
-    if order.status == "CANCEL_REQUESTED" and cancel_count:
-        return None
     requested = stepped(order, "cancel", now)
     return order_change("CancelRequested", requested, (new_row(requested, "cancel", cancel_count + 1, now),))
+
+
+def repeat_cancel(state: OrderState, number: int, now: datetime) -> Change | None:
+    """Queue another cancel in place of one that the venue acknowledged and did not carry out.
+
+    None where that is not the order's last cancel any more, or the order is not waiting for it.
+    """
+    cancels = [row for row in state.outbox if row.kind == "cancel"]
+    if state.order.status != "CANCEL_REQUESTED" or not cancels:
+        return None
+    last = max(cancels, key=lambda row: row.number)
+    return request_cancel(state, now) if last.number == number and last.status == "sent" else None

@@ -1,26 +1,37 @@
 """Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
 
+import hashlib
 from datetime import datetime
 from decimal import Decimal
 from typing import assert_never
 
 from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
+from switchyard.domain.decisions.at_venue import proven_rows
 from switchyard.domain.decisions.rows import closed_cancels, stepped
-from switchyard.domain.events import SYSTEM_ACCOUNT, OrderFact, event, outbox_fact, position_fact, report_fact
-from switchyard.domain.ids import OrderId
+from switchyard.domain.events import (
+    SYSTEM_ACCOUNT,
+    OrderFact,
+    SetAsideFact,
+    event,
+    outbox_fact,
+    position_fact,
+    report_fact,
+)
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.orders import Order, snapshot
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionReport, escaped
 
 
 def apply_report(state: OrderState, position: Position | None, report: ExecutionReport, now: datetime) -> Change:
     """Apply a report: quantities add up by execution, in whatever order the reports arrive.
 
-    `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill.
+    `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill. The report
+    proves that the venue has the order, so the order's own row is settled, and a cancel that waited for it may be sent.
     """
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
@@ -28,7 +39,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
     step = _report_step(before, report, filled)
-    ends = step in ("canceled", "reject", "expire") and not is_final(before.status)
+    ends = step in ("canceled", "reject", "expire", "reject_part_filled") and not is_final(before.status)
     order = stepped(
         before,
         step,
@@ -39,11 +50,12 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
         reason=report.reason if ends else before.reason,
     )
     closed = closed_cancels(state, now) if is_final(order.status) else ()
+    rows = (*proven_rows(state, now), *closed)
     after = positions.apply_report(position, before, report.last_qty, report.last_price, now)
     changed = () if after is None or after is position else (after,)
     fact = OrderFact(
         order=snapshot(order),
-        outbox=tuple(outbox_fact(row) for row in closed),
+        outbox=tuple(outbox_fact(row) for row in rows),
         position=position_fact(changed[0]) if changed else None,
     )
     return Change(
@@ -52,7 +64,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
             event("OrderUpdated", order.account_id, order.order_id, fact),
         ),
         orders=(order,),
-        outbox=closed,
+        outbox=rows,
         positions=changed,
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
     )
@@ -66,6 +78,28 @@ def unmatched_report(report: ExecutionReport) -> Change:
     )
 
 
+def set_aside_report(
+    venue: VenueName, text: str, error: str, stray_client_order_id: VenueClientOrderId | None
+) -> Change:
+    """Record a report that cannot be read or stored, so that it does not hold up the others.
+
+    `stray_client_order_id` names its order where that is not in this database: an order that is accepted under it later
+    may have been executed before.
+    """
+    exec_id = f"set-aside:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
+    fact = SetAsideFact(
+        exec_id=exec_id,
+        venue=venue,
+        error=escaped(error),
+        text=escaped(text),
+        venue_client_order_id=stray_client_order_id,
+    )
+    return Change(
+        events=(event("ReportSetAside", SYSTEM_ACCOUNT, None, fact),),
+        executions=(Execution(venue, exec_id, OrderId(""), stray_client_order_id),),
+    )
+
+
 def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step:
     if filled >= order.qty:
         return "fill"
@@ -73,7 +107,7 @@ def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step
         case "CANCELED":
             return "canceled"
         case "REJECTED":
-            return "reject"
+            return "reject_part_filled" if filled else "reject"
         case "EXPIRED":
             return "expire"
         case "WORKING" | "PARTIALLY_FILLED" | "FILLED":

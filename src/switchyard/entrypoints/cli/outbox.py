@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 # More rows than a person reads; the oldest come first.
 ROWS_MAX = 200
 
+RESEND_WARNING = (
+    "Warning: if the venue did receive the order, it will be executed twice. "
+    "Make sure in the venue's own console that it has no order, open or closed, under this client order id."
+)
+
 outbox = typer.Typer(help="List outbox rows and resolve uncertain ones.", no_args_is_help=True)
 
 ListedStatus = Literal["queued", "sending", "failed", "uncertain", "dead"]
@@ -120,13 +125,24 @@ def resolve(
     verdict: Annotated[Verdict, typer.Option("--as", help="Whether the venue received it.")],
     by: Annotated[str, typer.Option("--by", help="Name of the person who decides; it is recorded.")],
     reason: Annotated[str, typer.Option("--reason", help="Evidence for the decision; it is recorded.")],
+    resend: Annotated[
+        bool, typer.Option("--resend", help="With `--as not-sent`: send the order again under the same id.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before a resend.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Decide whether the venue received an uncertain order or cancel; works with and without a running server."""
+    """Decide whether the venue received an uncertain order or cancel; works with and without a running server.
+
+    `--as not-sent` ends the order. It is rejected if the venue has shown the order, or can still be asked about it.
+    """
     from switchyard.entrypoints.control.client import resolve_doubt
     from switchyard.entrypoints.control.messages import ResolveDoubt
 
-    request = ResolveDoubt(id=row_id, verdict=verdict, by=by, reason=reason)
+    request = ResolveDoubt(id=row_id, verdict=verdict, by=by, reason=reason, resend=resend)
+    if resend:
+        typer.echo(RESEND_WARNING, err=True)
+        if not yes:
+            typer.confirm("Send the order again?", abort=True, err=True)
     order = asyncio.run(resolve_doubt(load_settings(), request))
     if json:
         print_json(order)

@@ -34,12 +34,12 @@ ANSWER_SECONDS_MAX = 60.0
 
 async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnapshot:
     """Record the decision and return the order after it."""
-    check_decision(request.id, request.by, request.reason)
+    check_decision(request.id, request.decision)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RETRY_SECONDS_MAX
     while True:
         try:
-            return snapshot(await decide_doubt(settings, request.id, request.verdict, request.by, request.reason))
+            return snapshot(await decide_doubt(settings, request.id, request.decision))
         except AlreadyRunning as running:
             order = await _request(socket_path(settings), request, running)
             if order is not None:

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from switchyard.domain.errors import OutcomeUnknown, RequestError, SwitchyardError, Unavailable
-from switchyard.domain.events import Verdict
+from switchyard.domain.events import DecisionFact, Verdict
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.settings import Settings
 
@@ -30,6 +30,12 @@ class ResolveDoubt(
     verdict: Verdict
     by: str
     reason: str
+    resend: bool = False
+
+    @property
+    def decision(self) -> DecisionFact:
+        """The decision as it is recorded."""
+        return DecisionFact(verdict=self.verdict, by=self.by, reason=self.reason, resend=self.resend)
 
 
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):

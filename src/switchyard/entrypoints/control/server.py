@@ -16,7 +16,7 @@ import structlog
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import InvalidJson, OutcomeUnknown, SwitchyardError, Unavailable
-from switchyard.domain.events import Verdict, encode
+from switchyard.domain.events import DecisionFact, encode
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,
@@ -41,7 +41,7 @@ ANSWER_SECONDS_MAX = 30.0
 # Enough for a commit under way; connections without a request are closed after it.
 STOP_SECONDS_MAX = 1.0
 
-EndDoubt = Callable[[str, Verdict, str, str], Awaitable[Order]]
+EndDoubt = Callable[[str, DecisionFact], Awaitable[Order]]
 
 
 class ControlServer:
@@ -116,7 +116,7 @@ class ControlServer:
             return Declined.of(InvalidJson(f"not a valid request: {error}"))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                order = await self._end_doubt(request.id, request.verdict, request.by, request.reason)
+                order = await self._end_doubt(request.id, request.decision)
         except SwitchyardError as error:
             return Declined.of(error)
         except TimeoutError:

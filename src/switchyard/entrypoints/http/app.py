@@ -103,7 +103,10 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         streams=StreamRoutes(endpoint, tokens),
         monitoring=MonitoringRoutes(
-            metrics=engine.metrics, observer=engine.observer, metrics_token=settings.metrics_token
+            metrics=engine.metrics,
+            observer=engine.observer,
+            metrics_token=settings.metrics_token,
+            problems=engine.venue_problems,
         ),
         metrics=engine.metrics,
     )

@@ -4,6 +4,7 @@ Reads the metrics registry and refreshes the gauges; writes nothing.
 """
 
 import hmac
+from collections.abc import Callable, Sequence
 
 from prometheus_client import generate_latest
 from starlette.applications import Starlette
@@ -16,6 +17,7 @@ from starlette.types import ASGIApp
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
+from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
@@ -26,14 +28,30 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class MonitoringRoutes:
     """The two routes."""
 
-    def __init__(self, *, metrics: Metrics, observer: Gauges, metrics_token: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        metrics: Metrics,
+        observer: Gauges,
+        metrics_token: str | None,
+        problems: Callable[[], Sequence[VenueProblem]],
+    ) -> None:
         self._metrics = metrics
         self._observer = observer
         self._metrics_token = metrics_token
+        self._problems = problems
         self.routes = [Route("/health", self._show_health), Route("/metrics", self._show_metrics)]
 
     async def _show_health(self, _request: Request) -> Response:
-        return starlette_response(json_response(200, {"status": "ok"}))
+        problems = self._problems()
+        if not problems:
+            return starlette_response(json_response(200, {"status": "ok"}))
+        # Still 200: the process runs, accepts orders and must not be restarted because of a venue.
+        venues = [
+            {"venue": problem.venue, "state": "open" if problem.is_open else "closed", "reason": problem.reason}
+            for problem in problems
+        ]
+        return starlette_response(json_response(200, {"status": "degraded", "venues": venues}))
 
     async def _show_metrics(self, request: Request) -> Response:
         token = request.headers.get("x-metrics-token", "")
@@ -46,7 +64,10 @@ class MonitoringRoutes:
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
     """Build an application of these two routes, for a worker."""
     monitoring = MonitoringRoutes(
-        metrics=engine.metrics, observer=engine.observer, metrics_token=settings.metrics_token
+        metrics=engine.metrics,
+        observer=engine.observer,
+        metrics_token=settings.metrics_token,
+        problems=engine.venue_problems,
     )
     return Starlette(
         routes=monitoring.routes,

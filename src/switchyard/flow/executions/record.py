@@ -1,6 +1,7 @@
 """The recorder: applies a venue's execution reports, each once, in whatever order they arrive.
 
-Reads reports from the venue and states from the journal; writes orders, positions, executions and its own cursor.
+Reads reports from the venue and states from the journal; writes orders, positions, executions and its own cursor. A
+report that cannot be stored is set aside, and the others are applied.
 """
 
 import asyncio
@@ -8,23 +9,29 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, merged
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.reports import ExecutionReport, with_unique_id
+from switchyard.domain.reasons import bounded_detail
+from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
+from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.identify import new_reports, unstorable_field
+from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
-from switchyard.ports.venue import Venue
+from switchyard.ports.venue import ReportPage, Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -32,13 +39,26 @@ log = structlog.get_logger()
 PAGE = 256
 # Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
+# The pause after a failed read of reports doubles from the first value to the second: a venue that comes back is heard
+# soon, and one in trouble is not loaded.
+RETRY_SECONDS = 0.5
+RETRY_SECONDS_MAX = 8.0
 
 
 class Recorder:
     """Applies one venue's reports, starting after its cursor."""
 
     def __init__(
-        self, venue: Venue, *, journal: Journal, queries: Queries, commit: Commit, clock: Clock, metrics: Metrics
+        self,
+        venue: Venue,
+        *,
+        journal: Journal,
+        queries: Queries,
+        commit: Commit,
+        clock: Clock,
+        metrics: Metrics,
+        gate: VenueGate | None = None,
+        is_ours: IsOurs = is_never_ours,
     ) -> None:
         self._venue = venue
         self._journal = journal
@@ -46,66 +66,139 @@ class Recorder:
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
+        self._gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
+        self.strays = Strays(
+            venue.name,
+            journal=journal,
+            queries=queries,
+            commit=commit,
+            metrics=metrics,
+            gate=self._gate,
+            is_ours=is_ours,
+        )
         self._last_number: int | None = None
+        self._holds_cursor = False
         self.behind: dict[VenueClientOrderId, Decimal] = {}
         """Orders whose reported filled total is higher than the sum of the fills that we have, with that total."""
         self.fell_behind = Wake()
 
     async def run(self) -> None:
-        """Record for as long as the process lives."""
+        """Record for as long as the process lives; while the venue does not answer, ask it again under backoff."""
+        failures = 0
         while True:
-            await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
+            try:
+                await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
+                failures = 0
+            except VenueUnavailable:
+                await asyncio.sleep(min(RETRY_SECONDS * 2**failures, RETRY_SECONDS_MAX))
+                failures = min(failures + 1, 8)
 
     async def run_once(self) -> int:
-        """Apply one page of reports, then commit the cursor; returns how many reports it had.
+        """Apply one page of reports, then commit the cursor; returns how many reports it had; raises VenueUnavailable.
 
         After a crash between the two the page is read again, and its reports are recognised by their execution ids.
         """
         if self._last_number is None:
             cursor = await self._journal.cursor(self._cursor_name)
             self._last_number = 0 if cursor is None else cursor.seq
-        page = await self._venue.reports(self._last_number, PAGE)
-        if not page.reports:
+        try:
+            page = await self._venue.reports(self._last_number, PAGE)
+        except VenueUnavailable as error:
+            self._gate.note_unheard(str(error))
+            raise
+        self._gate.note_heard()
+        count = len(page.reports) + len(page.unreadable)
+        restarted = self._is_restarted(page, self._last_number)
+        if not count and not restarted:
             return 0
         await self.apply(page.reports)
-        await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
-        self._last_number = page.last_number
-        return len(page.reports)
+        for unreadable in page.unreadable:
+            await self.strays.set_aside_text(unreadable.text, unreadable.error)
+        self._last_number = page.last_number if count else 0
+        if not self._holds_cursor:
+            cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number, hash="")
+            await self._commit(Change(cursors=(cursor,)))
+        return max(count, 1)
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         states = await self._states(reports)
+        named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
-        unique = [self._with_unique_id(report, states) for report in reports]
-        strays = [report for report in unique if report.venue_client_order_id not in states]
-        for report in unique:
+        strays = [report for report in named if report.venue_client_order_id not in states]
+        if await self.strays.lock_if_ours(report.venue_client_order_id for report in strays):
+            # The next process must see these reports again, so that it does not open the venue either.
+            self._holds_cursor = True
+        for report in await self._new(named, states):
             if report.venue_client_order_id in states:
                 order = states[report.venue_client_order_id].order
                 by_position.setdefault((order.account_id, order.symbol), []).append(report)
         positions = await self._journal.load_positions(list(by_position))
         applied = await asyncio.gather(
-            *(self._apply(of_position, states, key, positions.get(key)) for key, of_position in by_position.items()),
-            *(self._record_unmatched(report) for report in strays),
+            *(self._apply(of_position, states, key, positions.get(key)) for key, of_position in by_position.items())
         )
+        # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
+        for report in strays:
+            await self.strays.file(report)
         return sum(applied)
+
+    async def file_stray(self, report: ExecutionReport) -> None:
+        """File a report on an order that is not in this database, or set it aside."""
+        for storable in await self._storable([report], {}):
+            await self.strays.file(storable)
 
     async def missed(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
         """The reports that were never applied."""
         if not reports:
             return []
         states = await self._states(reports)
-        ids = [self._with_unique_id(report, states).exec_id for report in reports]
-        applied = await self._queries.executions(self._venue.name, ids)
-        return [report for report, exec_id in zip(reports, ids, strict=True) if exec_id not in applied]
+        storable = [report for report in reports if unstorable_field(report) is None]
+        named = [self._with_unique_id(report, states) for report in storable]
+        new = await new_reports(self._queries, self._venue.name, named, states)
+        return [
+            *(storable[number] for number in new),
+            *(report for report in reports if unstorable_field(report) is not None),
+        ]
 
     @property
     def _cursor_name(self) -> str:
         return f"venue:{self._venue.name}"
 
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
-        return dict(
-            await self._journal.load_by_client_order_id(list({report.venue_client_order_id for report in reports}))
-        )
+        ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
+        return dict(await self._journal.load_by_client_order_id(list(ids)))
+
+    async def _storable(
+        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
+    ) -> list[ExecutionReport]:
+        """The reports that can be stored; the others are set aside, and an unprintable reason is made printable."""
+        storable = []
+        for report in reports:
+            if (field := unstorable_field(report)) is not None:
+                is_stray = report.venue_client_order_id not in states
+                await self.strays.set_aside(report, f"its {field} cannot be stored", is_stray=is_stray)
+            elif report.reason is not None and not is_storable(report.reason):
+                storable.append(replace(report, reason=bounded_detail(report.reason)))
+            else:
+                storable.append(report)
+        return storable
+
+    async def _new(
+        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
+    ) -> list[ExecutionReport]:
+        """The reports on known orders that were not applied before, each under the id to record it with."""
+        known = [report for report in reports if report.venue_client_order_id in states]
+        new = await new_reports(self._queries, self._venue.name, known, states)
+        self._metrics.reports.labels("duplicate").inc(len(known) - len(new))
+        return list(new.values())
+
+    def _is_restarted(self, page: ReportPage, after: int) -> bool:
+        """Whether the venue numbers its reports from the start again: they are then read from there."""
+        if not after or not (page.restarted or (page.reports and page.last_number < after)):
+            return False
+        self._metrics.report_restarts.labels(self._venue.name).inc()
+        log.error("venue_report_numbers_restarted", venue=self._venue.name, last_number=after)
+        return True
 
     def _with_unique_id(
         self, report: ExecutionReport, states: Mapping[VenueClientOrderId, OrderState]
@@ -129,12 +222,21 @@ class Recorder:
         batch_max, conflicts, applied_count = len(waiting), 0, 0
         while waiting:
             batch = _one_change(waiting[:batch_max])
-            changes = self._decide(batch, states, position)
-            change = merged(changes)
-            if isinstance(await self._commit(change), Committed):
+            try:
+                changes = self._decide(batch, states, position)
+                change = merged(changes)
+                outcome = await self._commit(change)
+            except (GroupRejected, ArithmeticError) as error:
+                if len(batch) == 1:
+                    await self.strays.set_aside(batch[0], repr(error), is_stray=False)
+                    waiting = waiting[1:]
+                batch_max = max(len(batch) // 2, 1)
+                continue
+            if isinstance(outcome, Committed):
                 for report, applied in zip(batch, changes, strict=True):
-                    states[report.venue_client_order_id] = after(states[report.venue_client_order_id], applied)
-                    self._note_applied(applied, report)
+                    before = states[report.venue_client_order_id]
+                    states[report.venue_client_order_id] = after(before, applied)
+                    self._note_applied(before, applied, report)
                 position = change.positions[-1] if change.positions else position
                 applied_count += len(batch)
                 waiting, conflicts = self._without_known_ends(waiting[len(batch) :], states), 0
@@ -145,11 +247,9 @@ class Recorder:
             if conflicts > 1:
                 # Each row of the batch may have a newer version: a smaller batch makes the next conflict less likely.
                 batch_max = max(len(batch) // 2, 1)
-            waiting, states, positions = await asyncio.gather(
-                self._not_yet_applied(waiting), self._states(waiting), self._journal.load_positions([key])
-            )
+            states, positions = await asyncio.gather(self._states(waiting), self._journal.load_positions([key]))
             position = positions.get(key)
-            waiting = self._without_known_ends(waiting, states)
+            waiting = self._without_known_ends(await self._new(waiting, states), states)
         return applied_count
 
     def _without_known_ends(
@@ -173,26 +273,17 @@ class Recorder:
             changes.append(change)
         return changes
 
-    async def _not_yet_applied(self, reports: Sequence[ExecutionReport]) -> list[ExecutionReport]:
-        applied = await self._queries.executions(self._venue.name, [report.exec_id for report in reports])
-        new = [report for report in reports if report.exec_id not in applied]
-        self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
-        return new
-
-    async def _record_unmatched(self, report: ExecutionReport) -> int:
-        if isinstance(await self._commit(decisions.unmatched_report(report)), Committed):
-            self._metrics.reports.labels("unmatched").inc()
-            log.error(
-                "report_unmatched",
-                venue=report.venue,
-                exec_id=report.exec_id,
-                client_order_id=report.venue_client_order_id,
-            )
-        return 0
-
-    def _note_applied(self, change: Change, report: ExecutionReport) -> None:
+    def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]
         self._metrics.reports.labels("applied").inc()
+        if before.row("new", 1).status == "uncertain":
+            self._metrics.resolved.labels("reported").inc()
+            log.info("order_resolved", order_id=order.order_id, kind="new", verdict="reported")
+        if is_qualified(report):
+            note_reused_id(self._metrics, report)
+        if order.filled_qty and "REJECTED" in (before.order.status, report.status):
+            self._metrics.contradictions.labels(report.venue).inc()
+            log.error("venue_contradiction", venue=report.venue, order_id=order.order_id, filled=str(order.filled_qty))
         waited = self._clock.now() - order.accepted_at
         self._metrics.accept_to_report.observe(waited.total_seconds() * 1000)
         self._compare_totals(order, report)

@@ -11,13 +11,15 @@ from typing import TypeVar, assert_never
 
 import structlog
 
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reasons import EndReason
 from switchyard.domain.reports import ExecutionReport
+from switchyard.flow.decide import Commit
+from switchyard.flow.executions.cancels import CANCEL_SECONDS, CancelWatch
 from switchyard.flow.executions.record import Recorder
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -55,6 +57,7 @@ class Sweeper:
         *,
         journal: Journal,
         queries: Queries,
+        commit: Commit,
         clock: Clock,
         metrics: Metrics,
         interval: timedelta,
@@ -66,6 +69,7 @@ class Sweeper:
         self._clock = clock
         self._metrics = metrics
         self._interval_seconds = interval.total_seconds()
+        self._cancels = CancelWatch(journal=journal, commit=commit, clock=clock, metrics=metrics)
         self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
         self._asked: dict[VenueClientOrderId, Decimal] = {}
         self._absences: dict[VenueClientOrderId, int] = {}
@@ -79,6 +83,8 @@ class Sweeper:
                 await self.run_once()
                 swept_at = self._clock.monotonic()
             await self.ask_behind_once()
+            if self._cancels.is_waiting:
+                swept_at = min(swept_at, self._clock.monotonic() + CANCEL_SECONDS - self._interval_seconds)
             rest_seconds = swept_at + self._interval_seconds - self._clock.monotonic()
             await self._recorder.fell_behind.wait(max(rest_seconds, 0.0))
 
@@ -95,13 +101,20 @@ class Sweeper:
             return 0
         untouched_since = self._clock.now() - GRACE
         missing = 0
+        not_canceled: list[OrderId] = []
         while page:
+            not_canceled += [
+                order.order_id
+                for order in page
+                if order.status == "CANCEL_REQUESTED" and order.venue_client_order_id in shown
+            ]
             missing += await self._ask_all(
                 order.venue_client_order_id
                 for order in page
                 if order.updated_at <= untouched_since and _differs(order, shown.get(order.venue_client_order_id))
             )
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
+        await self._cancels.look(not_canceled)
         return missing
 
     async def ask_behind_once(self) -> int:

@@ -1,6 +1,7 @@
 """Synchronises with a venue before the first send to it: reads its open orders and its waiting reports.
 
-Applies reports through the recorder, and raises an alarm for open orders that are not in this database.
+Applies reports through the recorder, and files open orders that are not in this database as strays. The venue is opened
+for sending only after a pass in which it answered everything.
 """
 
 import asyncio
@@ -8,7 +9,11 @@ from collections.abc import Sequence
 
 import structlog
 
+from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.reports import ExecutionReport, is_storable
+from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Venue, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
@@ -17,16 +22,22 @@ log = structlog.get_logger()
 
 RETRY_SECONDS = 1.0
 PAGE = 500
+# `reason` of the report that files an open order.
+FOUND_OPEN = "FOUND_OPEN_AT_VENUE"
 
 
 class VenueSync:
     """Synchronises the journal with one venue at start."""
 
-    def __init__(self, venue: Venue, recorder: Recorder, *, journal: Journal, metrics: Metrics) -> None:
+    def __init__(
+        self, venue: Venue, recorder: Recorder, *, journal: Journal, clock: Clock, metrics: Metrics, gate: VenueGate
+    ) -> None:
         self._venue = venue
         self._recorder = recorder
         self._journal = journal
+        self._clock = clock
         self._metrics = metrics
+        self._gate = gate
 
     async def run(self) -> None:
         """Retry until the venue has answered; nothing is sent to it before."""
@@ -36,31 +47,57 @@ class VenueSync:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def run_once(self) -> bool:
-        """Apply the waiting reports and check every open order; false while the venue does not answer.
+        """Apply the waiting reports, file unknown open orders and open the gate; false while the venue does not answer.
 
-        Without a lookup, the venue's reports are all there is to read.
+        The open orders are read first: one that ends in between shows up in the reports. Without a lookup, the venue's
+        reports are all there is to read.
         """
         open_orders: Sequence[VenueOrder] = ()
         try:
             if self._venue.capabilities.lookup != "none":
                 open_orders = await self._venue.open_orders()
+            while await self._recorder.run_once():
+                pass
         except VenueUnavailable as error:
+            self._gate.note_not_synced(str(error))
             log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
-        while await self._recorder.run_once():
-            pass
         for first in range(0, len(open_orders), PAGE):
-            page = open_orders[first : first + PAGE]
-            known = await self._journal.load_by_client_order_id([order.venue_client_order_id for order in page])
-            for order in page:
-                if order.venue_client_order_id not in known:
-                    # Placed by another system, or from a database that was lost: an operator has to look at it.
-                    self._metrics.strays.inc()
-                    log.error(
-                        "venue_order_unknown",
-                        venue=self._venue.name,
-                        venue_order_id=order.venue_order_id,
-                        client_order_id=order.venue_client_order_id,
-                    )
+            await self._file_unknown(open_orders[first : first + PAGE])
         log.info("venue_synced", venue=self._venue.name, open_orders=len(open_orders))
+        self._gate.open()
         return True
+
+    async def _file_unknown(self, page: Sequence[VenueOrder]) -> None:
+        """File the open orders that are not in this database, so that their keys, if repeated, are not sent."""
+        ids = [order.venue_client_order_id for order in page if is_storable(order.venue_client_order_id)]
+        known = await self._journal.load_by_client_order_id(ids)
+        unknown = [order for order in page if order.venue_client_order_id not in known]
+        for order in unknown:
+            # Placed by another system, or from a database that was lost: an operator has to look at it.
+            self._metrics.strays.inc()
+            log.error(
+                "venue_order_unknown",
+                venue=self._venue.name,
+                venue_order_id=order.venue_order_id,
+                client_order_id=order.venue_client_order_id,
+            )
+            await self._recorder.file_stray(self._as_report(order))
+        await self._recorder.strays.lock_if_ours(order.venue_client_order_id for order in unknown)
+
+    def _as_report(self, order: VenueOrder) -> ExecutionReport:
+        return ExecutionReport(
+            exec_id=open_order_id(order.venue_client_order_id),
+            venue=self._venue.name,
+            venue_client_order_id=order.venue_client_order_id,
+            venue_order_id=order.venue_order_id,
+            status=order.status,
+            filled_qty_total=order.filled_qty,
+            reason=FOUND_OPEN,
+            at=self._clock.now(),
+        )
+
+
+def open_order_id(client_id: VenueClientOrderId) -> str:
+    """The execution id under which an unknown open order is filed: one for each order."""
+    return f"{client_id}:open"

@@ -151,6 +151,10 @@ class Dispatcher:
         """Send to this venue from now on; called once its open orders and reports have been read."""
         self._open.add(venue)
 
+    def close_venue(self, venue: VenueName) -> None:
+        """Begin no more attempts at this venue; those under way end by themselves."""
+        self._open.discard(venue)
+
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
         with contextlib.suppress(TimeoutError):

@@ -1,19 +1,24 @@
 """Operator decisions: end a doubt that no venue can settle. Reads the order, commits an `OperatorDecision`."""
 
 import re
+from collections.abc import Callable
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
-from switchyard.domain.errors import InvalidField, NotFound
-from switchyard.domain.events import DecisionFact, Verdict
-from switchyard.domain.ids import OrderId
+from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
+from switchyard.domain.events import DecisionFact
+from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.lines import data_of, decode_order_fact
 from switchyard.domain.orders import LABEL_LENGTH_MAX, Order, check_label
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
+from switchyard.ports.queries import Queries
 
 REASON_LENGTH_MAX = 500
+# The events of an order in which an earlier decision is searched; it is one of the last.
+EVENTS_MAX = 50
 # Long enough for any order id, and for more cancels than an order can have.
 _ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::cancel:([0-9]{1,9}))?")
 
@@ -32,29 +37,66 @@ def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
     return (OrderId(order_id), "new", 1) if number is None else (OrderId(order_id), "cancel", int(number))
 
 
-def check_decision(row_id: str, by: str, reason: str) -> None:
+def check_decision(row_id: str, decision: DecisionFact) -> None:
     """Raise InvalidField for a malformed decision; needs no database."""
-    check_label("by", by, LABEL_LENGTH_MAX)
-    check_label("reason", reason, REASON_LENGTH_MAX)
+    check_label("by", decision.by, LABEL_LENGTH_MAX)
+    check_label("reason", decision.reason, REASON_LENGTH_MAX)
     parse_outbox_id(row_id)
+    if decision.resend and decision.verdict != "not-sent":
+        raise InvalidField("resend", "goes together with `--as not-sent` only")
 
 
 async def end_doubt(
-    journal: Journal, commit: Commit, clock: Clock, *, row_id: str, verdict: Verdict, by: str, reason: str
+    journal: Journal,
+    queries: Queries,
+    commit: Commit,
+    clock: Clock,
+    *,
+    row_id: str,
+    decision: DecisionFact,
+    is_decidable: Callable[[VenueName], bool],
 ) -> Order:
-    """Record an operator's decision about a row in doubt; returns the order after the decision."""
-    check_decision(row_id, by, reason)
+    """Record an operator's decision about a row in doubt; returns the order after the decision.
+
+    `is_decidable` tells whether a venue's own lookup settles such a doubt: `not-sent` is then not a person's to decide.
+    """
+    fact = decision
+    check_decision(row_id, fact)
     order_id, kind, number = parse_outbox_id(row_id)
     if order_id not in await journal.load([order_id]):
         raise NotFound
-    fact = DecisionFact(verdict=verdict, by=by, reason=reason)
 
-    def decision(state: OrderState) -> Change:
+    def decide_newest(state: OrderState) -> Change:
         row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)
         if row is None:
             raise NotFound
-        return decisions.decide_by_hand(state, row, fact, clock.now())
+        change = decisions.decide_by_hand(state, row, fact, clock.now())
+        if (
+            fact.verdict == "not-sent"
+            and kind == "new"
+            and row.last_error != "EXECUTED_BEFORE"
+            and is_decidable(row.venue)
+        ):
+            raise LookupPending(
+                f"{row.venue} can still be asked about this order, and its answer decides; only `--as sent` is possible"
+            )
+        return change
 
-    change = await decide(journal, commit, order_id, decision)
+    try:
+        change = await decide(journal, commit, order_id, decide_newest)
+    except NotInDoubt as error:
+        raise await _with_decider(error, queries, order_id) from None
     assert change is not None, "a decision always changes the row, or raises NotInDoubt"
     return change.orders[0]
+
+
+async def _with_decider(error: NotInDoubt, queries: Queries, order_id: OrderId) -> NotInDoubt:
+    """The error, naming the operator who decided before, if one did."""
+    for event in reversed(await queries.last_events(order_id=order_id, limit=EVENTS_MAX)):
+        if event.type == "OperatorDecision":
+            earlier = decode_order_fact(data_of(event)).decision
+            if earlier is not None:
+                return NotInDoubt(
+                    error.status, f"{earlier.by} decided {earlier.verdict} at {event.at:%Y-%m-%d %H:%M:%S}Z"
+                )
+    return error

@@ -155,6 +155,9 @@ class OutcomeWriter:
         if row.kind == "new" and isinstance(outcome, Accepted):
             waited = order.updated_at - order.accepted_at
             self._metrics.accept_to_sent.observe(waited.total_seconds() * 1000)
+        if written.last_error == "CONTRADICTED":
+            self._metrics.contradictions.labels(row.venue).inc()
+            log.error("venue_contradiction", order_id=order.order_id, venue=row.venue, rejection=written.error_detail)
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error(

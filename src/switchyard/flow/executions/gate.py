@@ -1,0 +1,100 @@
+"""The gate of a venue: whether this process sends orders to it, why not, and whether its reports are heard.
+
+Set by synchronisation and by the recorder; read by `/health`. It calls the dispatcher through two callbacks.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from switchyard.domain.ids import VenueName
+from switchyard.ports.clock import Clock
+from switchyard.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+# A start takes a moment: a venue that is not synchronised yet is a problem only after this time.
+SYNC_SECONDS = 5.0
+
+
+class VenueProblem(msgspec.Struct, frozen=True):
+    """Why a venue is closed, or open but not heard."""
+
+    venue: VenueName
+    is_open: bool
+    reason: str
+
+
+def _nothing() -> None:
+    pass
+
+
+class VenueGate:
+    """One venue's gate; closed until `open`."""
+
+    def __init__(
+        self,
+        venue: VenueName,
+        *,
+        clock: Clock,
+        metrics: Metrics,
+        on_open: Callable[[], None] = _nothing,
+        on_close: Callable[[], None] = _nothing,
+    ) -> None:
+        self._venue = venue
+        self._clock = clock
+        self._metrics = metrics
+        self._on_open = on_open
+        self._on_close = on_close
+        self._made_at = clock.monotonic()
+        self._closed: str | None = None
+        self._unheard: str | None = None
+        self.is_open = False
+        self.is_locked = False
+        metrics.venue_state.labels(venue).set(0)
+
+    @property
+    def problem(self) -> VenueProblem | None:
+        """What an operator should know; none while all is well."""
+        if self.is_open:
+            return None if self._unheard is None else VenueProblem(self._venue, True, self._unheard)
+        waits = self._clock.monotonic() - self._made_at
+        reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
+        return None if reason is None else VenueProblem(self._venue, False, reason)
+
+    def open(self) -> None:
+        """Send to the venue from now on, unless it is locked."""
+        if self.is_locked or self.is_open:
+            return
+        self.is_open = True
+        self._closed = None
+        self._metrics.venue_state.labels(self._venue).set(1)
+        self._on_open()
+
+    def note_not_synced(self, error: str) -> None:
+        """A synchronisation failed; the venue opens after one that succeeds."""
+        if not self.is_locked:
+            self._closed = f"not synchronised: {error}"
+
+    def lock(self, reason: str) -> None:
+        """Send nothing to the venue for as long as this process runs."""
+        if self.is_locked:
+            return
+        self.is_locked, self._closed, self.is_open = True, reason, False
+        self._metrics.venue_state.labels(self._venue).set(0)
+        log.critical("venue_closed", venue=self._venue, reason=reason)
+        self._on_close()
+
+    def note_unheard(self, error: str) -> None:
+        """A read of reports failed."""
+        self._metrics.report_reads_failed.labels(self._venue).inc()
+        if self._unheard is None:
+            log.error("venue_unheard", venue=self._venue, error=error)
+        self._unheard = f"its reports cannot be read: {error}"
+
+    def note_heard(self) -> None:
+        """A read of reports succeeded."""
+        if self._unheard is not None:
+            log.info("venue_heard_again", venue=self._venue)
+        self._unheard = None

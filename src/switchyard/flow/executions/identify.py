@@ -1,0 +1,58 @@
+"""Recognises reports: which can be stored, which were recorded before, and under which execution id each is recorded.
+
+Reads the recorded executions; writes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from switchyard.domain.changes import Execution
+from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecutionReport, is_storable, qualified
+from switchyard.ports.queries import Queries
+
+States = Mapping[VenueClientOrderId, OrderState]
+
+
+def unstorable_field(report: ExecutionReport) -> str | None:
+    """The report's first id that no engine can store; none if all can be stored."""
+    for name in ("exec_id", "venue_client_order_id", "venue_order_id"):
+        if not is_storable(getattr(report, name)):
+            return name
+    return None
+
+
+async def new_reports(
+    queries: Queries, venue: VenueName, reports: Sequence[ExecutionReport], states: States
+) -> dict[int, ExecutionReport]:
+    """The reports that were not recorded before, by their place in `reports`, each under the id to record it with.
+
+    An id that was recorded for another order is not a repeat: the report gets an id that names its own order.
+    """
+    if not reports:
+        return {}
+    recorded = await queries.executions(venue, [report.exec_id for report in reports])
+    reused = {
+        number: qualified(report)
+        for number, report in enumerate(reports)
+        if report.exec_id in recorded and not _is_same_order(recorded[report.exec_id], report, states)
+    }
+    if reused:
+        recorded = {**recorded, **await queries.executions(venue, [report.exec_id for report in reused.values()])}
+    named = {number: reused.get(number, report) for number, report in enumerate(reports)}
+    return {number: report for number, report in named.items() if not _is_repeat(recorded, report, states)}
+
+
+def _is_same_order(execution: Execution, report: ExecutionReport, states: States) -> bool:
+    if not execution.order_id:
+        return execution.stray_client_order_id == report.venue_client_order_id
+    state = states.get(report.venue_client_order_id)
+    return state is not None and state.order.order_id == execution.order_id
+
+
+def _is_repeat(recorded: Mapping[str, Execution], report: ExecutionReport, states: States) -> bool:
+    execution = recorded.get(report.exec_id)
+    if execution is None:
+        return False
+    # A stray's report whose order exists now is applied to it.
+    return bool(execution.order_id) or report.venue_client_order_id not in states
