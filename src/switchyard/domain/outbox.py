@@ -60,6 +60,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether some attempt may have put a byte on the wire; never reset."""
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
+    seq: int = 0
+    """The journal number of the event that created the row, assigned by the append: first attempts leave in its order."""
 
     @property
     def key(self) -> OutboxKey:

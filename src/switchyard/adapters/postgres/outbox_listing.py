@@ -8,7 +8,7 @@ from switchyard.adapters.tables import OUTBOX_ORDERS
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 
-_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = $1 ORDER BY created_at LIMIT $2"
+_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = $1 ORDER BY seq LIMIT $2"
 
 
 class PostgresOutboxListing:

@@ -13,28 +13,29 @@ from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
 
 # A cancel is due only when its order has been sent. A scalar subquery is an index lookup; EXISTS could be planned as a
 # hash over every order ever sent.
 _DUE_IN = """
-SELECT order_id, kind, number, created_at FROM outbox_orders AS due
-WHERE status = '{status}' AND next_attempt_at <= $1 AND ($3::text[] IS NULL OR venue = ANY ($3))
+SELECT order_id, kind, number, seq FROM outbox_orders AS due
+WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
 AND ($4::integer[] IS NULL OR lane = ANY ($4))
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
-ORDER BY created_at, order_id LIMIT $2
+ORDER BY seq LIMIT $2
 """
 _DUE = f"""
 ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
-ORDER BY created_at, order_id LIMIT $2
+ORDER BY seq LIMIT $2
 """
 _OLDEST = """
-SELECT requested.venue, oldest.created_at FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
-    SELECT created_at FROM outbox_orders AS waiting
-    WHERE status = 'queued' AND kind = 'new' AND waiting.venue = requested.venue ORDER BY created_at, order_id LIMIT 1
+SELECT requested.venue, oldest.seq, oldest.created_at
+FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
+    SELECT seq, created_at FROM outbox_orders AS waiting
+    WHERE status = 'queued' AND kind = 'new' AND attempt = 0 AND waiting.venue = requested.venue ORDER BY seq LIMIT 1
 ) AS oldest
 """
 # The planner uses a partial index only where a statement repeats the condition of the index: hence `NOT is_final`
@@ -46,8 +47,8 @@ AND venue = $1 AND order_id > $2
 ORDER BY order_id LIMIT $3
 """
 _UNSETTLED = """
-SELECT order_id, kind, number, created_at FROM outbox_orders
-WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY created_at, order_id LIMIT $2
+SELECT order_id, kind, number, seq FROM outbox_orders
+WHERE status IN ('sending', 'uncertain') AND status = $1 ORDER BY seq LIMIT $2
 """
 _WITH_STATES = f"""
 WITH selected AS ({{selected}})
@@ -56,7 +57,7 @@ SELECT
     EXISTS (SELECT FROM executions WHERE stray_client_order_id = orders.venue_client_order_id) AS reported_before,
     {rows.STATE_COLUMNS}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
-ORDER BY selected.created_at, selected.order_id, selected.kind DESC, selected.number, outbox.kind DESC, outbox.number
+ORDER BY selected.seq, selected.order_id, selected.kind DESC, selected.number, outbox.kind DESC, outbox.number
 """
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
@@ -114,16 +115,16 @@ class PostgresQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
-        """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
+        """Rows to send now, in journal order; a cancel only when its order has been sent."""
         return await self._with_states(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
 
     async def unsettled(self, status: Literal["sending", "uncertain"], limit: int) -> list[Due]:
-        """Rows whose attempt has no outcome yet or an uncertain one, in the order of acceptance."""
+        """Rows whose attempt has no outcome yet or an uncertain one, in journal order."""
         return await self._with_states(_UNSETTLED, status, min(limit, PAGE_MAX))
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        """For each venue, when the oldest order that waits for its first attempt was accepted."""
-        return {VenueName(venue): at for venue, at in await self._reader.rows(_OLDEST, venues)}
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+        """For each venue, the first order in journal order that waits for its first attempt."""
+        return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in await self._reader.rows(_OLDEST, venues)}
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""

@@ -10,7 +10,7 @@ from switchyard.adapters.tables import OUTBOX_ORDERS
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 
-_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY created_at LIMIT ?"
+_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY seq LIMIT ?"
 
 
 class SqliteOutboxListing:

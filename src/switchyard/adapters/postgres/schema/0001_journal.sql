@@ -93,6 +93,7 @@ CREATE TABLE outbox_orders (
     lane smallint NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent boolean NOT NULL,
     error_detail text,
+    seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)
 ) WITH (
@@ -100,12 +101,12 @@ CREATE TABLE outbox_orders (
     -- claim would read too many of them.
     autovacuum_vacuum_scale_factor = 0.02
 );
--- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in the
--- order of acceptance; a failed row waits for its time. One index over both statuses would sort the whole backlog for
+-- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in
+-- journal order; a failed row waits for its time. One index over both statuses would sort the whole backlog for
 -- each claim.
-CREATE INDEX outbox_queued ON outbox_orders (created_at, order_id) WHERE status = 'queued';
+CREATE INDEX outbox_queued ON outbox_orders (seq) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
-CREATE INDEX outbox_open ON outbox_orders (status, created_at, order_id) WHERE status IN ('sending', 'uncertain');
+CREATE INDEX outbox_open ON outbox_orders (status, seq) WHERE status IN ('sending', 'uncertain');
 
 -- Which workers run and which lanes they own. These two tables are not derived from the journal.
 CREATE TABLE outbox_workers (
@@ -113,7 +114,7 @@ CREATE TABLE outbox_workers (
     lock_key bigint NOT NULL, -- of the advisory lock that the worker holds while its session lives
     seen_at timestamptz NOT NULL
 );
--- A lane has one owner, so that first attempts of one account and symbol are sent in the order of acceptance.
+-- A lane has one owner, so that first attempts of one account and symbol are sent in journal order.
 CREATE TABLE outbox_lanes (
     lane smallint PRIMARY KEY,
     worker text COLLATE "C"
@@ -162,6 +163,6 @@ CREATE TABLE append_groups (
     seq_before bigint NOT NULL,
     conflicts integer[] NOT NULL,
     taken json,
-    recorded_at timestamptz NOT NULL DEFAULT now()
+    recorded_at timestamptz NOT NULL
 );
 CREATE INDEX append_groups_by_age ON append_groups (recorded_at);
