@@ -13,7 +13,6 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position, PositionKey
 
-
 # The events that name an order and carry no outbox row.
 _WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
 

@@ -61,7 +61,7 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
     seq: int = 0
-    """The journal number of the event that created the row, assigned by the append: first attempts leave in its order."""
+    """The journal number of the event that created the row, assigned by the append: the order of departure."""
 
     @property
     def key(self) -> OutboxKey:

@@ -8,7 +8,7 @@ START = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 
 
 class ManualClock:
-    """ports.clock.Clock that changes only through `advance`."""
+    """ports.clock.Clock that changes only through `advance` and `step`."""
 
     def __init__(self, start: datetime = START) -> None:
         self._now = start
@@ -27,6 +27,10 @@ class ManualClock:
         assert by >= timedelta(), "a clock moves forward only"
         self._now += by
         self._elapsed += by
+
+    def step(self, by: timedelta) -> None:
+        """Set the wall clock forward or back; monotonic time is unchanged."""
+        self._now += by
 
 
 class SeededRandomness:

@@ -112,7 +112,7 @@ CREATE INDEX outbox_open ON outbox_orders (status, seq) WHERE status IN ('sendin
 CREATE TABLE outbox_workers (
     worker text COLLATE "C" PRIMARY KEY,
     lock_key bigint NOT NULL, -- of the advisory lock that the worker holds while its session lives
-    seen_at timestamptz NOT NULL
+    beat bigint NOT NULL -- counts the worker's calls of `hold_lanes`
 );
 -- A lane has one owner, so that first attempts of one account and symbol are sent in journal order.
 CREATE TABLE outbox_lanes (
@@ -120,6 +120,14 @@ CREATE TABLE outbox_lanes (
     worker text COLLATE "C"
 );
 INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/outbox.py
+
+-- How far the time of the running processes is ahead of the wall clock, for a process that starts. Not derived from the
+-- journal either; one row at most.
+CREATE TABLE steady_clock (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    ahead interval NOT NULL,
+    written_at timestamptz NOT NULL
+);
 
 CREATE TABLE positions (
     account_id text COLLATE "C" NOT NULL,
