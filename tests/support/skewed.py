@@ -1,13 +1,20 @@
 """Runs `switchyard` with a wall clock that is ahead of the machine's by the number of seconds in a file.
 
+`DATABASE_LATE_SECONDS` makes the time that the process reads from PostgreSQL late by so much, as slow answers do.
+
 Usage: python -m tests.support.skewed FILE COMMAND …
 """
 
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
+from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.ports.clock import TimeReading
 from tests.support.process import Process
 
 
@@ -29,6 +36,10 @@ class SkewedProcess(Process):
         draft.write_text(str(ahead.total_seconds()), "ascii")
         draft.replace(self._file)
 
+    def make_database_late(self, late: timedelta) -> None:
+        """Let the process, once started, read times from PostgreSQL that are late by so much."""
+        self.settings["DATABASE_LATE_SECONDS"] = str(late.total_seconds())
+
 
 def skew(file: Path) -> None:
     """Replace this process's SystemClock.now; the file is read at every call."""
@@ -39,9 +50,21 @@ def skew(file: Path) -> None:
     SystemClock.now = now  # type: ignore[method-assign]
 
 
+def make_database_late(late: timedelta) -> None:
+    """Replace this process's PostgresTime.read."""
+    read = PostgresTime.read
+
+    async def read_late(self: PostgresTime) -> TimeReading:
+        reading = await read(self)
+        return msgspec.structs.replace(reading, wall=reading.wall - late)
+
+    PostgresTime.read = read_late  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     from switchyard.entrypoints.cli.main import run
 
     skew(Path(sys.argv[1]))
+    make_database_late(timedelta(seconds=float(os.environ.get("DATABASE_LATE_SECONDS", "0"))))
     sys.argv = ["switchyard", *sys.argv[2:]]
     run()

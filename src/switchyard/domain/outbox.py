@@ -31,7 +31,7 @@ LANES: Final = 64
 
 
 def lane_of(account: AccountId, symbol: str) -> int:
-    """The lane of an account's orders in a symbol; it has one owner, so first attempts leave in acceptance order."""
+    """The lane of an account's orders in a symbol; it has one owner, so first attempts leave in journal order."""
     return zlib.crc32(f"{account}\n{symbol}".encode()) % LANES
 
 
