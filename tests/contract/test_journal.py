@@ -13,7 +13,7 @@ from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import SYSTEM_ACCOUNT
 from switchyard.domain.ids import WorkerId
 from switchyard.ports.journal import Head, Journal
-from tests.support.build import WORKER, a_report, an_accept, state_after
+from tests.support.build import WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, Engine, fresh_database
 from tests.support.journal_checks import commit, verified
 
@@ -95,7 +95,7 @@ async def test_a_stale_version_is_a_conflict(journal: Journal) -> None:
     await commit(journal, first)
 
     assert await journal.append(0, "second", [second], START) == [Conflict()]
-    assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(first)
+    assert (await journal.load([state.order.order_id]))[state.order.order_id] == numbered(state_after(first), 1)
 
 
 async def test_a_version_that_skips_one_is_a_conflict(journal: Journal) -> None:
@@ -115,7 +115,9 @@ async def test_an_order_is_created_once(journal: Journal) -> None:
     await commit(journal, sending)
 
     assert await journal.append(0, "again", [accepted], START) == [Conflict()]
-    assert await journal.load([accepted.orders[0].order_id]) == {accepted.orders[0].order_id: state_after(sending)}
+    assert await journal.load([accepted.orders[0].order_id]) == {
+        accepted.orders[0].order_id: numbered(state_after(sending), 1)
+    }
 
 
 async def test_a_stale_outbox_row_rejects_the_whole_change(journal: Journal) -> None:
@@ -129,7 +131,7 @@ async def test_a_stale_outbox_row_rejects_the_whole_change(journal: Journal) -> 
     mixed = Change(events=sending.events, orders=(fresh_order,), outbox=sending.outbox)
 
     assert await journal.append(0, "mixed", [mixed], START) == [Conflict()]
-    assert (await journal.load([state.order.order_id]))[state.order.order_id] == state_after(sending)
+    assert (await journal.load([state.order.order_id]))[state.order.order_id] == numbered(state_after(sending), 1)
     assert len(await verified(journal)) == 2
 
 
@@ -308,7 +310,7 @@ async def test_text_that_looks_like_an_escaped_nul_is_stored(journal: Journal) -
     accepted = an_accept(tags=(r"a\u0000b", r"a\\u0000b"))
     await commit(journal, accepted)
     order_id = accepted.orders[0].order_id
-    assert await journal.load([order_id]) == {order_id: state_after(accepted)}
+    assert await journal.load([order_id]) == {order_id: numbered(state_after(accepted), 1)}
 
 
 @pytest.mark.parametrize("engine", STRICT)

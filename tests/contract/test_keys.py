@@ -95,12 +95,6 @@ async def test_a_reaped_key_is_reused_in_a_later_generation(database: Database) 
     assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "again") == entry
 
 
-async def test_the_database_time_does_not_decrease(database: Database) -> None:
-    first, second = await database.keys.now(), await database.keys.now()
-    assert first.tzinfo is not None
-    assert timedelta(0) <= second - first < timedelta(hours=1)
-
-
 async def test_entries_are_found_by_key_range_and_creation_time(database: Database) -> None:
     soon = START + timedelta(seconds=10)
     for key in ("aa", "ab0", "abf", "abg", "b"):

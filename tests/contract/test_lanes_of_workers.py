@@ -5,11 +5,13 @@ from datetime import timedelta
 
 import pytest
 
+from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import LANES
 from tests.support.databases import Database
+from tests.support.stepped import step_server_clock
 
 ONE, TWO, THREE = WorkerId("one"), WorkerId("two"), WorkerId("three")
 ALL = frozenset(range(LANES))
@@ -72,6 +74,36 @@ async def test_the_lanes_of_a_silent_worker_are_taken_though_it_lives(
 ) -> None:
     one, two, _ = databases
     await one.lanes.hold(ONE, [])
-    lanes = PostgresLanes(two._reader, silence_max=timedelta(0))
+    clock = ManualClock()
+    lanes = PostgresLanes(two._reader, clock, silence_max=timedelta(seconds=10))
+    assert (await lanes.hold(TWO, [])).lanes == frozenset()
+    clock.advance(timedelta(seconds=9))
+    await one.lanes.hold(ONE, [])
+    assert (await lanes.hold(TWO, [])).lanes == frozenset()
+    clock.advance(timedelta(seconds=9))
+    assert (await lanes.hold(TWO, [])).lanes == frozenset(), "it called 9 s ago"
+    clock.advance(timedelta(seconds=2))
     assert (await lanes.hold(TWO, [])).lanes == ALL
     assert (await one.lanes.hold(ONE, [])).lanes == frozenset(), "the silent worker learns that it lost them"
+
+
+async def test_a_worker_that_calls_at_the_last_moment_keeps_its_lanes(databases: list[PostgresDatabase]) -> None:
+    one, two, _ = databases
+    clock = ManualClock()
+    await one.lanes.hold(ONE, [])
+    lanes = PostgresLanes(two._reader, clock)
+    await lanes.hold(TWO, [])
+    clock.advance(timedelta(minutes=1))
+    await one.lanes.hold(ONE, [])
+    assert (await lanes.hold(TWO, [])).lanes == frozenset()
+
+
+async def test_a_step_of_the_servers_clock_makes_no_worker_silent(
+    databases: list[PostgresDatabase], postgres_url: str
+) -> None:
+    one, two, _ = databases
+    await one.lanes.hold(ONE, [])
+    for hours in (1, -1):
+        await step_server_clock(postgres_url, timedelta(hours=hours))
+        assert (await two.lanes.hold(TWO, [])).lanes == frozenset()
+        assert (await one.lanes.hold(ONE, [])).lanes == ALL

@@ -12,7 +12,7 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Committed, merged
 from switchyard.domain.decisions import (
     begin_attempt,
     record_doubt,
@@ -22,10 +22,10 @@ from switchyard.domain.decisions import (
     unmatched_report,
 )
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.outbox import LANES
-from switchyard.ports.outbox import Due, OutboxQueries
+from switchyard.domain.outbox import LANES, OutboxRow
+from switchyard.ports.outbox import Due, OutboxQueries, QueueHead
 from switchyard.ports.outbox_listing import OutboxListing
-from tests.support.build import VENUE, WORKER, a_report, an_accept, state_after
+from tests.support.build import VENUE, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, SqlDatabase
 from tests.support.journal_checks import commit
 
@@ -40,19 +40,57 @@ def order_ids(due: list[Due]) -> list[OrderId]:
     return [item.row.order_id for item in due]
 
 
+def due_after(*changes: Change, seq: int) -> Due:
+    """What a query returns for an order whose only row has this journal number."""
+    state = numbered(state_after(*changes), seq)
+    return Due(state.outbox[0], state)
+
+
+def row_after(change: Change, *, seq: int) -> OutboxRow:
+    return due_after(change, seq=seq).row
+
+
 def id_of(change: Change) -> OrderId:
     return change.orders[0].order_id
 
 
-async def test_rows_are_due_in_the_order_of_acceptance(database: Database, queries: OutboxQueries) -> None:
-    late, early, tied = an_accept(now=START + SECOND), an_accept(now=START), an_accept(now=START)
-    await commit(database.journal, late, tied, early)
+async def test_rows_are_due_in_journal_order_whatever_the_dates_that_gateways_gave_them(
+    database: Database, queries: OutboxQueries
+) -> None:
+    # The gateway of the second order has a slower clock than that of the first.
+    first, second, third = an_accept(now=START + SECOND), an_accept(now=START), an_accept(now=START + SECOND)
+    await commit(database.journal, first, second)
+    await commit(database.journal, third)
 
     due = await queries.due(START + SECOND, 10)
 
-    assert order_ids(due) == [id_of(early), id_of(tied), id_of(late)]
-    assert due[0] == Due(early.outbox[0], state_after(early))
-    assert order_ids(await queries.due(START + SECOND, 2)) == [id_of(early), id_of(tied)]
+    assert order_ids(due) == [id_of(first), id_of(second), id_of(third)]
+    assert [item.row.seq for item in due] == [1, 2, 3]
+    assert due[0] == due_after(first, seq=1)
+    assert order_ids(await queries.due(START + SECOND, 2)) == [id_of(first), id_of(second)]
+
+
+async def test_a_rejected_change_takes_no_number_from_the_rows_after_it(
+    database: Database, queries: OutboxQueries
+) -> None:
+    stale = an_accept(key="taken")
+    await commit(database.journal, an_accept(key="taken"))
+    second, third = an_accept(), an_accept()
+    outcomes = await database.journal.append(0, "with a conflict", [second, stale, third], START)
+    assert outcomes == [Committed(2), outcomes[1], Committed(3)]
+    assert [item.row.seq for item in await queries.due(START, 10)] == [1, 2, 3]
+
+
+async def test_a_row_has_the_number_of_the_event_that_describes_it(database: Database) -> None:
+    """A change may begin with events that carry no row of the order, or are about another order."""
+    first, second = an_accept(), an_accept()
+    stray = unmatched_report(a_report(state_after(first), exec_id="stray"))
+    await commit(database.journal, merged([stray, second, first]))
+    due = await database.queries.due(START, 10)
+    assert [(item.row.order_id, item.row.seq) for item in due] == [(id_of(second), 2), (id_of(first), 3)]
+    await commit(database.journal, begin_attempt(due[0].state, due[0].row, WORKER, START))
+    [attempted] = await database.queries.unsettled("sending", 10)
+    assert attempted.row.seq == 2, "a later version keeps the number"
 
 
 async def test_a_failed_row_is_due_after_its_backoff_at_its_old_place(
@@ -71,10 +109,13 @@ async def test_a_failed_row_is_due_after_its_backoff_at_its_old_place(
     assert order_ids(await queries.due(START + 4 * SECOND, 1)) == [id_of(failing)]
 
 
-async def test_a_row_is_not_due_before_its_next_attempt(database: Database, queries: OutboxQueries) -> None:
-    await commit(database.journal, an_accept(now=START + SECOND))
+async def test_a_first_attempt_is_due_though_it_is_dated_ahead_of_the_workers_clock(
+    database: Database, queries: OutboxQueries
+) -> None:
+    ahead, behind = an_accept(now=START + SECOND), an_accept(now=START)
+    await commit(database.journal, ahead, behind)
 
-    assert await queries.due(START, 10) == []
+    assert order_ids(await queries.due(START, 10)) == [id_of(ahead), id_of(behind)], "the second would overtake"
 
 
 async def test_rows_that_are_sending_uncertain_or_sent_are_not_due(database: Database, queries: OutboxQueries) -> None:
@@ -86,10 +127,8 @@ async def test_rows_that_are_sending_uncertain_or_sent_are_not_due(database: Dat
     await commit(database.journal, sent, doubt)
 
     assert await queries.due(START, 10) == []
-    assert await queries.unsettled("uncertain", 10) == [
-        Due(doubt.outbox[0], state_after(doubtful, sending(doubtful), doubt))
-    ]
-    assert await queries.unsettled("sending", 10) == [Due(sending(claimed).outbox[0], state_after(sending(claimed)))]
+    assert await queries.unsettled("uncertain", 10) == [due_after(doubtful, sending(doubtful), doubt, seq=3)]
+    assert await queries.unsettled("sending", 10) == [due_after(sending(claimed), seq=1)]
 
 
 async def test_rows_in_doubt_are_read_page_by_page_and_by_venue(database: Database, queries: OutboxQueries) -> None:
@@ -129,7 +168,7 @@ async def test_a_cancel_is_due_after_its_order_was_sent(database: Database, quer
     sent = record_sent(state, state.row("new", 1), "venue-1", START)
     await commit(database.journal, sent)
 
-    state = state_after(accepted, attempt, cancel, sent)
+    state = numbered(state_after(accepted, attempt, cancel, sent), 1, 3)
     assert await queries.due(START, 10) == [Due(state.row("cancel", 1), state)]
 
 
@@ -185,10 +224,10 @@ async def test_the_oldest_order_without_an_attempt_is_found_by_venue(
 ) -> None:
     assert await queries.oldest_unsent([VENUE]) == {}
     claimed, oldest, newest = (an_accept(now=START + number * SECOND) for number in range(3))
-    await commit(database.journal, newest, oldest, claimed)
+    await commit(database.journal, claimed, oldest, newest)
     await commit(database.journal, sending(claimed))
 
-    assert await queries.oldest_unsent([VENUE, VenueName("elsewhere")]) == {VENUE: START + SECOND}
+    assert await queries.oldest_unsent([VENUE, VenueName("elsewhere")]) == {VENUE: QueueHead(2, START + SECOND)}
     assert await queries.oldest_unsent([VenueName("elsewhere")]) == {}
     assert await queries.oldest_unsent([]) == {}
 
@@ -204,12 +243,12 @@ def listing_of(database: Database, folder: Path) -> OutboxListing:
 
 
 async def test_rows_of_one_status_are_listed_oldest_first(database: Database, tmp_path: Path) -> None:
-    newest, oldest, claimed = (an_accept(now=START + number * SECOND) for number in (2, 0, 1))
-    await commit(database.journal, newest, oldest, claimed)
+    oldest, newest, claimed = (an_accept(now=START + number * SECOND) for number in (2, 0, 1))
+    await commit(database.journal, oldest, newest, claimed)
     await commit(database.journal, sending(claimed))
     listing = listing_of(database, tmp_path)
 
-    assert await listing.rows("queued", 10) == [oldest.outbox[0], newest.outbox[0]]
-    assert await listing.rows("queued", 1) == [oldest.outbox[0]]
-    assert await listing.rows("sending", 10) == [sending(claimed).outbox[0]]
+    assert await listing.rows("queued", 10) == [row_after(oldest, seq=1), row_after(newest, seq=2)]
+    assert await listing.rows("queued", 1) == [row_after(oldest, seq=1)]
+    assert await listing.rows("sending", 10) == [row_after(sending(claimed), seq=3)]
     assert await listing.rows("dead", 10) == []

@@ -12,7 +12,7 @@ from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
-from tests.support.build import ACCOUNT, a_report, an_accept, state_after
+from tests.support.build import ACCOUNT, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
 
@@ -54,7 +54,7 @@ async def test_a_stale_position_rejects_the_whole_change(journal: Journal) -> No
 
     assert await held(journal) == position
     order_id = second.orders[0].order_id
-    assert await journal.load([order_id]) == {order_id: state_after(second)}
+    assert await journal.load([order_id]) == {order_id: numbered(state_after(second), 2)}
     assert len(await verified(journal)) == 4
     await commit(journal, a_fill(second, position, "exec-2"))
 

@@ -20,7 +20,7 @@ from switchyard.domain.idempotency import PLACE_ORDER
 from switchyard.domain.money import EXACT, canonical
 from switchyard.domain.outbox import OrderState
 from switchyard.ports.journal import Journal
-from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
+from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
 
@@ -71,7 +71,7 @@ async def test_a_filled_notional_is_exact(journal: Journal) -> None:
 )
 async def test_a_new_order_comes_back_as_it_was_written(journal: Journal, fields: dict[str, Any]) -> None:
     accepted = an_accept(**fields)
-    assert await stored(journal, accepted) == state_after(accepted)
+    assert await stored(journal, accepted) == numbered(state_after(accepted), 1)
 
 
 async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> None:
@@ -99,7 +99,7 @@ async def test_an_order_comes_back_as_each_step_left_it(journal: Journal) -> Non
     take(record_doubt(state, state.row("cancel", 1), "NETWORK_TIMEOUT", None, later))
     take(apply_report(state, None, a_report(state, "CANCELED", qty=Decimal(0)), later))
 
-    assert await stored(journal, *changes) == state
+    assert await stored(journal, *changes) == numbered(state, 1, 6)
     assert [row.kind for row in state.outbox] == ["new", "cancel"]
 
 
@@ -115,7 +115,8 @@ async def test_times_are_kept_to_the_microsecond_in_utc(journal: Journal) -> Non
 
 async def test_a_time_on_a_whole_second_compares_like_any_other(database: Database) -> None:
     assert START.microsecond == 0
-    await commit(database.journal, an_accept(key="key", now=START))
+    accepted = an_accept(key="key", now=START)
+    await commit(database.journal, accepted)
     tick = timedelta(microseconds=1)
 
     async def created_after(since: datetime) -> int:
@@ -126,6 +127,9 @@ async def test_a_time_on_a_whole_second_compares_like_any_other(database: Databa
         0,
         0,
     ]
+    attempt = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    await commit(database.journal, attempt)
+    await commit(database.journal, record_unsent(state_after(attempt), attempt.outbox[0], "BROKER_DOWN", START, START))
     due = [len(await database.queries.due(now, 10)) for now in (START - tick, START, START + tick)]
     assert due == [0, 1, 1]
 
@@ -136,5 +140,7 @@ async def test_only_the_orders_that_exist_are_loaded(journal: Journal) -> None:
 
     found = await journal.load([change.orders[0].order_id for change in (second, missing, first)])
 
-    assert found == {change.orders[0].order_id: state_after(change) for change in (first, second)}
+    assert found == {
+        change.orders[0].order_id: numbered(state_after(change), seq) for seq, change in enumerate((first, second), 1)
+    }
     assert await journal.load_by_client_order_id([missing.orders[0].venue_client_order_id]) == {}

@@ -5,6 +5,8 @@ from decimal import Decimal
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import accept
@@ -103,3 +105,9 @@ def state_after(*changes: Change) -> OrderState:
     rows = {(row.kind, row.number): row for change in changes for row in change.outbox}
     outbox = sorted(rows.values(), key=lambda row: (row.kind != "new", row.number))
     return OrderState(order=changes[-1].orders[0], outbox=tuple(outbox))
+
+
+def numbered(state: OrderState, *seqs: int) -> OrderState:
+    """The state with the journal numbers that the append gave to its outbox rows."""
+    rows = zip(state.outbox, seqs, strict=True)
+    return msgspec.structs.replace(state, outbox=tuple(msgspec.structs.replace(row, seq=seq) for row, seq in rows))

@@ -1,13 +1,19 @@
 """Runs `switchyard` with a wall clock that is ahead of the machine's by the seconds in a file.
 
+`DATABASE_LATE_SECONDS` makes the time that the process reads from PostgreSQL late by so much, as slow answers do.
+
 Usage: python -m tests.support.skewed FILE ROLE
 """
 
+import os
 import sys
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from switchyard.ports.clock import TimeReading
 from tests.support.process import Process
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
@@ -29,6 +35,10 @@ class SkewedProcess(Process):
         draft.write_text(str(ahead.total_seconds()), "ascii")
         draft.replace(self._file)
 
+    def make_database_late(self, late: timedelta) -> None:
+        """Let the process, once started, read times from PostgreSQL that are late by so much."""
+        self.settings["DATABASE_LATE_SECONDS"] = str(late.total_seconds())
+
 
 class SkewedClock(Forwarding):
     """The machine's clock plus the seconds in a file."""
@@ -42,5 +52,20 @@ class SkewedClock(Forwarding):
         return machine + timedelta(seconds=float(self._file.read_text("ascii")))
 
 
+class LateDatabaseTime(Forwarding):
+    """The database's time, read late."""
+
+    def __init__(self, late: timedelta, port: object) -> None:
+        super().__init__(port)
+        self._late = late
+
+    async def read(self) -> TimeReading:
+        reading: TimeReading = await self.port.read()
+        return msgspec.structs.replace(reading, wall=reading.wall - self._late)
+
+
 if __name__ == "__main__":
-    run_wrapped(sys.argv[2], Wrapped(clock=partial(SkewedClock, Path(sys.argv[1]))))
+    late = timedelta(seconds=float(os.environ.get("DATABASE_LATE_SECONDS", "0")))
+    run_wrapped(
+        sys.argv[2], Wrapped(clock=partial(SkewedClock, Path(sys.argv[1])), time=partial(LateDatabaseTime, late))
+    )

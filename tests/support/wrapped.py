@@ -33,8 +33,9 @@ class Wrapped(PortWrappers):
         liveness: Wrapper | None = None,
         venue: Wrapper | None = None,
         clock: Wrapper | None = None,
+        time: Wrapper | None = None,
     ) -> None:
-        self._in_database = {"journal": journal, "liveness": liveness}
+        self._in_database = {"journal": journal, "liveness": liveness, "time": time}
         self._venue = venue
         self._clock = clock
 

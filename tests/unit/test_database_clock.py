@@ -1,61 +1,220 @@
-"""`DatabaseClock` follows the database's time, independent of the process's own wall clock."""
+"""`DatabaseClock`: one steady time for all processes, whatever happens to wall clocks."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from structlog.testing import capture_logs
 
 from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.adapters.memory.keys import MemoryKeyStore
-from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.clock import FIRST_READINGS, PAUSE_MIN, SLEW_MAX, DatabaseClock
+from switchyard.ports.clock import SharedOffset, TimeReading
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import an_accept
+from tests.support.journal_checks import commit
+
+HOUR = timedelta(hours=1)
+SECOND = timedelta(seconds=1)
+# What slewing may add or remove within the seconds of a test.
+SLEWED = timedelta(seconds=0.1)
 
 
-class AheadKeyStore(MemoryKeyStore):
-    """A key store whose clock is an hour ahead of the process; `takes` is the time that a query takes."""
+class SlowTime(MemoryTime):
+    """Database times whose readings take `takes` to answer, with an event on the way."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(MemoryJournal(), clock)
-        self._process_clock = clock
+        self.journal = MemoryJournal()
+        super().__init__(self.journal, clock)
+        self._wall = clock
         self.asked = 0
-        self.ahead = timedelta(hours=1)
-        self.takes = timedelta(0)
+        self.takes: list[timedelta] = []
 
-    async def now(self) -> datetime:
+    async def read(self) -> TimeReading:
         self.asked += 1
-        now = await super().now() + self.ahead
-        self._process_clock.advance(self.takes)
-        return now
+        reading = await super().read()
+        if self.takes:
+            self._wall.advance(self.takes.pop(0))
+        return reading
 
 
-async def test_the_database_is_asked_once_and_the_monotonic_clock_adds_the_rest() -> None:
-    clock = ManualClock()
-    keys = AheadKeyStore(clock)
-    database_clock = DatabaseClock(keys, clock)
-    assert database_clock.now() == START
-    assert await database_clock.look() == START + timedelta(hours=1)
-    clock.advance(timedelta(seconds=7))
-    assert database_clock.now() == START + timedelta(hours=1, seconds=7)
-    assert keys.asked == 1
+class Bench:
+    """A database's wall clock, which is also that of its processes, and any number of processes."""
+
+    def __init__(self) -> None:
+        self.wall = ManualClock()
+        self.time = SlowTime(self.wall)
+        self.metrics = Metrics()
+        self.during_sleep: Callable[[], None] = lambda: None
+
+    def process(self) -> DatabaseClock:
+        return DatabaseClock(self.time, self.wall, self.metrics, sleep=self._sleep)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.wall.advance(timedelta(seconds=seconds))
+        self.during_sleep()
+
+    async def pass_seconds(self, seconds: int, *processes: DatabaseClock) -> None:
+        """Time passes, and each process looks every second."""
+        for _ in range(seconds):
+            self.wall.advance(SECOND)
+            for process in processes:
+                await process.look()
+
+    @property
+    def gauge(self) -> float:
+        value = self.metrics.registry.get_sample_value("clock_step_seconds")
+        assert value is not None
+        return value
 
 
-async def test_a_slow_answer_makes_the_clock_late_and_never_early() -> None:
-    clock = ManualClock()
-    keys = AheadKeyStore(clock)
-    keys.takes = timedelta(seconds=0.5)
-    assert await DatabaseClock(keys, clock).look() == START + timedelta(hours=1)
+async def test_the_database_is_asked_at_the_start_and_the_monotonic_clock_adds_the_rest() -> None:
+    bench = Bench()
+    clock = bench.process()
+    assert clock.now() == START
+    assert await clock.start() == START
+    bench.wall.advance(7 * SECOND)
+    assert clock.now() == START + 7 * SECOND
+    assert bench.time.asked == FIRST_READINGS
 
 
-async def test_a_very_slow_answer_does_not_replace_a_better_one() -> None:
-    clock = ManualClock()
-    keys = AheadKeyStore(clock)
-    database_clock = DatabaseClock(keys, clock)
-    await database_clock.look()
-    keys.takes = timedelta(seconds=20)
-    assert await database_clock.look() == START + timedelta(hours=1, seconds=20)
+async def test_the_quickest_of_the_first_answers_counts() -> None:
+    bench = Bench()
+    bench.time.takes = [SECOND / 2, SECOND / 100, SECOND / 3]
+    started = await bench.process().start()
+    assert bench.wall.now() - started == SECOND / 100, "late by the round trip of the best answer, and not ahead"
 
 
-async def test_a_step_of_the_databases_own_clock_is_followed() -> None:
-    clock = ManualClock()
-    keys = AheadKeyStore(clock)
-    database_clock = DatabaseClock(keys, clock)
-    await database_clock.look()
-    keys.ahead = timedelta(0)
-    assert await database_clock.look() == START
+async def test_a_slow_answer_neither_moves_the_clock_nor_looks_like_a_step() -> None:
+    bench = Bench()
+    clock = bench.process()
+    await clock.start()
+    bench.time.takes = [20 * SECOND]
+    with capture_logs() as logs:
+        assert await clock.look() == START + 20 * SECOND
+    assert logs == []
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_a_step_of_the_wall_clock_is_reported_once_and_not_followed(step: timedelta) -> None:
+    bench = Bench()
+    clock = bench.process()
+    await clock.start()
+    bench.wall.step(step)
+    with capture_logs() as logs:
+        await bench.pass_seconds(30, clock)
+    assert abs(clock.now() - (START + 30 * SECOND)) < SLEWED
+    assert [(entry["event"], round(entry["step_seconds"])) for entry in logs] == [
+        ("clock_stepped", round(step.total_seconds()))
+    ]
+    assert bench.gauge == pytest.approx(step.total_seconds(), abs=1)
+
+
+async def test_a_step_back_to_the_right_time_is_a_step_too_and_clears_the_figure() -> None:
+    bench = Bench()
+    clock = bench.process()
+    await clock.start()
+    with capture_logs() as logs:
+        for step in (HOUR, -HOUR):
+            bench.wall.step(step)
+            await bench.pass_seconds(3, clock)
+    assert [entry["step_seconds"] for entry in logs] == pytest.approx([3600, -3600], abs=0.1)
+    assert bench.gauge == pytest.approx(0, abs=0.1)
+
+
+@pytest.mark.parametrize("drift", [SECOND / 2, -SECOND / 2])
+async def test_a_small_difference_is_slewed_away_and_time_never_goes_back(drift: timedelta) -> None:
+    bench = Bench()
+    clock = bench.process()
+    await clock.start()
+    bench.wall.step(drift)
+    seen = [clock.now()]
+    for _ in range(int(0.5 / SLEW_MAX) + 10):
+        await bench.pass_seconds(1, clock)
+        seen.append(clock.now())
+    assert all(SECOND * 0.999 < later - earlier < SECOND * 1.001 for earlier, later in pairwise(seen))
+    assert abs(clock.now() - bench.wall.now()) < timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_a_process_that_starts_after_a_step_agrees_with_those_that_run(step: timedelta) -> None:
+    bench = Bench()
+    running = bench.process()
+    await running.start()
+    bench.wall.step(step)
+    await bench.pass_seconds(3, running)
+    later = bench.process()
+    await later.start()
+    assert abs(later.now() - running.now()) < SLEWED
+
+
+@pytest.mark.parametrize("step", [HOUR, -HOUR])
+async def test_a_process_that_starts_before_the_others_noticed_the_step_waits_for_them(step: timedelta) -> None:
+    bench = Bench()
+    running = bench.process()
+    await running.start()
+    await bench.pass_seconds(2, running)
+    bench.wall.step(step)
+
+    def refresh() -> None:
+        # The running process looks while the new one waits.
+        bench.time.shared = SharedOffset(running.now() - bench.wall.now(), bench.wall.now())
+
+    bench.during_sleep = refresh
+    later = bench.process()
+    await later.start()
+    assert abs(later.now() - running.now()) < SLEWED
+
+
+async def test_a_restart_after_a_step_back_goes_on_after_the_journals_newest_event() -> None:
+    bench = Bench()
+    await commit(bench.time.journal, an_accept(now=START))
+    bench.wall.step(-HOUR)
+    with capture_logs() as logs:
+        started = await bench.process().start()
+    assert started >= START + 5 * SECOND, "an order with a send deadline has missed it: nobody knows for how long"
+    assert started < START + 10 * SECOND
+    assert [entry["event"] for entry in logs] == ["clock_stepped"]
+
+
+async def test_a_restart_after_a_step_back_goes_on_after_the_time_that_was_shared_last() -> None:
+    bench = Bench()
+    first = bench.process()
+    await first.start()
+    await bench.pass_seconds(60, first)
+    bench.wall.step(-HOUR)
+    started = await bench.process().start()
+    assert started >= START + 60 * SECOND
+
+
+async def test_a_restart_after_downtime_takes_the_wall_clock() -> None:
+    bench = Bench()
+    first = bench.process()
+    await first.start()
+    bench.wall.advance(HOUR)
+    later = bench.process()
+    await later.start()
+    assert later.now() == bench.wall.now()
+
+
+async def test_a_process_that_was_paused_follows_the_others() -> None:
+    """Its own monotonic clock stood still, as in a paused virtual machine; the others went on."""
+    bench = Bench()
+    paused_ticks = 0.0
+    paused = DatabaseClock(bench.time, bench.wall, bench.metrics, ticks=lambda: paused_ticks)
+    other = bench.process()
+    await paused.start()
+    await other.start()
+    await bench.pass_seconds(60, other)
+    with capture_logs() as logs:
+        await paused.look()
+    assert abs(paused.now() - other.now()) < SLEWED
+    assert [entry["event"] for entry in logs] == ["clock_paused"]
+    assert 60 * SECOND > PAUSE_MIN
+
+
+def test_before_the_start_it_is_the_process_own_time() -> None:
+    now: datetime = Bench().process().now()
+    assert now == START

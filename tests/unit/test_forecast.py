@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
@@ -22,10 +23,13 @@ class Queue:
         self.clock = ManualClock()
         database = MemoryDatabase(self.clock)
         self.outbox = database.journal.outbox
+        self._seq = 0
         self.forecast = Forecast(database.queries, [SIM, OTHER], self.clock)
 
     async def poll(self, *, waited_seconds: float) -> None:
-        [head] = an_accept(now=self.clock.now() - timedelta(seconds=waited_seconds)).outbox
+        [row] = an_accept(now=self.clock.now() - timedelta(seconds=waited_seconds)).outbox
+        self._seq += 1
+        head = msgspec.structs.replace(row, seq=self._seq)
         self.outbox.clear()
         self.outbox[head.order_id, head.kind, head.number] = head
         await self.forecast.run_once()
@@ -74,6 +78,17 @@ async def test_a_queue_of_constant_length_delays_by_its_length() -> None:
     queue.clock.advance(timedelta(seconds=0.25))
     await queue.poll(waited_seconds=1)
     assert queue.forecast.delay(SIM) == timedelta(seconds=1)
+
+
+async def test_a_head_dated_by_a_slower_gateway_shows_that_the_queue_moves() -> None:
+    queue = Queue()
+    await queue.poll(waited_seconds=0.1)
+    for _ in range(20):
+        queue.clock.advance(timedelta(seconds=0.25))
+        await queue.poll(waited_seconds=0.9)
+        queue.clock.advance(timedelta(seconds=0.25))
+        await queue.poll(waited_seconds=0.1)
+    assert not queue.forecast.is_too_slow(SIM, "IOC")
 
 
 async def test_an_empty_queue_and_a_stale_forecast_reject_no_order() -> None:

@@ -5,6 +5,7 @@ import random
 import time
 from datetime import UTC, datetime
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # Values per system call: one call per value would cost more than the rest of making an id.
 _VALUES_PER_FILL = 256
 # Unused values by bit width. `extend` and `pop` are atomic, so no two threads get the same value.
@@ -23,6 +24,11 @@ class SystemClock:
     def monotonic(self) -> float:
         """Seconds on a clock that never goes back."""
         return time.monotonic()
+
+
+def boot_seconds() -> float:
+    """Seconds on a clock that never goes back and, where the system has one, also counts while it is suspended."""
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 class SystemRandomness:

@@ -26,6 +26,8 @@ class Table(NamedTuple):
     key: tuple[str, ...]
     fixed: tuple[str, ...] = ()
     """Columns outside the key that keep the value of the row's first version."""
+    assigned: tuple[str, ...] = ()
+    """Columns whose value the append assigns."""
 
     @property
     def column_list(self) -> str:
@@ -41,6 +43,7 @@ class Table(NamedTuple):
         changing = [column for column in self.columns if column not in self.key + self.fixed]
         return {
             f"{self.name}.columns": self.column_list,
+            f"{self.name}.given": ", ".join(column for column in self.columns if column not in self.assigned),
             f"{self.name}.key": ", ".join(self.key),
             f"{self.name}.updates": ", ".join(f"{column} = excluded.{column}" for column in changing),
         }
@@ -68,7 +71,8 @@ OUTBOX_ORDERS = Table(
     "outbox_orders",
     OutboxRow.__struct_fields__,
     key=("order_id", "kind", "number"),
-    fixed=("venue", "venue_client_order_id", "created_at", "lane"),
+    fixed=("venue", "venue_client_order_id", "created_at", "lane", "seq"),
+    assigned=("seq",),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
@@ -46,7 +46,7 @@ class Core:
         self.wrappers = wrappers
         self.wall_clock = wrappers.clock(SystemClock())
         """For times that people and other systems compare with their own, such as those in tokens."""
-        self.clock = DatabaseClock(database.keys, self.wall_clock)
+        self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds)
         self.randomness = SystemRandomness()
         self.wakes = Wakes()
         self.catalogue = Catalogue(settings.instruments)
@@ -66,7 +66,7 @@ class Core:
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the clock and the sequencer, which all other stages need; both stop last."""
-        await self.clock.look()
+        await self.clock.start()
         self.supervisor.start(stack, "clock", self.clock.run)
         self.supervisor.start(stack, "sequencer", self.sequencer.run)
         stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)

@@ -13,15 +13,17 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
 from switchyard.bootstrap.files import move_files_aside
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
+from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import declare_restored
 from switchyard.flow.sending.operator import end_doubt
+from switchyard.ports.clock import Clock, DatabaseTime
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
@@ -33,6 +35,7 @@ from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
 
 
 class EpochJournal(Journal, Epochs, Protocol):
@@ -64,6 +67,11 @@ class Database(Protocol):
     @property
     def lanes(self) -> Lanes:
         """Which worker owns which lanes."""
+        ...
+
+    @property
+    def time(self) -> DatabaseTime:
+        """The wall clock and the offset that processes share."""
         ...
 
     @property
@@ -133,11 +141,12 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
     """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
+        clock = await _started_clock(database)
         return await end_doubt(
             database.journal,
             database.queries,
-            _direct_commit(database),
-            SystemClock(),
+            _direct_commit(database, clock),
+            clock,
             row_id=row_id,
             decision=decision,
             is_decidable=partial(lookup_decides, settings),
@@ -166,18 +175,25 @@ async def accept_restored(settings: Settings) -> tuple[int, int]:
     """Declare the database restored, and move the audit and head files of the replaced one aside."""
     database = await open_database(settings)
     try:
-        epoch, rows = await declare_restored(
-            database.journal, database.queries, _direct_commit(database), SystemClock(), SystemRandomness()
-        )
+        clock = await _started_clock(database)
+        commit = _direct_commit(database, clock)
+        epoch, rows = await declare_restored(database.journal, database.queries, commit, clock, SystemRandomness())
     finally:
         await database.close()
     move_files_aside(settings, epoch)
     return epoch, rows
 
 
-def _direct_commit(database: Database) -> Commit:
+async def _started_clock(database: Database) -> DatabaseClock:
+    """The time of the database's processes, for a command: an event dated ahead would move their next start ahead."""
+    clock = DatabaseClock(database.time, SystemClock(), Metrics(), ticks=boot_seconds)
+    await clock.start()
+    return clock
+
+
+def _direct_commit(database: Database, clock: Clock) -> Commit:
     """Commit for a command that runs no sequencer: each change is a group of its own."""
-    clock, randomness = SystemClock(), SystemRandomness()
+    randomness = SystemRandomness()
 
     async def commit(change: Change) -> Outcome:
         group_id = fresh_ulid(clock, randomness)

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
 import msgspec
 
-from switchyard.domain.events import Event
+from switchyard.domain.events import Event, EventType
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position, PositionKey
+
+# The events that name an order and carry no outbox row.
+_WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -64,6 +68,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             first.setdefault(position.key, position.version - 1)
             last[position.key] = position
         return [(first[key], position) for key, position in last.items()]
+
+    def event_place(self, row: OutboxRow) -> int:
+        """The place among the events of the one that describes an outbox row; 0 for a change without events."""
+        if len(self.events) == 1:
+            return 0
+        places = (
+            place
+            for place, event in enumerate(self.events)
+            if event.order_id == row.order_id and event.type not in _WITHOUT_ROWS
+        )
+        return next(places, 0)
 
 
 def merged(changes: Sequence[Change]) -> Change:

@@ -31,7 +31,7 @@ LANES: Final = 64
 
 
 def lane_of(account: AccountId, symbol: str) -> int:
-    """The lane of an account's orders in a symbol; it has one owner, so first attempts leave in acceptance order."""
+    """The lane of an account's orders in a symbol; it has one owner, so first attempts leave in journal order."""
     return zlib.crc32(f"{account}\n{symbol}".encode()) % LANES
 
 
@@ -60,6 +60,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether some attempt may have put a byte on the wire; never reset."""
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
+    seq: int = 0
+    """The journal number of the event that created the row, assigned by the append: the order of departure."""
 
     @property
     def key(self) -> OutboxKey:

@@ -158,7 +158,7 @@ class Replay:
             self.positions[position.key] = position
         self.orders[order.order_id] = order
         for row in fact.outbox:
-            self._apply_row(order, row)
+            self._apply_row(line.seq, order, row)
         if fact.idempotency is not None:
             self._apply_key(order, fact.idempotency)
 
@@ -188,7 +188,7 @@ class Replay:
             raise ReplayMismatch(line.seq, f"execution {execution.exec_id} of {execution.venue} was applied before")
         self.executions[key] = execution
 
-    def _apply_row(self, order: Order, fact: OutboxFact) -> None:
+    def _apply_row(self, seq: int, order: Order, fact: OutboxFact) -> None:
         key = (order.order_id, fact.kind, fact.number)
         before = self.outbox.get(key)
         self.outbox[key] = OutboxRow(
@@ -208,6 +208,7 @@ class Replay:
             updated_at=fact.updated_at,
             version=1 if before is None else before.version + 1,
             lane=lane_of(order.account_id, order.symbol),
+            seq=seq if before is None else before.seq,
         )
 
     def _apply_key(self, order: Order, fact: KeyFact) -> None:

@@ -37,7 +37,3 @@ class KeyStore(Protocol):
     async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
         """Check the next `limit` entries and remove those that have expired and whose order is final."""
         ...
-
-    async def now(self) -> datetime:
-        """Return the database's time, which is the same for all gateways."""
-        ...

@@ -16,7 +16,7 @@ class LaneShare(msgspec.Struct, frozen=True):
 
 
 class Lanes(Protocol):
-    """Lane ownership: each lane has at most one owner, so orders of a lane are sent in the order of acceptance."""
+    """Lane ownership: each lane has at most one owner, so orders of a lane are sent in journal order."""
 
     async def hold(self, worker: WorkerId, given_up: Sequence[int]) -> LaneShare:
         """Renew the worker's registration, release `given_up`, and take free lanes up to a fair share."""

@@ -31,6 +31,13 @@ class OutboxCount(msgspec.Struct, frozen=True):
     oldest_created_at: datetime | None
 
 
+class QueueHead(msgspec.Struct, frozen=True):
+    """The order that a venue's queue sends next."""
+
+    seq: int
+    created_at: datetime
+
+
 class OutboxQueries(Protocol):
     """Bounded queries over unfinished outbox rows."""
 
@@ -41,7 +48,9 @@ class OutboxQueries(Protocol):
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
-        """Return rows to send now, in the order of acceptance; a cancel only after its order was sent.
+        """Return rows to send now, in journal order; a cancel only after its order was sent.
+
+        A row without an attempt is due at once, whatever its date: its date was given by the clock of another process.
 
         `venues` and `lanes` restrict the result; None means all of them.
         """
@@ -61,8 +70,8 @@ class OutboxQueries(Protocol):
         """
         ...
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+        """Return, for each venue with a queue, the first order in journal order without an attempt."""
         ...
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:

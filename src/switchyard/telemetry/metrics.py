@@ -223,6 +223,11 @@ class Metrics:
         self.stream_drops = Counter(
             "sse_slow_readers_total", "Streams closed because their reader was too slow", registry=registry
         )
+        self.clock_step = Gauge(
+            "clock_step_seconds",
+            "The database's wall clock minus the time in use; beyond 1 s, the wall clock was stepped",
+            registry=registry,
+        )
         self.stage_failures = Counter(
             "stage_failures_total", "Unexpected errors, by stage", ["stage"], registry=registry
         )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
 from switchyard.adapters.memory.lanes import MemoryLanes
@@ -18,7 +19,8 @@ class MemoryDatabase:
         self.queries = MemoryQueries(self.journal)
         self.liveness = MemoryLiveness()
         self.lanes = MemoryLanes(self.liveness, clock)
-        self.keys = MemoryKeyStore(self.journal, clock)
+        self.keys = MemoryKeyStore(self.journal)
+        self.time = MemoryTime(self.journal, clock)
 
     def listen(self, callback: Callable[[], None]) -> None:
         """Do nothing: no other process writes to this journal."""

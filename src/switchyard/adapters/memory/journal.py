@@ -121,6 +121,12 @@ class MemoryJournal:
         for cursor in change.cursors:
             self.cursors[cursor.name] = cursor
 
+    def _numbered(self, change: Change, first_seq: int) -> Iterator[OutboxRow]:
+        """The outbox rows with their journal numbers; a later version keeps the number of the first."""
+        for row in change.outbox:
+            seq = first_seq + change.event_place(row) if row.version == 1 else self.outbox[row.key].seq
+            yield msgspec.structs.replace(row, seq=seq)
+
     def _rows_of(self, order_id: OrderId, kind: OutboxKind) -> Iterator[OutboxRow]:
         for number in count(1):
             row = self.outbox.get((order_id, kind, number))
@@ -150,11 +156,11 @@ class MemoryJournal:
 
     def _write(self, shard: int, change: Change, now: datetime) -> int:
         """Write a change and return the seq of its first event, 0 without events."""
-        self.store_rows(change)
-        if not change.events:
-            return 0
         events = self.events.setdefault(shard, [])
         first_seq = len(events) + 1
+        self.store_rows(msgspec.structs.replace(change, outbox=tuple(self._numbered(change, first_seq))))
+        if not change.events:
+            return 0
         at = max(now.astimezone(UTC), events[-1].at) if events else now.astimezone(UTC)
         for seq, event in enumerate(change.events, first_seq):
             text = head_text(self.epoch, shard, seq, stamp(at)) + event.tail

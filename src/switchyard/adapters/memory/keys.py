@@ -6,16 +6,14 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import is_final
-from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyId, Reaped
 
 
 class MemoryKeyStore:
-    """ports.keys.KeyStore in memory; `clock` is the database's clock."""
+    """ports.keys.KeyStore in memory."""
 
-    def __init__(self, journal: MemoryJournal, clock: Clock) -> None:
+    def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal
-        self._clock = clock
 
     async def entry(self, account: AccountId, operation: str, key: str) -> KeyEntry | None:
         """Return the entry of a key, even if it has expired."""
@@ -41,10 +39,6 @@ class MemoryKeyStore:
         for key in removable:
             del self._journal.keys[key]
         return Reaped(len(removable), page[-1] if len(page) == limit else None)
-
-    async def now(self) -> datetime:
-        """Return the clock's time."""
-        return self._clock.now()
 
     def _is_removable(self, entry: KeyEntry, now: datetime) -> bool:
         order = self._journal.orders.get(entry.order_id)

@@ -13,7 +13,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 from switchyard.ports.queries import OrderFilter
 
@@ -79,11 +79,11 @@ class MemoryQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
-        """Return rows to send now, in the order of acceptance; a cancel only after its order was sent."""
+        """Return rows to send now, in journal order; a cancel only after its order was sent."""
         due = [
             row
             for row in self._rows("queued", "failed")
-            if row.next_attempt_at <= now
+            if (not row.attempt or row.next_attempt_at <= now)
             and (venues is None or row.venue in venues)
             and (lanes is None or row.lane in lanes)
             and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
@@ -103,18 +103,22 @@ class MemoryQueries:
         matching = [row for row in rows if (venue is None or row.venue == venue) and (after is None or row.key > after)]
         return [self._with_state(row) for row in matching[: min(limit, PAGE_MAX)]]
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        """Return, for each venue with a queue, when its oldest order without an attempt was accepted."""
-        oldest: dict[VenueName, datetime] = {}
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+        """Return, for each venue with a queue, the first order in journal order without an attempt."""
+        oldest: dict[VenueName, QueueHead] = {}
         for row in self._rows("queued"):
-            if row.kind == "new" and row.venue in venues:
-                oldest.setdefault(row.venue, row.created_at)
+            if row.kind == "new" and not row.attempt and row.venue in venues:
+                oldest.setdefault(row.venue, QueueHead(row.seq, row.created_at))
         return oldest
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         by_status = {status: self._rows(status) for status in _UNFINISHED}
-        return [OutboxCount(status, len(rows), rows[0].created_at) for status, rows in by_status.items() if rows]
+        return [
+            OutboxCount(status, len(rows), min(row.created_at for row in rows))
+            for status, rows in by_status.items()
+            if rows
+        ]
 
     async def rows(self, status: str, limit: int) -> Sequence[OutboxRow]:
         """Return rows of one status, oldest first."""
@@ -142,7 +146,7 @@ class MemoryQueries:
 
     def _rows(self, *statuses: str) -> list[OutboxRow]:
         rows = [row for row in self._journal.outbox.values() if row.status in statuses]
-        return sorted(rows, key=lambda row: (row.created_at, row.order_id, row.kind != "new", row.number))
+        return sorted(rows, key=lambda row: (row.seq, row.kind != "new", row.number))
 
     def _with_state(self, row: OutboxRow) -> Due:
         state = self._journal.state(row.order_id)

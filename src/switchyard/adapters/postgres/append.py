@@ -33,6 +33,7 @@ class AppendArguments(NamedTuple):
     key_rows: str
     outbox_changes: Sequence[int]
     outbox_rows: str
+    outbox_events: Sequence[int]
     execution_changes: Sequence[int]
     execution_rows: str
     cursor_changes: Sequence[int]
@@ -71,6 +72,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         key_rows=key_rows,
         outbox_changes=outbox_changes,
         outbox_rows=outbox_rows,
+        outbox_events=_events_of_rows(changes),
         execution_changes=execution_changes,
         execution_rows=execution_rows,
         cursor_changes=cursor_changes,
@@ -102,6 +104,16 @@ def _numbered(
     """The rows of one part of the changes as JSON, and the number of the change of each row."""
     numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, part)]
     return [number for number, _ in numbered], _json([row for _, row in numbered])
+
+
+def _events_of_rows(changes: Sequence[Change]) -> list[int]:
+    """For each outbox row the event that describes it, counted from 1 within the group."""
+    events: list[int] = []
+    first = 1
+    for change in changes:
+        events += [first + change.event_place(row) for row in change.outbox]
+        first += len(change.events)
+    return events
 
 
 def _json(structs: Sequence[Any]) -> str:

@@ -11,12 +11,14 @@ from switchyard.adapters.postgres.connection import (
     Reader,
     connect,
 )
+from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.keys import PostgresKeyStore
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
+from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.errors import CannotStart
 
 
@@ -30,8 +32,9 @@ class PostgresDatabase:
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.liveness = PostgresLiveness(url, reader)
-        self.lanes = PostgresLanes(reader)
+        self.lanes = PostgresLanes(reader, SystemClock())
         self.keys = PostgresKeyStore(reader)
+        self.time = PostgresTime(reader)
 
     @classmethod
     async def open(cls, url: str) -> "PostgresDatabase":

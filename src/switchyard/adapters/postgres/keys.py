@@ -63,9 +63,3 @@ class PostgresKeyStore:
         [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL))
         is_last = row["seen"] < limit
         return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))
-
-    async def now(self) -> datetime:
-        """The server's clock."""
-        [row] = await self._reader.rows("SELECT clock_timestamp() AS now")
-        now: datetime = row["now"]
-        return now

@@ -15,28 +15,29 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
 
 # A cancel is due only when its order has been sent. A scalar subquery is an index lookup; EXISTS could be planned as a
 # hash over every order ever sent.
 _DUE_IN = """
-SELECT order_id, kind, number, created_at FROM outbox_orders AS due
-WHERE status = '{status}' AND next_attempt_at <= $1 AND ($3::text[] IS NULL OR venue = ANY ($3))
+SELECT order_id, kind, number, seq FROM outbox_orders AS due
+WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
 AND ($4::integer[] IS NULL OR lane = ANY ($4))
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
-ORDER BY created_at, order_id LIMIT $2
+ORDER BY seq LIMIT $2
 """
 _DUE = f"""
 ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
-ORDER BY created_at, order_id LIMIT $2
+ORDER BY seq LIMIT $2
 """
 _OLDEST = """
-SELECT requested.venue, oldest.created_at FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
-    SELECT created_at FROM outbox_orders AS waiting
-    WHERE status = 'queued' AND kind = 'new' AND waiting.venue = requested.venue ORDER BY created_at, order_id LIMIT 1
+SELECT requested.venue, oldest.seq, oldest.created_at
+FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
+    SELECT seq, created_at FROM outbox_orders AS waiting
+    WHERE status = 'queued' AND kind = 'new' AND attempt = 0 AND waiting.venue = requested.venue ORDER BY seq LIMIT 1
 ) AS oldest
 """
 # The planner uses a partial index only where a statement repeats the condition of the index: hence `NOT is_final`
@@ -62,7 +63,7 @@ SELECT
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
 ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number
 """
-_BY_ACCEPTANCE = "selected.created_at, selected.order_id, selected.kind DESC"
+_BY_SEQ = "selected.seq, selected.order_id, selected.kind DESC"
 _BY_KEY = "selected.order_id, selected.kind"
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
@@ -120,8 +121,8 @@ class PostgresQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
-        """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
-        return await self._with_states(_DUE, _BY_ACCEPTANCE, now, min(limit, PAGE_MAX), venues, lanes)
+        """Rows to send now, in journal order; a cancel only when its order has been sent."""
+        return await self._with_states(_DUE, _BY_SEQ, now, min(limit, PAGE_MAX), venues, lanes)
 
     async def unsettled(
         self,
@@ -136,9 +137,9 @@ class PostgresQueries:
             _UNSETTLED, _BY_KEY, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0))
         )
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        """For each venue, when the oldest order that waits for its first attempt was accepted."""
-        return {VenueName(venue): at for venue, at in await self._reader.rows(_OLDEST, venues)}
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+        """For each venue, the first order in journal order that waits for its first attempt."""
+        return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in await self._reader.rows(_OLDEST, venues)}
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""

@@ -3,7 +3,7 @@
 The trigger is `schema/programs/append.sql`; rows travel to it as JSON arrays, in the order of `Table.columns`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import STATE_TABLES, Table, fragments
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.outbox import OutboxRow
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole
@@ -47,7 +48,7 @@ INSERT INTO append_group ({", ".join(AppendGroup._fields)}) VALUES ({", ".join("
 def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> AppendGroup:
     """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted."""
     orders = [row for change in changes for row in change.orders]
-    outbox = [row for change in changes for row in change.outbox]
+    outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
         new_orders=rows.json_rows([row for row in orders if row.version == 1]),
@@ -59,6 +60,18 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Appen
         executions=rows.json_rows([row for change in changes for row in change.executions]),
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
     )
+
+
+def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[OutboxRow]:
+    """The outbox rows; each new one with the number of the event that describes it."""
+    first = 0
+    for change in changes:
+        for row in change.outbox:
+            if row.version == 1 and change.events:
+                yield msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
+            else:
+                yield row
+        first += len(change.events)
 
 
 def program_fragments() -> dict[str, str]:

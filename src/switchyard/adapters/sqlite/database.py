@@ -6,11 +6,13 @@ from pathlib import Path
 
 from switchyard.adapters.sqlite import migrations
 from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.sqlite.keys import SqliteKeyStore
 from switchyard.adapters.sqlite.lanes import SqliteLanes
 from switchyard.adapters.sqlite.liveness import SqliteLiveness
 from switchyard.adapters.sqlite.queries import SqliteQueries
+from switchyard.adapters.system_clock import SystemClock
 
 
 class SqliteDatabase:
@@ -23,6 +25,7 @@ class SqliteDatabase:
         self.liveness = SqliteLiveness()
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)
+        self.time = SqliteTime(self.journal, SystemClock())
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteDatabase":

@@ -49,6 +49,11 @@ class SqliteJournal:
         self._head, self._at = self._read_head(connections.writer)
         self._broken = False
 
+    @property
+    def newest_event_at(self) -> datetime:
+        """The date of the newest event; long past while the journal is empty."""
+        return self._at
+
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """The orders that exist, each with all of its outbox rows."""
         ids = rows.json_array(order_ids)

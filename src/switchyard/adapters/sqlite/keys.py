@@ -74,9 +74,3 @@ class SqliteKeyStore:
             return Reaped(count, tuple(page[-1][:3]) if len(page) == limit else None)
 
         return await self._journal.maintain(remove_expired)
-
-    async def now(self) -> datetime:
-        """The machine's clock: an embedded database has no other."""
-        sql = "SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now')"
-        row: Any = await self._connections.read(lambda connection: connection.execute(sql).fetchone())
-        return datetime.fromisoformat(row[0])

@@ -14,7 +14,7 @@ from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 
-_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY created_at LIMIT ?"
+_SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY seq LIMIT ?"
 _SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = ? ORDER BY kind, number"
 _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? AND type = 'OrderUncertain'

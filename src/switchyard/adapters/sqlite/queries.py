@@ -18,26 +18,26 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, OutboxCount
+from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
 
 # The planner uses a partial index only where a statement repeats the condition of the index: hence the status lists.
 _DUE = """
 SELECT order_id, kind, number FROM outbox_orders AS due
-WHERE status IN ('queued', 'failed') AND next_attempt_at <= ?1
+WHERE status IN ('queued', 'failed') AND (attempt = 0 OR next_attempt_at <= ?1)
 AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
 AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4)))
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
-ORDER BY created_at, order_id LIMIT ?3
+ORDER BY seq LIMIT ?3
 """
 _OLDEST = """
-SELECT requested.value, (
-    SELECT created_at FROM outbox_orders
-    WHERE status IN ('queued', 'failed') AND status = 'queued' AND kind = 'new' AND venue = requested.value
-    ORDER BY created_at, order_id LIMIT 1
-) FROM json_each(?) AS requested
+SELECT venue, seq, created_at FROM json_each(?) AS requested JOIN outbox_orders ON (order_id, kind, number) = (
+    SELECT order_id, kind, number FROM outbox_orders
+    WHERE status IN ('queued', 'failed') AND status = 'queued' AND kind = 'new' AND attempt = 0
+    AND venue = requested.value ORDER BY seq LIMIT 1
+)
 """
 _OPEN_ORDERS = f"""
 SELECT {ORDERS.column_list} FROM orders
@@ -111,7 +111,7 @@ class SqliteQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
     ) -> list[Due]:
-        """Rows to send now, in the order of acceptance; a cancel only when its order has been sent."""
+        """Rows to send now, in journal order; a cancel only when its order has been sent."""
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
         return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes))
 
@@ -127,13 +127,13 @@ class SqliteQueries:
         order_id, kind, number = after or ("", "", 0)
         return await self._with_states(_UNSETTLED, (status, min(limit, PAGE_MAX), venue, order_id, kind, number))
 
-    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, datetime]:
-        """For each venue, when the oldest order that waits for its first attempt was accepted."""
+    async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
+        """For each venue, the first order in journal order that waits for its first attempt."""
         names = (rows.json_array(venues),)
         oldest: list[Any] = await self._connections.read(
             lambda connection: connection.execute(_OLDEST, names).fetchall()
         )
-        return {venue: datetime.fromisoformat(at) for venue, at in oldest if at is not None}
+        return {venue: QueueHead(seq, datetime.fromisoformat(at)) for venue, seq, at in oldest}
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""

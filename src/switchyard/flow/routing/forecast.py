@@ -15,7 +15,7 @@ from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.ports.clock import Clock
-from switchyard.ports.outbox import OutboxQueries
+from switchyard.ports.outbox import OutboxQueries, QueueHead
 
 # Short compared with the shortest deadline (2.5 s); each poll is one lookup by index.
 POLL_SECONDS = 0.25
@@ -26,6 +26,7 @@ STALE_SECONDS = 2.0
 class _Head(msgspec.Struct):
     """The order at the head of a venue's queue."""
 
+    seq: int
     accepted_at: datetime
     seen_at: float
     """When it was first seen at the head, on the monotonic clock."""
@@ -58,19 +59,22 @@ class Forecast:
         """Read the heads of the queues; returns how many venues have one."""
         oldest = await self._queries.oldest_unsent(self._venues)
         self._polled_at = self._clock.monotonic()
-        self._heads = {venue: self._head(venue, accepted_at) for venue, accepted_at in oldest.items()}
+        self._heads = {venue: self._head(venue, head) for venue, head in oldest.items()}
         return len(oldest)
 
-    def _head(self, venue: VenueName, accepted_at: datetime) -> _Head:
+    def _head(self, venue: VenueName, head: QueueHead) -> _Head:
         previous = self._heads.get(venue)
         if previous is None:
-            return _Head(accepted_at, self._polled_at, timedelta(0))
-        if accepted_at <= previous.accepted_at:
+            return _Head(head.seq, head.created_at, self._polled_at, timedelta(0))
+        if head.seq <= previous.seq:
             return previous
-        shortened = accepted_at - previous.accepted_at
-        remaining = max(self._clock.now() - accepted_at, timedelta(0))
+        shortened = head.created_at - previous.accepted_at
+        if shortened <= timedelta(0):
+            # Dated by a gateway whose clock is slower: the queue moves, but its pace cannot be told from this pair.
+            return _Head(head.seq, previous.accepted_at, self._polled_at, previous.delay)
+        remaining = max(self._clock.now() - head.created_at, timedelta(0))
         elapsed = timedelta(seconds=self._polled_at - previous.seen_at)
-        return _Head(accepted_at, self._polled_at, remaining / shortened * elapsed)
+        return _Head(head.seq, head.created_at, self._polled_at, remaining / shortened * elapsed)
 
     def delay(self, venue: VenueName) -> timedelta:
         """Return how long a new order to this venue would wait; zero where that is not known."""

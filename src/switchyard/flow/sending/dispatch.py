@@ -172,7 +172,7 @@ class Dispatcher:
         return {name: count for name, count in free.items() if count}
 
     async def _claim(self, due: Due) -> bool:
-        # Joins the line before the first await: claims are made in the order of acceptance, but their commits may be
+        # Joins the line before the first await: claims are made in journal order, but their commits may be
         # answered in another order.
         order = due.state.order
         turn = self._departures.join((order.account_id, order.symbol)) if is_first_attempt(due.row) else None

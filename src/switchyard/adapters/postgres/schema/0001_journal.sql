@@ -93,6 +93,7 @@ CREATE TABLE outbox_orders (
     lane smallint NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent boolean NOT NULL,
     error_detail text,
+    seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)
 ) WITH (
@@ -100,10 +101,10 @@ CREATE TABLE outbox_orders (
     -- claim would read too many of them.
     autovacuum_vacuum_scale_factor = 0.02
 );
--- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in the
--- order of acceptance; a failed row waits for its time. One index over both statuses would sort the whole backlog for
+-- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in
+-- journal order; a failed row waits for its time. One index over both statuses would sort the whole backlog for
 -- each claim.
-CREATE INDEX outbox_queued ON outbox_orders (created_at, order_id) WHERE status = 'queued';
+CREATE INDEX outbox_queued ON outbox_orders (seq) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
 CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE status IN ('sending', 'uncertain');
 
@@ -111,14 +112,22 @@ CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE
 CREATE TABLE outbox_workers (
     worker text COLLATE "C" PRIMARY KEY,
     lock_key bigint NOT NULL, -- of the advisory lock that the worker holds while its session lives
-    seen_at timestamptz NOT NULL
+    beat bigint NOT NULL -- counts the worker's calls of `hold_lanes`
 );
--- A lane has one owner, so that first attempts of one account and symbol are sent in the order of acceptance.
+-- A lane has one owner, so that first attempts of one account and symbol are sent in journal order.
 CREATE TABLE outbox_lanes (
     lane smallint PRIMARY KEY,
     worker text COLLATE "C"
 );
 INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/outbox.py
+
+-- How far the time of the running processes is ahead of the wall clock, for a process that starts. Not derived from the
+-- journal either; one row at most.
+CREATE TABLE steady_clock (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    ahead interval NOT NULL,
+    written_at timestamptz NOT NULL
+);
 
 CREATE TABLE positions (
     account_id text COLLATE "C" NOT NULL,
@@ -162,6 +171,6 @@ CREATE TABLE append_groups (
     seq_before bigint NOT NULL,
     conflicts integer[] NOT NULL,
     taken json,
-    recorded_at timestamptz NOT NULL DEFAULT now()
+    recorded_at timestamptz NOT NULL
 );
 CREATE INDEX append_groups_by_age ON append_groups (recorded_at);

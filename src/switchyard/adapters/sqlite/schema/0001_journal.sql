@@ -97,11 +97,12 @@ CREATE TABLE outbox_orders (
     lane                  INTEGER NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent            INTEGER NOT NULL,
     error_detail          TEXT,
+    seq                   INTEGER NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number)
 ) STRICT, WITHOUT ROWID;
 
 -- Sent and dead rows are in neither index, so their number does not slow a claim down.
-CREATE INDEX outbox_due ON outbox_orders (created_at, order_id, next_attempt_at, kind)
+CREATE INDEX outbox_due ON outbox_orders (seq, next_attempt_at, kind)
     WHERE status IN ('queued', 'failed');
 CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
 

@@ -1,15 +1,19 @@
 -- Shares the lanes among the live workers. Each worker calls this periodically and gets the lanes that it owns.
 --
 -- A worker is live while its advisory lock is held and it keeps calling. A paused process keeps its lock, and its
--- lanes would not be sent. Taking them from a live worker is safe: row versions reject its late writes, and only the
+-- lanes would not be sent. The callers judge by their monotonic clocks which worker is silent, because the server's
+-- clock can be stepped. Taking them from a live worker is safe: row versions reject its late writes, and only the
 -- order of departure may change.
 CREATE OR REPLACE FUNCTION hold_lanes(
     for_worker text,
     worker_lock_key bigint,
     given_up integer[],
-    silence_max interval,
+    silent_workers text[],
+    silent_beats bigint[], -- of the silent workers; one that has called since is not silent any more
     OUT lanes integer[],
-    OUT share integer -- the fair share; the worker gives up the rest as soon as no send is in progress there
+    OUT share integer, -- the fair share; the worker gives up the rest as soon as no send is in progress there
+    OUT workers text[],
+    OUT beats bigint[] -- of the workers
 ) LANGUAGE plpgsql AS $$
 DECLARE
     lane_count integer;
@@ -18,9 +22,11 @@ BEGIN
 
     -- 1. Register this worker; remove the silent workers and those whose lock is free.
     DELETE FROM outbox_workers WHERE worker <> for_worker
-    AND (seen_at < clock_timestamp() - silence_max OR pg_try_advisory_xact_lock_shared(lock_key));
-    INSERT INTO outbox_workers (worker, lock_key, seen_at) VALUES (for_worker, worker_lock_key, clock_timestamp())
-    ON CONFLICT (worker) DO UPDATE SET seen_at = excluded.seen_at;
+    AND ((worker, beat) IN (SELECT * FROM unnest(silent_workers, silent_beats))
+        OR pg_try_advisory_xact_lock_shared(lock_key));
+    INSERT INTO outbox_workers AS known (worker, lock_key, beat) VALUES (for_worker, worker_lock_key, 1)
+    ON CONFLICT (worker) DO UPDATE SET beat = known.beat + 1;
+    SELECT array_agg(worker), array_agg(beat) INTO workers, beats FROM outbox_workers;
 
     -- 2. Free the lanes that this worker gives up, and those of removed workers.
     UPDATE outbox_lanes SET worker = NULL

@@ -1,0 +1,126 @@
+"""The contract of `DatabaseTime`, and the steady clock over it, on every engine."""
+
+from datetime import timedelta
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.domain.decisions import begin_attempt, is_past_deadline, record_unsent
+from switchyard.flow.clock import DatabaseClock
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import WORKER, an_accept, state_after
+from tests.support.databases import Database
+from tests.support.journal_checks import commit
+from tests.support.stepped import step_server_clock
+
+HOUR = timedelta(hours=1)
+SOON = timedelta(seconds=30)
+
+
+async def step(database: Database, ahead: timedelta) -> None:
+    """Step the database's wall clock."""
+    match database:
+        case MemoryDatabase():
+            clock = database.time._clock
+            assert isinstance(clock, ManualClock)
+            clock.step(ahead)
+        case SqliteDatabase():
+            database.time._clock = ManualClock(SystemClock().now() + ahead)
+        case PostgresDatabase():
+            await step_server_clock(database._url, ahead)
+
+
+def clock_of(database: Database) -> DatabaseClock:
+    if not isinstance(database, MemoryDatabase):
+        return DatabaseClock(database.time, SystemClock(), Metrics())
+    manual = database.time._clock
+    assert isinstance(manual, ManualClock)
+
+    async def sleep(seconds: float) -> None:
+        manual.advance(timedelta(seconds=seconds))
+
+    return DatabaseClock(database.time, manual, Metrics(), sleep=sleep)
+
+
+async def test_the_wall_clock_is_in_utc_and_does_not_decrease(database: Database) -> None:
+    first, second = await database.time.read(), await database.time.read()
+    assert first.wall.tzinfo is not None
+    assert timedelta(0) <= second.wall - first.wall < HOUR
+
+
+async def test_the_newest_event_is_known(database: Database) -> None:
+    clock = clock_of(database)
+    now = await clock.start()
+    before = (await database.time.read()).newest_event_at
+    assert before is None or before < now - 24 * HOUR
+    outcome = await database.journal.append(0, "group", [an_accept(now=now)], now)
+    assert outcome
+    newest = (await database.time.read()).newest_event_at
+    assert newest is not None
+    assert abs(newest - now) < timedelta(milliseconds=1)
+
+
+async def test_an_offset_is_shared_where_several_processes_use_the_database(database: Database) -> None:
+    assert (await database.time.read()).shared is None
+    await database.time.share(HOUR)
+    reading = await database.time.read()
+    if isinstance(database, SqliteDatabase):
+        assert reading.shared is None
+        return
+    assert reading.shared is not None
+    assert reading.shared.ahead == HOUR
+    assert timedelta(0) <= reading.wall - reading.shared.written_at < SOON
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+async def test_after_a_step_orders_are_neither_held_nor_expired(database: Database, ahead: timedelta) -> None:
+    clock = clock_of(database)
+    now = await clock.start()
+    failing, ioc = an_accept(now=now), an_accept(now=now, type="MARKET", price=None, time_in_force="IOC")
+    attempt = begin_attempt(state_after(failing), failing.outbox[0], WORKER, now)
+    failed = record_unsent(state_after(attempt), attempt.outbox[0], "BROKER_DOWN", now, now)
+    for change in (failing, ioc, attempt, failed):
+        await commit(database.journal, change)
+    await step(database, ahead)
+
+    after = await clock.look()
+
+    assert abs(after - now) < SOON
+    due = await database.queries.due(after, 10)
+    assert [item.row.order_id for item in due] == [failing.orders[0].order_id, ioc.orders[0].order_id]
+    assert not is_past_deadline(ioc.orders[0], now + (after - now) / 10)
+
+
+async def test_after_a_step_back_and_a_restart_an_order_that_cannot_wait_has_expired(database: Database) -> None:
+    now = await clock_of(database).start()
+    ioc = an_accept(now=now, type="MARKET", price=None, time_in_force="IOC")
+    outcomes = await database.journal.append(0, "group", [ioc], now)
+    assert outcomes
+    await step(database, -HOUR)
+
+    restarted = await clock_of(database).start()
+
+    assert timedelta(0) < restarted - now < SOON
+    assert is_past_deadline(ioc.orders[0], restarted)
+
+
+@pytest.mark.parametrize("ahead", [HOUR, -HOUR])
+async def test_a_process_that_starts_after_a_step_agrees_with_one_that_runs(
+    postgres_url: str, ahead: timedelta
+) -> None:
+    first, second = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+    try:
+        running = clock_of(first)
+        await running.start()
+        await step(first, ahead)
+        await running.look()
+        later = clock_of(second)
+        await later.start()
+        assert abs(later.now() - running.now()) < timedelta(seconds=0.5)
+    finally:
+        await first.close()
+        await second.close()
