@@ -2,6 +2,7 @@
 
 from switchyard.bootstrap.databases import (
     Database,
+    accept_newest,
     accept_restored,
     decide_doubt,
     open_database,
@@ -14,15 +15,17 @@ from switchyard.bootstrap.databases import (
 )
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
-from switchyard.bootstrap.files import audit_files
+from switchyard.bootstrap.files import audit_files, audit_head
 
 __all__ = [
     "Database",
     "Desks",
     "Engine",
     "Role",
+    "accept_newest",
     "accept_restored",
     "audit_files",
+    "audit_head",
     "decide_doubt",
     "open_database",
     "order_dump",

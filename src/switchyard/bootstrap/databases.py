@@ -1,6 +1,6 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -13,12 +13,12 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
-from switchyard.bootstrap.files import move_files_aside
+from switchyard.bootstrap.files import highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Verdict
 from switchyard.domain.orders import Order
 from switchyard.flow.decide import Commit
-from switchyard.flow.history.restore import declare_restored
+from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
@@ -131,6 +131,8 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
     """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
+        await database.journal.head(0)
+        await check_not_restoring(database.journal)
         commit = _direct_commit(database)
         clock = SystemClock()
         return await end_doubt(database.journal, commit, clock, row_id=row_id, verdict=verdict, by=by, reason=reason)
@@ -138,25 +140,58 @@ async def decide_doubt(settings: Settings, row_id: str, verdict: Verdict, by: st
         await database.close()
 
 
-async def accept_restored(settings: Settings) -> tuple[int, int]:
+async def accept_restored(settings: Settings) -> Restored:
     """Declare the database restored, and move the audit and head files of the replaced one aside."""
     database = await open_database(settings)
+    journal, clock = database.journal, SystemClock()
     try:
-        epoch, rows = await declare_restored(
-            database.journal, database.queries, _direct_commit(database), SystemClock(), SystemRandomness()
+        installation = (await journal.installation()).id
+        restored = await declare_restored(
+            journal,
+            journal,
+            database.queries,
+            _direct_append(database),
+            clock,
+            SystemRandomness(),
+            above=highest_place(settings, installation),
+            finishing=lambda epoch: move_files_aside(settings, epoch),
         )
+        write_heads(settings, installation, await journal.head(0), clock)
     finally:
         await database.close()
-    move_files_aside(settings, epoch)
-    return epoch, rows
+    return restored
+
+
+async def accept_newest(settings: Settings, by: str, reason: str) -> int:
+    """Record that the database is the newest, and replace the copies of the head that say otherwise."""
+    database = await open_database(settings)
+    journal, clock = database.journal, SystemClock()
+    try:
+        installation = (await journal.installation()).id
+        above = highest_place(settings, installation)
+        epoch = await declare_newest(journal, journal, _direct_append(database), clock, above, by, reason)
+        move_files_aside(settings, epoch)
+        write_heads(settings, installation, await journal.head(0), clock)
+    finally:
+        await database.close()
+    return epoch
+
+
+def _direct_append(database: Database) -> Append:
+    """Commit groups for a command that runs no sequencer."""
+    clock, randomness = SystemClock(), SystemRandomness()
+
+    async def append(changes: Sequence[Change]) -> list[Outcome]:
+        return await database.journal.append(0, fresh_ulid(clock, randomness), changes, clock.now())
+
+    return append
 
 
 def _direct_commit(database: Database) -> Commit:
     """Commit for a command that runs no sequencer: each change is a group of its own."""
-    clock, randomness = SystemClock(), SystemRandomness()
+    append = _direct_append(database)
 
     async def commit(change: Change) -> Outcome:
-        group_id = fresh_ulid(clock, randomness)
-        return (await database.journal.append(0, group_id, [change], clock.now()))[0]
+        return (await append([change]))[0]
 
     return commit

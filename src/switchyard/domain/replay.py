@@ -16,9 +16,15 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
-from switchyard.domain.lines import AuditLine, decode_order_fact, decode_report_fact, decode_result_fact
+from switchyard.domain.lines import (
+    AuditLine,
+    decode_epoch_fact,
+    decode_order_fact,
+    decode_report_fact,
+    decode_result_fact,
+)
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
@@ -67,6 +73,10 @@ class Replay:
         self.keys: dict[KeyId, KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
+        self.installation_id: str | None = None
+        """The installation's id, if the lines show it: they do from the second epoch on."""
+        self.tag: str | None = None
+        """The installation's tag, with which the client order ids begin."""
         self._report: tuple[OrderId, ReportFact] | None = None
 
     @property
@@ -84,6 +94,10 @@ class Replay:
                 self._add_execution(line, _decoded(decode_report_fact, line), OrderId(""))
             case "AuditFileCut":
                 self._expect_no_report(line)
+            case "EpochOpened":
+                self._expect_no_report(line)
+                fact = _decoded(decode_epoch_fact, line)
+                self.installation_id, self.tag = fact.installation, fact.tag
             case "ResultRecorded":
                 self._expect_no_report(line)
                 self._apply_result(line, _decoded(decode_result_fact, line))
@@ -135,6 +149,8 @@ class Replay:
         client_id = fact.venue_client_order_id if before is None else before.venue_client_order_id
         if client_id is None:
             raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
+        if before is None:
+            self.tag = tag_of(client_id) or self.tag
         order = _order(shown, client_id, filled, notional)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
