@@ -8,7 +8,7 @@ import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
-from switchyard.settings import journal_key, load_settings
+from switchyard.settings import Settings, journal_key, load_settings
 
 INVALID = 1  # the exit code of `audit verify` for an invalid file
 
@@ -44,7 +44,7 @@ def restored(json: JsonOption = False) -> None:
     """
     from switchyard.bootstrap import accept_restored
 
-    done = asyncio.run(accept_restored(load_settings()))
+    done = asyncio.run(accept_restored(_settings_with_logs()))
     if json:
         print_json(done)
         return
@@ -66,7 +66,7 @@ def newest(
     """
     from switchyard.bootstrap import accept_newest
 
-    epoch = asyncio.run(accept_newest(load_settings(), by, reason))
+    epoch = asyncio.run(accept_newest(_settings_with_logs(), by, reason))
     if json:
         print_json({"epoch": epoch})
     else:
@@ -127,7 +127,7 @@ def replay(
     from switchyard.flow.history.replay import ReplayResult
     from switchyard.flow.history.replay import replay as replay_file
 
-    settings = load_settings()
+    settings = _settings_with_logs()
     audit_path = _existing(path or settings.audit_path)
     source, _ = audit_files(audit_path)
 
@@ -146,6 +146,15 @@ def replay(
         print_json(result)
     else:
         typer.echo(f"{result.events} events, {result.orders} orders, up to seq {result.seq}\n{result.digest}")
+
+
+def _settings_with_logs() -> Settings:
+    """The settings, with warnings of the command going to stderr."""
+    from switchyard.telemetry.logs import configure_logs
+
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format)
+    return settings
 
 
 def _existing(path: Path) -> Path:

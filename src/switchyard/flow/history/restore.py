@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
 import msgspec
-import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome
@@ -24,8 +23,6 @@ from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Head, Journal
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness, fresh_ulid
-
-log = structlog.get_logger()
 
 PAGE = 500
 # Selects rows in backoff too: their next attempt is in the future.
@@ -133,5 +130,4 @@ async def _mark_all_uncertain(queries: OutboxQueries, append: Append, clock: Clo
         ]
         outcomes = await append(changes)
         count += sum(isinstance(outcome, Committed) for outcome in outcomes)
-        log.info("rows_marked_uncertain", rows=count)
     return count
