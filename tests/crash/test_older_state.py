@@ -6,6 +6,7 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from tests.support.evidence import audit_lines, tool_settings
@@ -72,6 +73,16 @@ class House:
         self.simulator.close()
 
 
+async def first_event(process: Process, last_event_id: int) -> str:
+    """The first event after `ready` of the account's stream from this id on."""
+    headers = {**process.headers(), "Last-Event-ID": str(last_event_id)}
+    async with aiohttp.ClientSession() as session, session.get(f"{process.url}/stream", headers=headers) as response:
+        async for line in response.content:
+            if line.startswith(b"event: ") and line != b"event: ready\n":
+                return line.removeprefix(b"event: ").decode().strip()
+    raise AssertionError("the stream ended")
+
+
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     made = House(tmp_path)
@@ -81,11 +92,16 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_a_data_folder_put_back_as_a_whole_sends_nothing_before_it_is_declared_restored(house: House) -> None:
     await house.back_up_before_sending()
+    lost_id = audit_lines(house.process)[-1]["seq"]
     house.put_back()
+    kept_id = audit_lines(house.process)[-1]["seq"]
     assert await house.is_refused()
     declared = json.loads(await house.command("db", "restored", "--json"))
     assert declared == {"epoch": 2, "rows": len(KEYS), "continued": False}
     await house.check_executed_once()
+    # A reader that saw events which are lost is told so, however many came after them; one that did not goes on.
+    assert await first_event(house.process, lost_id) == "resync_required"
+    assert await first_event(house.process, kept_id) == "order_update"
 
 
 async def test_an_earlier_audit_file_is_rebuilt_as_a_restored_database(house: House) -> None:

@@ -90,7 +90,7 @@ async def replay(
                 epochs=epochs,
                 installation_id=fold.installation_id or (head.installation if head is not None else None) or None,
                 tag=fold.tag,
-                marker=rebuilding_marker(last.epoch),
+                marker=rebuilding_marker(),
             )
         )
     return ReplayResult(

@@ -64,8 +64,8 @@ async def declare_restored(
     marker = await journal.cursor(RESTORING)
     cause: EpochCause = "rebuilt" if marker is not None and marker.hash == "rebuilt" else "restored"
     head = await journal.head(0)
-    # A rebuild sets the marker with the epoch that is still to be opened.
-    continued = marker is not None and marker.hash != "" and marker.epoch <= head.epoch
+    # A rebuild sets the marker without a number: its epoch is still to be opened.
+    continued = marker is not None and marker.hash != "" and marker.seq > 0
     if not continued:
         marker = Cursor(name=RESTORING, epoch=0, seq=0, hash=cause)
         head = await epochs.open_epoch(above.epoch, above.seq, clock.now(), marker)
@@ -92,9 +92,9 @@ async def declare_newest(
     return head.epoch
 
 
-def rebuilding_marker(epoch: int) -> Cursor:
+def rebuilding_marker() -> Cursor:
     """The marker of a rebuilt database, whose new epoch is still to be opened."""
-    return Cursor(name=RESTORING, epoch=epoch + 1, seq=0, hash="rebuilt")
+    return Cursor(name=RESTORING, epoch=0, seq=0, hash="rebuilt")
 
 
 async def check_not_restoring(journal: Journal) -> None:

@@ -167,9 +167,9 @@ class HeadKeeper:
             written = await asyncio.to_thread(self._write, file, head)
         except OSError as error:
             # Sending continues: a restore of an older database is rare, and the next attempt follows in a second.
-            self._metrics.stage_failures.labels("head").inc()
             if file.name not in self._failing:
                 self._failing.add(file.name)
+                self._metrics.stage_failures.labels("head").inc()
                 log.warning("head_write_failed", path=file.name, error=str(error), retry_seconds=HEAD_SECONDS)
             return 0
         self._failing.discard(file.name)
