@@ -1,5 +1,8 @@
 """Fixtures for all tests: the real servers, the processes of one test and the choice of a database."""
 
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -18,6 +21,16 @@ __all__ = ["pytest_timeout_set_timer"]
 # The time that an example takes depends on the load of the machine, not on the property under test.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+# Heads outside the data folder: no test, and no process that one starts, writes to the home folder.
+_STATE_HOME = tempfile.mkdtemp(prefix="switchyard-state-")
+os.environ["XDG_STATE_HOME"] = _STATE_HOME
+
+
+def pytest_unconfigure() -> None:
+    """Remove the state folder of the run."""
+    shutil.rmtree(_STATE_HOME, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.files.head_file import LocalHeadFile
-from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.flow.readers.head import HeadKeeper
+from switchyard.ports.epochs import EPOCH_GAP
 from tests.support.audit_fixture import KEY, AuditFixture
 from tests.support.databases import Database, fresh_database
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def keeper(log: AuditFixture, path: Path) -> HeadKeeper:
-    return HeadKeeper(LocalHeadFile(path), key=KEY, journal=log.journal, clock=ManualClock(), metrics=log.metrics)
+    return HeadKeeper([LocalHeadFile(path)], key=KEY, journal=log.journal, clock=ManualClock(), metrics=log.metrics)
 
 
 def kept_head(path: Path) -> SignedHead | None:
@@ -78,11 +79,11 @@ async def test_an_older_database_is_rejected_until_an_epoch_is_opened_in_it(
     with pytest.raises(HistoryMismatch, match=r"head\.json is at seq 9, the journal at 4.*switchyard db restored"):
         await keeper(log, path).open()
     assert kept_seq(path) == 9
-    await database.journal.open_epoch()
+    await database.journal.open_epoch(0, 0, START)
     await run_and_stop(log, path)
     kept = kept_head(path)
     assert kept is not None
-    assert (kept.epoch, kept.seq) == (2, 4)
+    assert (kept.epoch, kept.seq) == (2, 4 + EPOCH_GAP)
     await run_and_stop(log, path)  # although the new epoch has no event yet
 
 
@@ -141,7 +142,7 @@ async def test_a_failed_write_is_counted_and_tried_again(tmp_path: Path) -> None
     worker = keeper(log, path)
     await worker.open()
     path.with_name("head.json.new").mkdir()
-    await worker._try_once()
+    await worker.run_once()
     assert log.count("stage_failures_total", stage="head") == 1
     path.with_name("head.json.new").rmdir()
     assert await worker.run_once() == 1

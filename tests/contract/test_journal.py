@@ -12,7 +12,8 @@ from switchyard.domain.decisions import apply_report, begin_attempt, record_sent
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import SYSTEM_ACCOUNT
 from switchyard.domain.ids import WorkerId
-from switchyard.ports.journal import Head, Journal
+from switchyard.ports.epochs import EPOCH_GAP
+from switchyard.ports.journal import Epoch, Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, numbered, state_after
 from tests.support.databases import Database, Engine, fresh_database
 from tests.support.journal_checks import commit, verified
@@ -254,15 +255,16 @@ async def test_events_of_a_new_epoch_continue_the_chain(database: Database) -> N
     await commit(journal, an_accept())
     before = await journal.head(0)
 
-    assert await journal.open_epoch() == 2
-    assert await journal.head(0) == Head(2, before.seq, before.hash)
+    opened = await journal.open_epoch(0, 0, START)
+    assert opened == await journal.head(0) == Head(2, before.seq + EPOCH_GAP, before.hash)
     await commit(journal, an_accept())
 
     old_lines, new_lines = await journal.lines(0, 0, 1), await journal.lines(0, 1, 1)
+    assert await journal.epochs(0) == [Epoch(1, 1, 0), Epoch(2, opened.seq + 1, before.seq)]
     assert old_lines is not None and new_lines is not None
     assert old_lines.last == before
     assert new_lines.last == await journal.head(0)
-    assert new_lines.text.startswith(b'{"epoch":2,"shard":0,"seq":2,')
+    assert new_lines.text.startswith(b'{"epoch":2,"shard":0,"seq":1000000002,')
 
 
 def with_nul_in_a_row(change: Change) -> Change:

@@ -86,8 +86,10 @@ class AuditFixture:
 
     async def expected(self) -> bytes:
         lines: list[str] = []
-        while page := await self.journal.read(0, len(lines), 1_000):
+        last_seq = 0
+        while page := await self.journal.read(0, last_seq, 1_000):
             lines += [event.line + "\n" for event in page]
+            last_seq = page[-1].seq
         return "".join(lines).encode()
 
     async def check(self) -> None:

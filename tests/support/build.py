@@ -63,7 +63,7 @@ def an_accept(
 ) -> Change:
     """The acceptance of a new order; `request` overrides fields of the request body."""
     owner, order = AccountId(account), an_order_id(now)
-    derived = venue_client_order_id(owner, PLACE_ORDER, key, generation, order)
+    derived = venue_client_order_id("test", owner, PLACE_ORDER, key, generation, order)
     body: dict[str, Any] = {
         "symbol": "USDJPY",
         "side": "BUY",

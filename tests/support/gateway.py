@@ -107,6 +107,7 @@ async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[Run
     settings = load_settings(
         {
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
+            "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": "0",
             "JWT_HS256_SECRET": SECRET,
             **environment,

@@ -38,7 +38,7 @@ def line_of(event: events.Event) -> str:
 def story() -> list[Change]:
     """Changes that together have every type of event and every field of their data."""
     key = "rebalance-17-1"
-    client_id = venue_client_order_id(ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
+    client_id = venue_client_order_id("test", ACCOUNT, PLACE_ORDER, key, 0, ORDER_ID)
     keys = KeyEntry(
         account_id=ACCOUNT,
         operation=PLACE_ORDER,
@@ -94,6 +94,7 @@ def story() -> list[Change]:
     cut = events.event(
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )
+    opened = events.EpochFact(cause="newest", installation="01J", tag="test", by="an operator", reason="the only one")
     return [
         accepted,
         sending,
@@ -105,6 +106,7 @@ def story() -> list[Change]:
         decided,
         decisions.unmatched_report(report),
         Change(events=(cut,)),
+        Change(events=(events.event("EpochOpened", events.SYSTEM_ACCOUNT, None, opened),)),
         result,
         bare,
         rejected,

@@ -37,6 +37,7 @@ class Process:
         self.port = free_port()
         self.settings = {
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
+            "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": str(self.port),
             "JWT_HS256_SECRET": SECRET,
             **settings,

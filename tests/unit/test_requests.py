@@ -102,17 +102,17 @@ def test_ids_sort_by_time_and_contain_their_random_bits() -> None:
 
 
 def test_a_venue_sees_an_id_that_depends_on_the_intent_alone() -> None:
-    one = venue_client_order_id(AccountId("a"), "orders", "k", 0, OrderId("ord_1"))
-    assert one == venue_client_order_id(AccountId("a"), "orders", "k", 0, OrderId("ord_2"))
+    one = venue_client_order_id("test", AccountId("a"), "orders", "k", 0, OrderId("ord_1"))
+    assert one == venue_client_order_id("test", AccountId("a"), "orders", "k", 0, OrderId("ord_2"))
     assert len(one) == 32
     others = {
-        venue_client_order_id(AccountId("b"), "orders", "k", 0, OrderId("ord_1")),
-        venue_client_order_id(AccountId("a"), "do", "k", 0, OrderId("ord_1")),
-        venue_client_order_id(AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
-        venue_client_order_id(AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
-        venue_client_order_id(AccountId("a"), "orders", None, 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("b"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a"), "do", "k", 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a"), "orders", "l", 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a"), "orders", "k", 1, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a"), "orders", None, 0, OrderId("ord_1")),
         # Moving a character from one part to the next makes another id.
-        venue_client_order_id(AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
-        venue_client_order_id(AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a1"), "orders", "k", 0, OrderId("ord_1")),
+        venue_client_order_id("test", AccountId("a"), "1orders", "k", 0, OrderId("ord_1")),
     }
     assert len(others | {one}) == 8

@@ -2,6 +2,7 @@
 
 from switchyard.bootstrap.databases import (
     Database,
+    accept_newest,
     accept_restored,
     decide_doubt,
     open_database,
@@ -14,7 +15,7 @@ from switchyard.bootstrap.databases import (
 )
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
-from switchyard.bootstrap.files import audit_files
+from switchyard.bootstrap.files import audit_files, audit_head
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -24,8 +25,10 @@ __all__ = [
     "Engine",
     "PortWrappers",
     "Role",
+    "accept_newest",
     "accept_restored",
     "audit_files",
+    "audit_head",
     "decide_doubt",
     "declared_capabilities",
     "open_database",

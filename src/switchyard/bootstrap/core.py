@@ -6,10 +6,11 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import Installation, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -37,6 +38,9 @@ class Wakes:
 
 class Core:
     """What the stages of one process are wired with."""
+
+    installation: Installation
+    """Read by `start`."""
 
     def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers) -> None:
         self.settings = settings
@@ -66,6 +70,11 @@ class Core:
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the clock and the sequencer, which all other stages need; both stop last."""
+        journal = self.database.journal
+        # The head first: if `db restored` opens an epoch after this line, every append of this process is rejected.
+        await journal.head(0)
+        await check_not_restoring(journal)
+        self.installation = await journal.installation()
         await self.clock.start()
         self.supervisor.start(stack, "clock", self.clock.run)
         self.supervisor.start(stack, "sequencer", self.sequencer.run)

@@ -1,6 +1,6 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -14,14 +14,14 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
-from switchyard.bootstrap.files import move_files_aside
+from switchyard.bootstrap.files import highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
-from switchyard.flow.history.restore import declare_restored
+from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock, DatabaseTime
 from switchyard.ports.epochs import Epochs
@@ -141,6 +141,8 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
     """Record an operator's decision about an uncertain row, without a running server."""
     database = await open_database(settings)
     try:
+        await database.journal.head(0)
+        await check_not_restoring(database.journal)
         clock = await _started_clock(database)
         return await end_doubt(
             database.journal,
@@ -171,17 +173,53 @@ def lookup_decides(settings: Settings, venue: VenueName) -> bool:
     )
 
 
-async def accept_restored(settings: Settings) -> tuple[int, int]:
+async def accept_restored(settings: Settings) -> Restored:
     """Declare the database restored, and move the audit and head files of the replaced one aside."""
     database = await open_database(settings)
+    journal = database.journal
     try:
         clock = await _started_clock(database)
-        commit = _direct_commit(database, clock)
-        epoch, rows = await declare_restored(database.journal, database.queries, commit, clock, SystemRandomness())
+        installation = (await journal.installation()).id
+        restored = await declare_restored(
+            journal,
+            journal,
+            database.queries,
+            _direct_append(database, clock),
+            clock,
+            SystemRandomness(),
+            above=highest_place(settings, installation),
+            finishing=lambda epoch: move_files_aside(settings, epoch),
+        )
+        write_heads(settings, installation, await journal.head(0), clock)
     finally:
         await database.close()
-    move_files_aside(settings, epoch)
-    return epoch, rows
+    return restored
+
+
+async def accept_newest(settings: Settings, by: str, reason: str) -> int:
+    """Record that the database is the newest, and replace the copies of the head that say otherwise."""
+    database = await open_database(settings)
+    journal = database.journal
+    try:
+        clock = await _started_clock(database)
+        installation = (await journal.installation()).id
+        above = highest_place(settings, installation)
+        epoch = await declare_newest(journal, journal, _direct_append(database, clock), clock, above, by, reason)
+        move_files_aside(settings, epoch)
+        write_heads(settings, installation, await journal.head(0), clock)
+    finally:
+        await database.close()
+    return epoch
+
+
+def _direct_append(database: Database, clock: Clock) -> Append:
+    """Commit groups for a command that runs no sequencer."""
+    randomness = SystemRandomness()
+
+    async def append(changes: Sequence[Change]) -> list[Outcome]:
+        return await database.journal.append(0, fresh_ulid(clock, randomness), changes, clock.now())
+
+    return append
 
 
 async def _started_clock(database: Database) -> DatabaseClock:
@@ -193,10 +231,9 @@ async def _started_clock(database: Database) -> DatabaseClock:
 
 def _direct_commit(database: Database, clock: Clock) -> Commit:
     """Commit for a command that runs no sequencer: each change is a group of its own."""
-    randomness = SystemRandomness()
+    append = _direct_append(database, clock)
 
     async def commit(change: Change) -> Outcome:
-        group_id = fresh_ulid(clock, randomness)
-        return (await database.journal.append(0, group_id, [change], clock.now()))[0]
+        return (await append([change]))[0]
 
     return commit

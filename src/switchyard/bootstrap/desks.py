@@ -39,6 +39,7 @@ class Desks:
         quotes: Quotes,
         clock: Clock,
         randomness: Randomness,
+        tag: str,
         metrics: Metrics,
     ) -> None:
         journal, queries, keys, commit = database.journal, database.queries, database.keys, sequencer.offer
@@ -47,7 +48,7 @@ class Desks:
         intake = OrderIntake(
             catalogue=catalogue,
             routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast),
-            writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness),
+            writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
             keys=keys,
             key_cache=key_cache,
             duplicates=_duplicate_watch(settings, clock, metrics),

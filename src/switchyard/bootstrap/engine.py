@@ -101,9 +101,8 @@ class Engine:
         async with AsyncExitStack() as stack:
             await core.start(stack)
             # The head and audit readers come before the venues: an older database must be detected before it sends.
-            if self._role == "worker":
-                await start_head(core, stack)
-            else:
+            await start_head(core, stack)
+            if self._role != "worker":
                 await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)

@@ -2,9 +2,20 @@
 
 from pathlib import Path
 
+import structlog
+
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
-from switchyard.settings import Settings
+from switchyard.adapters.redis.head import RedisHead
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.signed_head import SignedHead, parse_head
+from switchyard.flow.readers.head import head_content, place_of
+from switchyard.ports.clock import Clock
+from switchyard.ports.head_file import HeadFile
+from switchyard.ports.journal import Head
+from switchyard.settings import Settings, journal_key
+
+log = structlog.get_logger()
 
 
 def audit_files(path: Path) -> tuple[LocalAuditFile, LocalHeadFile]:
@@ -12,13 +23,63 @@ def audit_files(path: Path) -> tuple[LocalAuditFile, LocalHeadFile]:
     return LocalAuditFile(path), LocalHeadFile(head_path_of(path))
 
 
-def worker_head_path(settings: Settings) -> Path:
-    """The head file of a worker, which has no audit file."""
-    return settings.data_dir / "head.json"
+def head_files(settings: Settings, installation: str) -> list[HeadFile]:
+    """The copies of the journal's head: in the data folder, in the state folder, and on Redis where one is set."""
+    state_path = settings.state_dir / f"head-{installation}.json"
+    files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
+    redis_url = settings.idempotency.cache.redis_url
+    if redis_url is not None:
+        files.append(RedisHead(redis_url, installation))
+    return files
+
+
+def audit_head(path: Path) -> SignedHead | None:
+    """The head beside an audit file, whoever signed it; none if there is none that can be read."""
+    return _readable_head(LocalHeadFile(head_path_of(path)))
+
+
+def highest_place(settings: Settings, installation: str) -> Head:
+    """The highest epoch and the highest number in the audit file and in all copies of the head."""
+    audit, audit_head_file = audit_files(settings.audit_path)
+    places = [Head(0, 0, "")]
+    try:
+        places.append(audit.last())
+    except (OSError, HistoryMismatch) as error:
+        log.warning("audit_file_not_read", path=audit.name, error=str(error))
+    for file in (audit_head_file, *head_files(settings, installation)):
+        head = _readable_head(file)
+        if head is not None:
+            places.append(place_of(head))
+    return Head(max(place.epoch for place in places), max(place.seq for place in places), "")
 
 
 def move_files_aside(settings: Settings, epoch: int) -> None:
     """Rename the audit and head files that describe the journal before the epoch, so that new ones are started."""
-    for path in (settings.audit_path, head_path_of(settings.audit_path), worker_head_path(settings)):
+    for path in (settings.audit_path, head_path_of(settings.audit_path), _head_path(settings)):
         if path.exists():
             path.rename(path.with_name(f"{path.name}.before-epoch-{epoch}"))
+
+
+def write_heads(settings: Settings, installation: str, head: Head, clock: Clock) -> None:
+    """Write the head to all copies that can be written; the others are written by the next process that runs."""
+    content = head_content(head, 0, clock.now(), journal_key(settings), installation)
+    for file in head_files(settings, installation):
+        try:
+            file.lock()
+            file.write(content)
+        except OSError as error:
+            log.warning("head_write_failed", path=file.name, error=str(error))
+        finally:
+            file.close()
+
+
+def _readable_head(file: HeadFile) -> SignedHead | None:
+    try:
+        return parse_head(file.name, file.read(), None)
+    except (OSError, HistoryMismatch) as error:
+        log.warning("head_not_read", path=file.name, error=str(error))
+        return None
+
+
+def _head_path(settings: Settings) -> Path:
+    return settings.data_dir / "head.json"

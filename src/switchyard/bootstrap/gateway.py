@@ -25,6 +25,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         quotes=KnownQuotes(core.venues),
         clock=core.clock,
         randomness=core.randomness,
+        tag=core.installation.tag,
         metrics=core.metrics,
     )
     core.supervisor.start(stack, "forecast", desks.forecast.run)

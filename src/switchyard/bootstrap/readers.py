@@ -1,11 +1,10 @@
-"""The readers of the journal: the head file of a worker; the audit file and the streams of a gateway."""
+"""The readers of the journal: the copies of its head in every process; audit file and streams of a gateway."""
 
 import socket
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.files import audit_files, worker_head_path
+from switchyard.bootstrap.files import audit_files, head_files
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper
 from switchyard.flow.readers.stream import StreamHub
@@ -13,9 +12,10 @@ from switchyard.settings import journal_key
 
 
 async def start_head(core: Core, stack: AsyncExitStack) -> None:
-    """Check the journal against the head file, then keep the file."""
+    """Check the journal against all copies of its head, then keep them."""
     keeper = HeadKeeper(
-        LocalHeadFile(worker_head_path(core.settings)),
+        head_files(core.settings, core.installation.id),
+        installation=core.installation.id,
         key=journal_key(core.settings),
         journal=core.database.journal,
         clock=core.clock,
@@ -36,6 +36,7 @@ async def start_audit(core: Core, stack: AsyncExitStack) -> None:
         commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
+        installation=core.installation.id,
         # One cursor per file: gateways on the same database may write files on different machines.
         reader=f"audit:{socket.gethostname()}:{path.absolute()}",
     )

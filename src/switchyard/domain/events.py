@@ -32,12 +32,14 @@ EventType = Literal[
     "ExecutionReport",
     "ReportUnmatched",  # a venue reports on, or shows, an order that is not in this database
     "ReportSetAside",  # a report that cannot be read or stored; an operator has to look at it
+    "EpochOpened",  # the database was restored or rebuilt, or an operator stated that it is the newest
     "AuditFileCut",  # the audit file has fewer lines than were written to it
 ]
 
+EpochCause = Literal["restored", "rebuilt", "newest"]
 Verdict = Literal["sent", "not-sent"]
 
-# Every event has an account; this one stands for events of no account (a cut audit file, an unmatched report).
+# Every event has an account; this one stands for events of no account (a cut audit file, a new epoch, a stray report).
 SYSTEM_ACCOUNT = AccountId("-")
 
 
@@ -175,6 +177,16 @@ class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     path: str
     expected_seq: int
     found_seq: int
+
+
+class EpochFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `EpochOpened`: why, the identity of the installation, and who stated it where a person did."""
+
+    cause: EpochCause
+    installation: str
+    tag: str
+    by: str | None
+    reason: str | None
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -1,8 +1,10 @@
-"""Identifiers: ULIDs for orders, derived client order ids for venues."""
+"""Identifiers: ULIDs for orders, derived client order ids for venues, the installation and its tag."""
 
 import hashlib
 from functools import lru_cache
 from typing import NewType
+
+import msgspec
 
 OrderId = NewType("OrderId", str)
 AccountId = NewType("AccountId", str)
@@ -16,6 +18,13 @@ _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
 ULID_RANDOM_BITS = 80
 _RANDOM_SHIFTS = range(ULID_RANDOM_BITS - 10, -1, -10)
+# Base32 in lower case: every venue accepts these characters in a client order id.
+_TAG_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
+TAG_LENGTH = 4
+_HEX = "0123456789abcdef"
+TAG_BITS = 5 * TAG_LENGTH
+# With the tag 32 characters, the longest client order id that common venues accept.
+_DIGEST_LENGTH = 28
 # Separates the parts. Accounts and keys have visible characters only, so no other split gives the same text.
 _BORDER = "\x1f"
 
@@ -36,12 +45,36 @@ def order_id(milliseconds: int, random_bits: int) -> OrderId:
     return OrderId("ord_" + ulid(milliseconds, random_bits))
 
 
+class Installation(msgspec.Struct, frozen=True):
+    """The identity of a database, made with its schema; a restored or rebuilt database keeps it."""
+
+    id: str
+    """A ULID: names the installation's head file outside the data folder."""
+    tag: str
+    """The first characters of all its client order ids, by which its orders are recognised at a venue."""
+
+
+def new_installation(milliseconds: int, ulid_bits: int, tag_bits: int) -> Installation:
+    """A new installation; the caller passes the time and the random bits."""
+    tag = "".join([_TAG_CHARACTERS[(tag_bits >> shift) & 31] for shift in range(0, TAG_BITS, 5)])
+    return Installation(ulid(milliseconds, ulid_bits), tag)
+
+
+def tag_of(client_id: VenueClientOrderId) -> str | None:
+    """The tag that a client order id begins with; none if it does not have our form."""
+    tag, digest = client_id[:TAG_LENGTH], client_id[TAG_LENGTH:]
+    if len(digest) != _DIGEST_LENGTH or not set(tag) <= set(_TAG_CHARACTERS) or not set(digest) <= set(_HEX):
+        return None
+    return tag
+
+
 def venue_client_order_id(
-    account: AccountId, operation: str, key: str | None, generation: int, order: OrderId
+    tag: str, account: AccountId, operation: str, key: str | None, generation: int, order: OrderId
 ) -> VenueClientOrderId:
     """The client order id at the venue: 32 characters, the same after a retry, a restart and a restore.
 
-    Without an idempotency key it is derived from the order's own id.
+    It begins with the installation's tag. Without an idempotency key it is derived from the order's own id.
     """
     intent = ("order", order) if key is None else ("key", account, operation, key, str(generation))
-    return VenueClientOrderId(hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()[:32])
+    digest = hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()
+    return VenueClientOrderId(tag + digest[:_DIGEST_LENGTH])

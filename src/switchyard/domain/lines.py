@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.events import EpochFact, JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 
 # A line holds one order and its outbox rows: a few kilobytes. The bound keeps a file without line ends out of memory.
@@ -54,6 +54,7 @@ _data_line = msgspec.json.Decoder(_DataLine)
 _order_line = msgspec.json.Decoder(_OrderLine)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
+_epoch_fact = msgspec.json.Decoder(EpochFact)
 _result_fact = msgspec.json.Decoder(ResultFact)
 _set_aside_fact = msgspec.json.Decoder(SetAsideFact)
 
@@ -105,6 +106,11 @@ def decode_order_fact(data: msgspec.Raw) -> OrderFact:
 def decode_report_fact(data: msgspec.Raw) -> ReportFact:
     """The data of `ExecutionReport` and `ReportUnmatched`."""
     return _report_fact.decode(data)
+
+
+def decode_epoch_fact(data: msgspec.Raw) -> EpochFact:
+    """The data of `EpochOpened`."""
+    return _epoch_fact.decode(data)
 
 
 def decode_result_fact(data: msgspec.Raw) -> ResultFact:

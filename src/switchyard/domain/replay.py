@@ -16,10 +16,11 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.lines import (
     AuditLine,
+    decode_epoch_fact,
     decode_order_fact,
     decode_report_fact,
     decode_result_fact,
@@ -73,6 +74,10 @@ class Replay:
         self.keys: dict[KeyId, KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
+        self.installation_id: str | None = None
+        """The installation's id, if the lines show it: they do from the second epoch on."""
+        self.tag: str | None = None
+        """The installation's tag, with which the client order ids begin."""
         self._report: tuple[OrderId, ReportFact] | None = None
 
     @property
@@ -96,6 +101,10 @@ class Replay:
                 )
             case "AuditFileCut":
                 self._expect_no_report(line)
+            case "EpochOpened":
+                self._expect_no_report(line)
+                opened = _decoded(decode_epoch_fact, line)
+                self.installation_id, self.tag = opened.installation, opened.tag
             case "ResultRecorded":
                 self._expect_no_report(line)
                 self._apply_result(line, _decoded(decode_result_fact, line))
@@ -147,6 +156,8 @@ class Replay:
         client_id = fact.venue_client_order_id if before is None else before.venue_client_order_id
         if client_id is None:
             raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
+        if before is None:
+            self.tag = tag_of(client_id) or self.tag
         order = _order(shown, client_id, filled, notional)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")

@@ -12,7 +12,14 @@ from collections.abc import Callable, Hashable, Sequence
 import structlog
 
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
-from switchyard.domain.errors import GroupRejected, JournalBroken, OutcomeUnknown, QueueFull, SwitchyardError
+from switchyard.domain.errors import (
+    GroupRejected,
+    HistoryMismatch,
+    JournalBroken,
+    OutcomeUnknown,
+    QueueFull,
+    SwitchyardError,
+)
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -171,6 +178,12 @@ class Sequencer:
             return
         except JournalBroken as error:
             self._fail(group, error)
+            self._on_broken(str(error))
+            return
+        except HistoryMismatch as error:
+            # An older database is in the place of ours. It wrote nothing, but an earlier call whose answer was lost may
+            # have committed to the one that is gone.
+            self._fail(group, OutcomeUnknown(str(error)))
             self._on_broken(str(error))
             return
         except OutcomeUnknown as error:

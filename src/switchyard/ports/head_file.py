@@ -11,6 +11,11 @@ class HeadFile(Protocol):
         """The file's path, for messages."""
         ...
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether processes with other data folders and keys write it too; it may then be out of reach."""
+        ...
+
     def lock(self) -> bool:
         """Make this process the only writer; false while another process is."""
         ...

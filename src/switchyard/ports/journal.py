@@ -24,6 +24,16 @@ class Head(msgspec.Struct, frozen=True):
     hash: str
 
 
+class Epoch(msgspec.Struct, frozen=True):
+    """An epoch of the journal; the numbers between `after_seq` and `first_seq` belong to no event."""
+
+    epoch: int
+    first_seq: int
+    """The number of its first event, which may not exist yet."""
+    after_seq: int
+    """The journal's last number before it; 0 for the first epoch."""
+
+
 class Lines(msgspec.Struct, frozen=True):
     """A page of events as audit file lines; `last` is the last of them."""
 
@@ -57,6 +67,9 @@ class Journal(Protocol):
         that lost the answer appends again; a group in which every change conflicted is not stored and is checked again.
         Raises GroupRejected if a value cannot be stored, JournalUnavailable if certainly nothing was written, and
         OutcomeUnknown if that is not certain. The other methods raise JournalUnavailable.
+
+        Raises HistoryMismatch, and writes nothing, if the database no longer has the last event that this object has
+        `seen` or has another epoch: an older database is in its place.
         """
         ...
 
@@ -70,6 +83,18 @@ class Journal(Protocol):
 
     async def head(self, shard: int) -> Head:
         """Return the last event's place."""
+        ...
+
+    def seen(self, shard: int) -> Head | None:
+        """Return the head after the last append or, before that, at the first call of `head`; none before both."""
+        ...
+
+    async def last_event(self, shard: int, up_to_seq: int) -> Head:
+        """Return the place of the last event with a number up to this one; seq 0 and the genesis hash if none."""
+        ...
+
+    async def epochs(self, shard: int) -> list[Epoch]:
+        """Return all epochs, the oldest first."""
         ...
 
     async def cursor(self, name: str) -> Cursor | None:

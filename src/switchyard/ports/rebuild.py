@@ -6,13 +6,13 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.changes import Execution
+from switchyard.domain.changes import Cursor, Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
-from switchyard.ports.journal import Head
+from switchyard.ports.journal import Epoch, Head
 
 
 class PlacedEvent(msgspec.Struct, frozen=True):
@@ -23,8 +23,23 @@ class PlacedEvent(msgspec.Struct, frozen=True):
     event: JournalEvent
 
 
+class RebuiltIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The identity of a rebuilt journal."""
+
+    shard: int
+    head: Head
+    at: datetime
+    """The time of the last event."""
+    epochs: Sequence[Epoch]
+    installation_id: str | None
+    """The identity that the replayed file shows; the database keeps its own where this or `tag` is none."""
+    tag: str | None
+    marker: Cursor
+    """Keeps every process from starting before the rebuilt database was declared restored."""
+
+
 class RebuildTarget(Protocol):
-    """A database in one transaction: loaded data becomes visible with `set_head`, the last call."""
+    """A database in one transaction: loaded data becomes visible with `finish`, the last call."""
 
     async def is_empty(self) -> bool:
         """Return whether the database has no events and no rows."""
@@ -45,6 +60,6 @@ class RebuildTarget(Protocol):
         """Add the rows derived from the events."""
         ...
 
-    async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Set the journal's head and the time of its last event, and commit."""
+    async def finish(self, new: RebuiltIdentity) -> None:
+        """Set the journal's identity and commit."""
         ...

@@ -36,6 +36,7 @@ def load_settings(
     }
     data_dir: Path = values["data_dir"]
     values["audit_path"] = values["audit_path"] or data_dir / "gateway" / "audit.log"
+    values["state_dir"] = values["state_dir"] or _state_home(environment) / "switchyard"
     names: tuple[VenueName, ...] = values["venue_names"]
     values["default_venue"] = values["default_venue"] or names[0]
     for setting_name, venue in [("SOR_DEFAULT_VENUE", values["default_venue"])] + [
@@ -63,6 +64,15 @@ def load_settings(
             f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, venues",
         )
     return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
+
+
+def _state_home(environment: Mapping[str, str]) -> Path:
+    """The user's folder for state that outlives a restart, by the XDG Base Directory Specification."""
+    given = Path(environment.get("XDG_STATE_HOME", ""))
+    if given.is_absolute():  # the specification: ignore a relative path
+        return given
+    home = environment.get("HOME")
+    return (Path(home) if home else Path("~").expanduser()) / ".local" / "state"
 
 
 def _reject_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:

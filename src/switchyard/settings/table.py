@@ -24,6 +24,10 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text,
             "Address on which the gateway, or the metrics server of a worker, listens. The default accepts connections "
             "from this machine only."),
+    Setting("SWITCHYARD_STATE_DIR", "state_dir", None, Path,
+            "Folder outside the data folder for a signed copy of the journal's head, by which a restored older data "
+            "folder or database is noticed before anything is sent. Unset: `switchyard` in `$XDG_STATE_HOME`, else in "
+            "`~/.local/state`."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
             "TCP port of the gateway; `0` chooses a free port."),
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
@@ -172,6 +176,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one process; `SETTINGS` documents each field."""
 
     data_dir: Path
+    state_dir: Path
     host: str
     port: int
     metrics_port: int | None

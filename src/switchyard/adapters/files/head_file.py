@@ -16,8 +16,9 @@ def head_path_of(audit_path: Path) -> Path:
 class LocalHeadFile:
     """A head file; its thread lock lets calls follow a cancelled caller whose write still runs."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self._path = path
+        self._is_shared = is_shared
         self._guard = threading.Lock()
         self._lock: int | None = None
 
@@ -25,6 +26,11 @@ class LocalHeadFile:
     def name(self) -> str:
         """The file's path, for messages."""
         return str(self._path)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether processes with other data folders and keys write it too."""
+        return self._is_shared
 
     def lock(self) -> bool:
         """Make this process the only writer; false while another process is."""

@@ -1,6 +1,7 @@
 """An in-memory journal for tests: all that the journal port promises except durability."""
 
 import re
+from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -8,17 +9,19 @@ from typing import get_args
 
 import msgspec
 
+from switchyard.adapters.installation import random_installation
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome
-from switchyard.domain.errors import GroupRejected
+from switchyard.domain.errors import GroupRejected, HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.ports.journal import PAGE_MAX, Head, Lines
+from switchyard.ports.epochs import EPOCH_GAP
+from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 # An odd number of backslashes before it: an even number is escaped text, which every engine can store.
 _NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -30,7 +33,7 @@ class MemoryJournal:
     def __init__(self, epoch: int = 1) -> None:
         self.epoch = epoch
         self.events: dict[int, list[JournalEvent]] = {}
-        """By shard; the event with seq n has index n - 1."""
+        """By shard, in the order of their numbers."""
         self.orders: dict[OrderId, Order] = {}
         self.outbox: dict[tuple[OrderId, OutboxKind, int], OutboxRow] = {}
         self.keys: dict[tuple[AccountId, str, str], KeyEntry] = {}
@@ -39,6 +42,9 @@ class MemoryJournal:
         self.cursors: dict[str, Cursor] = {}
         self._by_client_id: dict[VenueClientOrderId, OrderId] = {}
         self._groups: dict[str, list[Outcome]] = {}
+        self._installation = random_installation()
+        self._epochs = [Epoch(epoch, 1, 0)]
+        self._seen: dict[int, Head] = {}
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """Return the orders that exist, each with all of its outbox rows."""
@@ -57,6 +63,7 @@ class MemoryJournal:
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Write a group and return an outcome for each change; a repeated group returns the first outcomes."""
+        self._check_history(shard)
         if group_id in self._groups:
             return list(self._groups[group_id])
         # All changes are checked before one is written, as on the real engines.
@@ -71,15 +78,16 @@ class MemoryJournal:
             for change, conflict in zip(changes, conflicts, strict=True)
         ]
         self._groups[group_id] = outcomes
+        self._seen[shard] = self._head(shard)
         return list(outcomes)
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """Return the next events in order, at most PAGE_MAX."""
-        return self.events.get(shard, [])[after_seq : after_seq + min(limit, PAGE_MAX)]
+        return self._page(shard, after_seq, limit)
 
     async def lines(self, shard: int, after_seq: int, limit: int) -> Lines | None:
         """Return the next events as lines; None if there are none."""
-        page = self.events.get(shard, [])[after_seq : after_seq + min(limit, PAGE_MAX)]
+        page = self._page(shard, after_seq, limit)
         if not page:
             return None
         text = "".join([f"{event.line}\n" for event in page]).encode()
@@ -88,17 +96,53 @@ class MemoryJournal:
 
     async def head(self, shard: int) -> Head:
         """Return the last event's place."""
-        events = self.events.get(shard)
-        return Head(self.epoch, events[-1].seq, events[-1].hash) if events else Head(self.epoch, 0, GENESIS)
+        head = self._head(shard)
+        self._seen.setdefault(shard, head)
+        return head
+
+    async def last_event(self, shard: int, up_to_seq: int) -> Head:
+        """Return the place of the last event with a number up to this one."""
+        events = [event for event in self.events.get(shard, []) if event.seq <= up_to_seq]
+        if not events:
+            return Head(1, 0, GENESIS)
+        line = msgspec.json.decode(events[-1].line, type=AuditLine)
+        return Head(line.epoch, line.seq, line.hash)
+
+    async def epochs(self, shard: int) -> list[Epoch]:
+        """Return all epochs, the oldest first."""
+        return list(self._epochs)
+
+    def seen(self, shard: int) -> Head | None:
+        """Return the head after the last append, or at the first call of `head`."""
+        return self._seen.get(shard)
+
+    async def installation(self) -> Installation:
+        """Return the identity that was made with the journal."""
+        return self._installation
 
     async def cursor(self, name: str) -> Cursor | None:
         """Return the stored position of a reader."""
         return self.cursors.get(name)
 
-    async def open_epoch(self) -> int:
-        """Start the next epoch and return its number."""
-        self.epoch += 1
-        return self.epoch
+    async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
+        """Start an epoch above both numbers and above all of the journal."""
+        cursors = [cursor for cursor in self.cursors.values() if cursor.epoch > 0]
+        last = self._head(0)
+        self.epoch = max([self.epoch, above_epoch, *(cursor.epoch for cursor in cursors)]) + 1
+        seq = max([last.seq, above_seq, *(cursor.seq for cursor in cursors)]) + EPOCH_GAP
+        self._epochs.append(Epoch(self.epoch, seq + 1, last.seq))
+        if marker is not None:
+            self.cursors[marker.name] = msgspec.structs.replace(marker, epoch=self.epoch, seq=seq)
+        self._seen[0] = self._head(0)
+        return self._seen[0]
+
+    def set_identity(self, epoch: int, epochs: Sequence[Epoch], installation_id: str | None, tag: str | None) -> None:
+        """Set the identity that a rebuild found."""
+        self.epoch = epoch
+        self._epochs = list(epochs)
+        own = self._installation
+        self._installation = Installation(installation_id or own.id, tag or own.tag)
+        self._seen.clear()
 
     def state(self, order_id: OrderId) -> OrderState:
         """Return an order that exists with all of its outbox rows, the order's own row first."""
@@ -126,6 +170,27 @@ class MemoryJournal:
         for row in change.outbox:
             seq = first_seq + change.event_place(row) if row.version == 1 else self.outbox[row.key].seq
             yield msgspec.structs.replace(row, seq=seq)
+
+    def _head(self, shard: int) -> Head:
+        events = self.events.get(shard)
+        last = self._epochs[-1]
+        seq, digest = (events[-1].seq, events[-1].hash) if events else (0, GENESIS)
+        return Head(self.epoch, max(seq, last.first_seq - 1), digest)
+
+    def _page(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
+        events = self.events.get(shard, [])
+        start = bisect_right(events, after_seq, key=lambda event: event.seq)
+        return events[start : start + min(limit, PAGE_MAX)]
+
+    def _check_history(self, shard: int) -> None:
+        """Raise HistoryMismatch if the events that the last append saw are gone."""
+        seen, head = self._seen.get(shard), self._head(shard)
+        if seen is None or seen == head:
+            return
+        before = self.events.get(shard, [])
+        before = before[: bisect_right(before, seen.seq, key=lambda event: event.seq)]
+        if head.epoch != seen.epoch or (before[-1].hash if before else GENESIS) != seen.hash:
+            raise HistoryMismatch(f"the journal is at {head}, and does not have {seen}, which was seen last")
 
     def _rows_of(self, order_id: OrderId, kind: OutboxKind) -> Iterator[OutboxRow]:
         for number in count(1):
@@ -157,7 +222,7 @@ class MemoryJournal:
     def _write(self, shard: int, change: Change, now: datetime) -> int:
         """Write a change and return the seq of its first event, 0 without events."""
         events = self.events.setdefault(shard, [])
-        first_seq = len(events) + 1
+        first_seq = self._head(shard).seq + 1
         self.store_rows(msgspec.structs.replace(change, outbox=tuple(self._numbered(change, first_seq))))
         if not change.events:
             return 0

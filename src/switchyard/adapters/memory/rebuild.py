@@ -1,7 +1,6 @@
 """An in-memory journal filled from replayed events, and all of its orders read."""
 
 from collections.abc import AsyncIterator, Collection, Sequence
-from datetime import datetime
 from typing import Self
 
 from switchyard.adapters.memory.journal import MemoryJournal
@@ -10,12 +9,11 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
-from switchyard.ports.journal import Head
-from switchyard.ports.rebuild import PlacedEvent
+from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
 
 class MemoryRebuild:
-    """ports.rebuild.RebuildTarget in memory; `set_head` writes everything to the journal."""
+    """ports.rebuild.RebuildTarget in memory; `finish` writes everything to the journal."""
 
     def __init__(self, journal: MemoryJournal) -> None:
         self._journal = journal
@@ -26,7 +24,7 @@ class MemoryRebuild:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Nothing to close; without `set_head` the journal is unchanged."""
+        """Nothing to close; without `finish` the journal is unchanged."""
 
     async def is_empty(self) -> bool:
         """Return whether the journal has no events and no rows."""
@@ -55,13 +53,14 @@ class MemoryRebuild:
             executions=tuple(executions),
         )
 
-    async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Write the events and rows to the journal and set its epoch."""
+    async def finish(self, new: RebuiltIdentity) -> None:
+        """Write the events and rows to the journal and set its identity."""
         for placed in self._events:
             self._journal.events.setdefault(placed.shard, []).append(placed.event)
         self._journal.store_rows(self._rows)
-        self._journal.epoch = head.epoch
-        assert await self._journal.head(shard) == head, "the head is the last event"
+        self._journal.set_identity(new.head.epoch, new.epochs, new.installation_id, new.tag)
+        self._journal.cursors[new.marker.name] = new.marker
+        assert await self._journal.head(new.shard) == new.head, "the head is the last event"
 
 
 class MemoryOrderDump:

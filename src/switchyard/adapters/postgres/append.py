@@ -9,6 +9,7 @@ import msgspec
 from switchyard.adapters.postgres.connection import Record
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.ports.journal import Head
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, times in RFC 3339, as `json_populate_recordset` reads them
 _taken = msgspec.json.Decoder(dict[int, KeyEntry])
@@ -41,10 +42,16 @@ class AppendArguments(NamedTuple):
     position_changes: Sequence[int]
     position_rows: str
     position_bases: Sequence[int]
+    # The head that this process saw last; the database must still have it.
+    seen_epoch: int | None
+    seen_seq: int | None
+    seen_hash: str | None
 
 
+# The SQLSTATE of a rejected group: the database does not have the head that the process saw last.
+ANOTHER_HISTORY = "SY001"
 _NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
-APPEND = f"SELECT seq_before, conflicts, taken FROM append_group({_NAMED})"
+APPEND = f"SELECT seq_before, conflicts, taken, head_epoch, head_seq, head_hash FROM append_group({_NAMED})"
 
 
 def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
@@ -80,7 +87,17 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_changes=[number for number, _, _ in moves],
         position_rows=_json([row for _, _, row in moves]),
         position_bases=[base for _, base, _ in moves],
+        seen_epoch=None,
+        seen_seq=None,
+        seen_hash=None,
     )
+
+
+def with_seen(arguments: AppendArguments, seen: Head | None) -> AppendArguments:
+    """The arguments with the head that this process saw last; it is known when the append before has ended."""
+    if seen is None:
+        return arguments
+    return arguments._replace(seen_epoch=seen.epoch, seen_seq=seen.seq, seen_hash=seen.hash)
 
 
 def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:

@@ -10,8 +10,15 @@ from datetime import datetime
 import asyncpg
 import structlog
 
-from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.append import APPEND, AppendArguments, arguments_of, outcomes_of
+from switchyard.adapters.postgres import identity, rows
+from switchyard.adapters.postgres.append import (
+    ANOTHER_HISTORY,
+    APPEND,
+    AppendArguments,
+    arguments_of,
+    outcomes_of,
+    with_seen,
+)
 from switchyard.adapters.postgres.connection import (
     CONNECTION_LOST,
     DATABASE_ERRORS,
@@ -23,12 +30,12 @@ from switchyard.adapters.postgres.connection import (
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
 from switchyard.domain.chain import GENESIS
 from switchyard.domain.changes import Change, Cursor, Outcome
-from switchyard.domain.errors import GroupRejected, JournalUnavailable, OutcomeUnknown
+from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.ports.journal import PAGE_MAX, Head, Lines
+from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 log = structlog.get_logger()
 
@@ -79,6 +86,8 @@ class PostgresJournal:
         self._settle_seconds_max = settle_seconds_max
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
+        self._seen: dict[int, Head] = {}
+        """By shard: the head after the last append or, before that, at the first call of `head`."""
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """The orders that exist, each with all of its outbox rows."""
@@ -103,11 +112,12 @@ class PostgresJournal:
         arguments = arguments_of(shard, group_id, changes, now)
         async with self._turn:
             try:
-                result = await self._settle(arguments)
+                result = await self._settle(with_seen(arguments, self._seen.get(shard)))
             except asyncio.CancelledError:
                 # The command is still running on this connection, and the next group must not wait for it.
                 self._disconnect()
                 raise
+            self._seen[shard] = Head(result["head_epoch"], result["head_seq"], result["head_hash"])
         return outcomes_of(changes, result)
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
@@ -127,22 +137,40 @@ class PostgresJournal:
     async def head(self, shard: int) -> Head:
         """The place of the newest event."""
         records = await self._reader.rows("SELECT epoch, seq, hash FROM journal_heads WHERE shard = $1", shard)
+        head = Head(*records[0]) if records else Head(1, 0, GENESIS)
+        # Only the first time: a later read may come from an older database, and would hide that from the next append.
+        self._seen.setdefault(shard, head)
+        return head
+
+    def seen(self, shard: int) -> Head | None:
+        """The head after the last append or, before that, at the first call of `head`."""
+        return self._seen.get(shard)
+
+    async def last_event(self, shard: int, up_to_seq: int) -> Head:
+        """The place of the last event up to this number."""
+        records = await self._reader.rows(identity.LAST_EVENT, shard, up_to_seq)
         return Head(*records[0]) if records else Head(1, 0, GENESIS)
+
+    async def epochs(self, shard: int) -> list[Epoch]:
+        """All epochs, the oldest first."""
+        return [Epoch(*record) for record in await self._reader.rows(identity.EPOCHS, shard)]
+
+    async def installation(self) -> Installation:
+        """The identity that was made with the schema."""
+        [record] = await self._reader.rows(identity.INSTALLATION)
+        return Installation(*record)
 
     async def cursor(self, name: str) -> Cursor | None:
         """The position of the named reader."""
         records = await self._reader.rows("SELECT name, epoch, seq, hash FROM reader_cursors WHERE name = $1", name)
         return Cursor(**records[0]) if records else None
 
-    async def open_epoch(self) -> int:
-        """Start the next epoch; later events carry its number."""
-        sql = "UPDATE journal_heads SET epoch = epoch + 1 WHERE shard = 0 RETURNING epoch"
+    async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
+        """Start an epoch above both numbers and above all of the database; later events carry it."""
         async with self._turn:
             connection = await self._connected()
-            epoch: int | None = await connection.fetchval(sql)
-        if epoch is None:
-            raise JournalUnavailable("the journal is empty, so it cannot be a restored one: no new epoch was started")
-        return epoch
+            head = self._seen[0] = await identity.open_epoch(connection, above_epoch, above_seq, now, marker)
+        return head
 
     async def close(self) -> None:
         """Wait for the append in progress, then disconnect."""
@@ -189,6 +217,11 @@ class PostgresJournal:
         except CONNECTION_LOST:
             raise
         except asyncpg.PostgresError as error:
+            if error.sqlstate == ANOTHER_HISTORY:
+                raise HistoryMismatch(
+                    f"{error}, which this process saw last: an older database is in its place, or `switchyard db "
+                    "restored` opened a new epoch; nothing was written"
+                ) from error
             raise JournalUnavailable(f"commit failed, nothing was written: {error}") from error
 
     def _disconnect(self) -> None:

@@ -1,6 +1,8 @@
 """The schema version of a PostgreSQL database: checked before the first read, changed by `upgrade` only."""
 
+from switchyard.adapters.installation import random_installation
 from switchyard.adapters.postgres.connection import Connection
+from switchyard.adapters.postgres.identity import set_installation
 from switchyard.adapters.schema_files import check_version, programs, schema_files
 from switchyard.adapters.tables import STATE_TABLES, fragments
 
@@ -31,6 +33,8 @@ async def upgrade(connection: Connection) -> int:
                 await connection.execute(_RECORD, file.number, file.name)
             for program in programs(__package__, fragments(STATE_TABLES)):
                 await connection.execute(program)
+            if current == 0:
+                await set_installation(connection, random_installation())
     return len(files)
 
 

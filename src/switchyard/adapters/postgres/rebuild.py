@@ -1,11 +1,11 @@
 """Loads replayed events and the rows derived from them into an empty PostgreSQL database, in one transaction."""
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
 from typing import Any, Self
 
 import msgspec
 
+from switchyard.adapters.postgres import identity
 from switchyard.adapters.postgres.connection import Connection, connect
 from switchyard.adapters.tables import (
     EXECUTIONS,
@@ -22,9 +22,10 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
-from switchyard.ports.journal import Head
-from switchyard.ports.rebuild import PlacedEvent
+from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
+# As in schema/programs/segments.sql.
+SEGMENT_LENGTH = 1_000_000
 _TABLES = ("events", *(table.name for table in STATE_TABLES))
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT FROM {table})" for table in _TABLES)
 _EVENT_COLUMNS = ("shard", "epoch", *JournalEvent.__struct_fields__)
@@ -49,7 +50,7 @@ class PostgresRebuild:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._connection.close()  # rolls back unless `set_head` has committed
+        await self._connection.close()  # rolls back unless `finish` has committed
 
     async def is_empty(self) -> bool:
         """Whether no event and no row was ever written."""
@@ -57,7 +58,7 @@ class PostgresRebuild:
 
     async def load_events(self, events: Sequence[PlacedEvent]) -> None:
         """Insert the next events with the numbers, times and hashes that they have."""
-        for seq in (events[0].event.seq, events[-1].event.seq):  # a batch is shorter than a segment
+        for seq in sorted({placed.event.seq // SEGMENT_LENGTH * SEGMENT_LENGTH for placed in events}):
             await self._connection.execute("SELECT ensure_segment($1)", seq)
         records = [(placed.shard, placed.epoch, *msgspec.structs.astuple(placed.event)) for placed in events]
         await self._connection.copy_records_to_table("events", records=records, columns=_EVENT_COLUMNS)
@@ -77,9 +78,13 @@ class PostgresRebuild:
         await self._copy(POSITIONS, positions)
         await self._copy(EXECUTIONS, executions)
 
-    async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Set the head of the journal and commit everything."""
-        await self._connection.execute(_SET_HEAD, shard, head.epoch, head.seq, head.hash, at)
+    async def finish(self, new: RebuiltIdentity) -> None:
+        """Set the identity of the journal and commit everything."""
+        head = new.head
+        await self._connection.execute(_SET_HEAD, new.shard, head.epoch, head.seq, head.hash, new.at)
+        await identity.set_epochs(self._connection, new.shard, list(new.epochs), new.at)
+        await identity.keep_installation(self._connection, new.installation_id, new.tag)
+        await identity.set_cursor(self._connection, new.marker)
         await self._transaction.commit()
 
     async def _copy(self, table: Table, structs: Collection[Any]) -> None:

@@ -38,6 +38,9 @@ class AppendGroup(NamedTuple):
     hash: str | None = None
     at: str | None = None
     delete_groups_before: str | None = None
+    seen_epoch: int | None = None
+    seen_seq: int | None = None
+    seen_hash: str | None = None
 
 
 APPEND = f"""

@@ -12,6 +12,7 @@ import apsw
 import structlog
 
 from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.sqlite.identity import FileIdentity
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class Connections:
         except BaseException:
             os.close(self._lock)
             raise
+        self.file = FileIdentity(path)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
         self._local = threading.local()

@@ -11,7 +11,7 @@ from typing import TypeVar
 import apsw
 import structlog
 
-from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import conflicts_of
@@ -23,14 +23,14 @@ from switchyard.adapters.sqlite.statements import (
     SELECT_STATES,
 )
 from switchyard.adapters.tables import EVENT_COLUMNS
-from switchyard.domain.chain import head_text, link, stamp
+from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome
-from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable
+from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.ports.journal import PAGE_MAX, Head, Lines
+from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -131,9 +131,33 @@ class SqliteJournal:
         row = await self._connections.read(lambda connection: connection.execute(sql, (name,)).fetchone())
         return None if row is None else Cursor(name=row[0], epoch=row[1], seq=row[2], hash=row[3])
 
-    async def open_epoch(self) -> int:
-        """Start the next epoch; later events carry its number."""
-        return await self._connections.write(self._open_epoch)
+    def seen(self, shard: int) -> Head | None:
+        """The head after the last append or, before that, when the file was opened."""
+        return self._head
+
+    async def last_event(self, shard: int, up_to_seq: int) -> Head:
+        """The place of the last event up to this number."""
+        sql = "SELECT epoch, seq, hash FROM events WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+        row = await self._connections.read(lambda connection: connection.execute(sql, (up_to_seq,)).fetchone())
+        return Head(1, 0, GENESIS) if row is None else Head(*row)
+
+    async def epochs(self, shard: int) -> list[Epoch]:
+        """All epochs, the oldest first."""
+        return await self._connections.read(identity.epochs)
+
+    async def installation(self) -> Installation:
+        """The identity that was made with the schema."""
+        return await self._connections.read(identity.installation)
+
+    async def open_epoch(self, above_epoch: int, above_seq: int, now: datetime, marker: Cursor | None = None) -> Head:
+        """Start an epoch above both numbers and above all of the database; later events carry it."""
+
+        def open_above(connection: apsw.Connection) -> Head:
+            identity.open_epoch(connection, above_epoch, above_seq, now, marker)
+            self._head, self._at = self._read_head(connection)
+            return self._head
+
+        return await self._connections.write(open_above)
 
     async def maintain(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a write that is not part of the journal; its errors are classified like those of an append."""
@@ -144,11 +168,6 @@ class SqliteJournal:
                 return work(connection)
 
         return await self._connections.write(classified)
-
-    def _open_epoch(self, connection: apsw.Connection) -> int:
-        connection.execute("UPDATE journal_heads SET epoch = epoch + 1 WHERE shard = 0")
-        self._head, self._at = self._read_head(connection)
-        return self._head.epoch
 
     @staticmethod
     def _read_head(connection: apsw.Connection) -> tuple[Head, datetime]:
@@ -161,6 +180,7 @@ class SqliteJournal:
         self, connection: apsw.Connection, group_id: str, changes: Sequence[Change], now: datetime
     ) -> list[Outcome]:
         self._check_not_broken()
+        self._connections.file.check()
         try:
             return self._write(connection, group_id, changes, now, thorough=False)
         except GroupRejected:
@@ -192,6 +212,9 @@ class SqliteJournal:
                     hash=head.hash,
                     at=stamp(at),
                     delete_groups_before=stamp(at - GROUP_RETENTION) if deletes_groups else None,
+                    seen_epoch=self._head.epoch,
+                    seen_seq=self._head.seq,
+                    seen_hash=self._head.hash,
                 )
                 connection.execute(APPEND, group)
             self._head, self._at = head, at
@@ -226,7 +249,14 @@ class SqliteJournal:
         """Raise GroupRejected for bad values, JournalUnavailable when nothing was written, JournalBroken otherwise."""
         try:
             yield
-        except (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
+        except apsw.ConstraintError as error:
+            if identity.ANOTHER_HISTORY in str(error):
+                raise HistoryMismatch(
+                    f"the journal's head is not epoch {self._head.epoch}, seq {self._head.seq}, which this process saw "
+                    "last: another database is in its place, and nothing was written"
+                ) from error
+            raise GroupRejected(f"commit failed: group rejected by the database: {error}") from error
+        except (apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError) as error:
             raise GroupRejected(f"commit failed: group rejected by the database: {error}") from error
         except (apsw.FullError, apsw.BusyError, apsw.LockedError) as error:
             raise JournalUnavailable(f"commit failed, nothing was written: {error}") from error

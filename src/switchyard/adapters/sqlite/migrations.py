@@ -7,9 +7,11 @@ from pathlib import Path
 
 import apsw
 
+from switchyard.adapters.installation import random_installation
 from switchyard.adapters.schema_files import check_version, programs, schema_files
 from switchyard.adapters.sqlite.append import program_fragments
 from switchyard.adapters.sqlite.connections import connect, hold_alone
+from switchyard.adapters.sqlite.identity import set_installation
 
 
 def check(connection: apsw.Connection) -> None:
@@ -37,6 +39,8 @@ def upgrade(path: Path) -> int:
                     connection.execute(file.sql)
                 for program in programs(__package__, program_fragments()):
                     connection.execute(program)
+                if version == 0:
+                    set_installation(connection, random_installation())
                 connection.execute(f"PRAGMA user_version = {len(files)}")
     return len(files)
 

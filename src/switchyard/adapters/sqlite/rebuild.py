@@ -3,14 +3,13 @@
 import asyncio
 import os
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
 import apsw
 
-from switchyard.adapters.sqlite import rows
+from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.connections import connect, hold_alone
 from switchyard.adapters.tables import STATE_TABLES
 from switchyard.domain.chain import stamp
@@ -19,8 +18,7 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
-from switchyard.ports.journal import Head
-from switchyard.ports.rebuild import PlacedEvent
+from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 
 # Rows per statement: a few megabytes of JSON.
 BATCH = 5_000
@@ -68,11 +66,10 @@ class SqliteRebuild:
         ):
             await asyncio.to_thread(self._load, part, iter(structs))
 
-    async def set_head(self, shard: int, head: Head, at: datetime) -> None:
-        """Set the head of the journal and commit everything."""
-        assert shard == 0, "an embedded journal has one shard"
-        values = (head.epoch, head.seq, head.hash, stamp(at))
-        await asyncio.to_thread(self._finish, values)
+    async def finish(self, new: RebuiltIdentity) -> None:
+        """Set the identity of the journal and commit everything."""
+        assert new.shard == 0, "an embedded journal has one shard"
+        await asyncio.to_thread(self._finish, new)
 
     def _open(self) -> None:
         self._lock = hold_alone(self._path)
@@ -108,10 +105,14 @@ class SqliteRebuild:
     def _insert(self, part: str, batch: str | None) -> None:
         self._connection.execute(f"INSERT INTO append_group ({part}) VALUES (?)", (batch,))
 
-    def _finish(self, values: tuple[int, int, str, str]) -> None:
+    def _finish(self, new: RebuiltIdentity) -> None:
+        values = (new.head.epoch, new.head.seq, new.head.hash, stamp(new.at))
         self._connection.execute(
             "UPDATE journal_heads SET epoch = ?, seq = ?, hash = ?, at = ? WHERE shard = 0", values
         )
+        identity.set_epochs(self._connection, list(new.epochs), new.at)
+        identity.keep_installation(self._connection, new.installation_id, new.tag)
+        identity.set_cursor(self._connection, new.marker)
         self._connection.execute("COMMIT")
 
     def _close(self) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
-from switchyard.settings import journal_key, load_settings
+from switchyard.settings import Settings, journal_key, load_settings
 
 INVALID = 1  # the exit code of `audit verify` for an invalid file
 
@@ -39,15 +39,40 @@ def upgrade(json: JsonOption = False) -> None:
 def restored(json: JsonOption = False) -> None:
     """Declare that an older backup was restored: start a new epoch and mark all unfinished orders uncertain.
 
-    Run it once, with all processes stopped, before the first start. No order is sent before its venue was asked.
+    Run it with all processes stopped, before the first start; if it was interrupted, run it again to finish. No order
+    is sent before its venue was asked.
     """
     from switchyard.bootstrap import accept_restored
 
-    epoch, rows = asyncio.run(accept_restored(load_settings()))
+    done = asyncio.run(accept_restored(_settings_with_logs()))
     if json:
-        print_json({"epoch": epoch, "rows": rows})
+        print_json(done)
+        return
+    if done.continued:
+        typer.echo(f"finished an interrupted `db restored` of epoch {done.epoch}: nothing was sent meanwhile")
+    typer.echo(f"epoch {done.epoch}: {done.rows} unfinished outbox rows are uncertain until their venues were asked")
+
+
+@database.command()
+def newest(
+    by: Annotated[str, typer.Option("--by", help="Who states it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why it is certain.")],
+    json: JsonOption = False,
+) -> None:
+    """State that this database is the newest, although a copy of its head says otherwise; recorded in the journal.
+
+    Run it with all processes stopped. Its queued orders will be sent: if any could have been sent from a newer
+    database, run `db restored` instead.
+    """
+    from switchyard.bootstrap import accept_newest
+
+    epoch = asyncio.run(accept_newest(_settings_with_logs(), by, reason))
+    if json:
+        print_json({"epoch": epoch})
     else:
-        typer.echo(f"epoch {epoch}: {rows} unfinished outbox rows are uncertain until their venues were asked")
+        typer.echo(
+            f"epoch {epoch}: recorded that this database is the newest; queued orders are sent at the next start"
+        )
 
 
 @database.command()
@@ -93,26 +118,43 @@ def replay(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Verify and print the digest; write nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Rebuild the configured database, which must be empty, from an audit file; print the digest of its orders."""
-    from switchyard.bootstrap import audit_files, rebuild_target, upgrade_database
+    """Rebuild the configured database, which must be empty, from an audit file; print the digest of its orders.
+
+    Orders may have been sent after the file's last line, so the database is then declared restored: a new epoch starts
+    and all unfinished orders are uncertain. The digest is that of the file.
+    """
+    from switchyard.bootstrap import accept_restored, audit_files, audit_head, rebuild_target, upgrade_database
     from switchyard.flow.history.replay import ReplayResult
     from switchyard.flow.history.replay import replay as replay_file
 
-    settings = load_settings()
-    source, _ = audit_files(_existing(path or settings.audit_path))
+    settings = _settings_with_logs()
+    audit_path = _existing(path or settings.audit_path)
+    source, _ = audit_files(audit_path)
 
     async def rebuild() -> ReplayResult:
         if dry_run:
             return await replay_file(source)
         await upgrade_database(settings)
         async with rebuild_target(settings) as target:
-            return await replay_file(source, target)
+            result = await replay_file(source, target, audit_head(audit_path))
+        done = await accept_restored(settings)
+        typer.echo(f"epoch {done.epoch}: {done.rows} unfinished outbox rows are uncertain", err=True)
+        return result
 
     result = asyncio.run(rebuild())
     if json:
         print_json(result)
     else:
         typer.echo(f"{result.events} events, {result.orders} orders, up to seq {result.seq}\n{result.digest}")
+
+
+def _settings_with_logs() -> Settings:
+    """The settings, with warnings of the command going to stderr."""
+    from switchyard.telemetry.logs import configure_logs
+
+    settings = load_settings()
+    configure_logs(settings.log_level, settings.log_format)
+    return settings
 
 
 def _existing(path: Path) -> Path:

@@ -15,10 +15,12 @@ from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.lines import AuditLine, hashed_text
 from switchyard.domain.orders import Order
 from switchyard.domain.replay import Replay, ReplayMismatch, StateDigest, state_digest
+from switchyard.domain.signed_head import SignedHead
+from switchyard.flow.history.restore import rebuilding_marker
 from switchyard.flow.history.verify import ChainWalk
 from switchyard.ports.audit_file import AuditFile
-from switchyard.ports.journal import Head
-from switchyard.ports.rebuild import PlacedEvent, RebuildTarget
+from switchyard.ports.journal import Epoch, Head
+from switchyard.ports.rebuild import PlacedEvent, RebuildTarget, RebuiltIdentity
 
 # A few megabytes of lines: large enough that a batch's fixed costs do not matter.
 BATCH = 5_000
@@ -39,8 +41,14 @@ class ReplayResult(msgspec.Struct, frozen=True, kw_only=True):
     """Length of an unfinished last line, which was left out."""
 
 
-async def replay(source: AuditFile, target: RebuildTarget | None = None) -> ReplayResult:
+async def replay(
+    source: AuditFile, target: RebuildTarget | None = None, head: SignedHead | None = None
+) -> ReplayResult:
     """Verify and fold the file; with a target, write events and rows into that empty database.
+
+    The database is left with the marker `restoring`, since orders may have been sent after the file's last line: no
+    process starts on it before `declare_restored` has run. `head` is the file's signed head, which names the
+    installation; without one the id comes from the file if it has a second epoch, else the database keeps its own.
 
     Events are loaded in batches. Rows are held in memory until the last event: about a gigabyte per million orders.
     An attempt without an outcome stays `sending` under its old worker, so that recovery at start treats it as orphaned.
@@ -48,9 +56,15 @@ async def replay(source: AuditFile, target: RebuildTarget | None = None) -> Repl
     if target is not None and not await target.is_empty():
         raise NotEmpty("the database is not empty: a rebuild needs an empty one")
     fold = Replay()
+    epochs = [Epoch(1, 1, 0)]
+    last_seq = 0
     walk = ChainWalk(source.lines())
     lines = iter(walk)
     while batch := await asyncio.to_thread(_fold, fold, lines):
+        for line, _ in batch:
+            if line.epoch > epochs[-1].epoch:
+                epochs.append(Epoch(line.epoch, line.seq, last_seq))
+            last_seq = line.seq
         if target is not None:
             await target.load_events([_placed(line, raw) for line, raw in batch])
     last = walk.last
@@ -68,7 +82,17 @@ async def replay(source: AuditFile, target: RebuildTarget | None = None) -> Repl
             fold.positions.values(),
             fold.executions.values(),
         )
-        await target.set_head(last.shard, Head(last.epoch, last.seq, last.hash), last.at)
+        await target.finish(
+            RebuiltIdentity(
+                shard=last.shard,
+                head=Head(last.epoch, last.seq, last.hash),
+                at=last.at,
+                epochs=epochs,
+                installation_id=fold.installation_id or (head.installation if head is not None else None) or None,
+                tag=fold.tag,
+                marker=rebuilding_marker(),
+            )
+        )
     return ReplayResult(
         events=walk.lines,
         orders=len(fold.orders),

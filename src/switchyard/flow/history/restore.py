@@ -1,41 +1,110 @@
-"""Declares that an older backup was restored: opens a new epoch and marks every unfinished outbox row uncertain.
+"""Declares that the database is a restored or rebuilt one, or that it is the newest: opens a new epoch.
 
-Rows that are unfinished in the backup may have been sent after it was made. Writes the journal; sends nothing.
+Rows that are unfinished in a restored database may have been sent after its backup was made, so they are marked
+uncertain. Writes the journal; sends nothing.
+
+The steps are separate commits. The first one opens the epoch and sets the marker `restoring`: from then on no process
+starts, and those that run end at their next append, because the epoch is another one. The last one removes the marker.
+After a crash in between the same call continues.
 """
 
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Cursor
-from switchyard.flow.decide import Commit
+from switchyard.domain.changes import Change, Committed, Cursor, Outcome
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.events import SYSTEM_ACCOUNT, EpochCause, EpochFact, event
+from switchyard.domain.ids import OrderId
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import Epochs
-from switchyard.ports.journal import Journal
+from switchyard.ports.journal import Head, Journal
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness, fresh_ulid
 
 PAGE = 500
 # Selects rows in backoff too: their next attempt is in the future.
 FAR_AHEAD = datetime(9999, 1, 1, tzinfo=UTC)
-# The cursor whose hash identifies a restore: the same backup restored twice has the same epoch both times.
+# The cursor whose hash identifies a restore.
 RESTORED = "restored"
+# The cursor that is the marker: its hash is the cause of the epoch while rows are being marked, else empty.
+RESTORING = "restoring"
+
+Append = Callable[[Sequence[Change]], Awaitable[list[Outcome]]]
+"""Commits several changes as one group."""
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """The result of a declaration."""
+
+    epoch: int
+    rows: int
+    """Rows that this call marked uncertain."""
+    continued: bool
+    """Whether an earlier call was interrupted and this one finished it."""
 
 
 async def declare_restored(
-    epochs: Epochs, queries: OutboxQueries, commit: Commit, clock: Clock, randomness: Randomness
-) -> tuple[int, int]:
-    """Open a new epoch and mark every unfinished row uncertain; returns the epoch and the number of rows.
+    journal: Journal,
+    epochs: Epochs,
+    queries: OutboxQueries,
+    append: Append,
+    clock: Clock,
+    randomness: Randomness,
+    above: Head,
+    finishing: Callable[[int], None],
+) -> Restored:
+    """Open a new epoch above `above` and mark every unfinished row uncertain.
 
-    Nothing is sent. After the next start the resolver looks the orders up at their venues.
+    Nothing is sent. After the next start the resolver looks the orders up at their venues. `finishing` is called with
+    the epoch before the marker is removed, to move the files of the replaced database aside; it may be called again.
     """
-    # Before the epoch: after a crash in between, a new mark without a new epoch only invalidates caches.
-    await commit(Change(cursors=(Cursor(name=RESTORED, epoch=0, seq=0, hash=fresh_ulid(clock, randomness)),)))
-    epoch = await epochs.open_epoch()
-    count = 0
-    while rows := [*await queries.due(FAR_AHEAD, PAGE), *await queries.unsettled("sending", PAGE)]:
-        for due in rows:
-            count += await _mark_uncertain(due, commit, clock)
-    return epoch, count
+    marker = await journal.cursor(RESTORING)
+    cause: EpochCause = "rebuilt" if marker is not None and marker.hash == "rebuilt" else "restored"
+    head = await journal.head(0)
+    # A rebuild sets the marker without a number: its epoch is still to be opened.
+    continued = marker is not None and marker.hash != "" and marker.seq > 0
+    if not continued:
+        marker = Cursor(name=RESTORING, epoch=0, seq=0, hash=cause)
+        head = await epochs.open_epoch(above.epoch, above.seq, clock.now(), marker)
+    if head.seq < (await journal.epochs(0))[-1].first_seq:
+        await append([await _epoch_opened(epochs, cause)])
+    rows = await _mark_all_uncertain(queries, append, clock)
+    finishing(head.epoch)
+    done = Cursor(name=RESTORING, epoch=0, seq=0, hash="")
+    mark = Cursor(name=RESTORED, epoch=head.epoch, seq=0, hash=fresh_ulid(clock, randomness))
+    await append([Change(cursors=(done, mark))])
+    return Restored(head.epoch, rows, continued)
+
+
+async def declare_newest(
+    journal: Journal, epochs: Epochs, append: Append, clock: Clock, above: Head, by: str, reason: str
+) -> int:
+    """Record that this database is the newest, whatever its heads say; returns the epoch that this opens.
+
+    A new epoch, because the numbers above its head may have been published already. No row becomes uncertain.
+    """
+    await check_not_restoring(journal)
+    head = await epochs.open_epoch(above.epoch, above.seq, clock.now())
+    await append([await _epoch_opened(epochs, "newest", by, reason)])
+    return head.epoch
+
+
+def rebuilding_marker() -> Cursor:
+    """The marker of a rebuilt database, whose new epoch is still to be opened."""
+    return Cursor(name=RESTORING, epoch=0, seq=0, hash="rebuilt")
+
+
+async def check_not_restoring(journal: Journal) -> None:
+    """Raise HistoryMismatch while the marker is there: rows that may have been sent are not uncertain yet."""
+    marker = await journal.cursor(RESTORING)
+    if marker is not None and marker.hash:
+        raise HistoryMismatch(
+            f"this database was {marker.hash}, and its unfinished orders are not all marked uncertain: run "
+            "`switchyard db restored` to finish that, then start again"
+        )
 
 
 async def incarnation_of(journal: Journal) -> str:
@@ -45,6 +114,20 @@ async def incarnation_of(journal: Journal) -> str:
     return f"epoch {epoch}" if restored is None else f"epoch {epoch}, restored {restored.hash}"
 
 
-async def _mark_uncertain(due: Due, commit: Commit, clock: Clock) -> bool:
-    change = decisions.record_doubt(due.state, due.row, "RESTORED", None, clock.now())
-    return isinstance(await commit(change), Committed)
+async def _epoch_opened(epochs: Epochs, cause: EpochCause, by: str | None = None, reason: str | None = None) -> Change:
+    installation = await epochs.installation()
+    fact = EpochFact(cause=cause, installation=installation.id, tag=installation.tag, by=by, reason=reason)
+    return Change(events=(event("EpochOpened", SYSTEM_ACCOUNT, None, fact),))
+
+
+async def _mark_all_uncertain(queries: OutboxQueries, append: Append, clock: Clock) -> int:
+    count = 0
+    while rows := [*await queries.due(FAR_AHEAD, PAGE), *await queries.unsettled("sending", PAGE)]:
+        # One row per order: two changes of a group must not write the same order. The others follow with the next page.
+        by_order: dict[OrderId, Due] = {due.row.order_id: due for due in reversed(rows)}
+        changes = [
+            decisions.record_doubt(due.state, due.row, "RESTORED", None, clock.now()) for due in by_order.values()
+        ]
+        outcomes = await append(changes)
+        count += sum(isinstance(outcome, Committed) for outcome in outcomes)
+    return count

@@ -77,11 +77,12 @@ MayReuseKey = Callable[[Intent, KeyEntry], Awaitable[bool]]
 class OrderWriter:
     """Writes new orders; an intent that already has an order gets that one."""
 
-    def __init__(self, *, journal: Journal, commit: Commit, clock: Clock, randomness: Randomness) -> None:
+    def __init__(self, *, journal: Journal, commit: Commit, clock: Clock, randomness: Randomness, tag: str) -> None:
         self._journal = journal
         self._commit = commit
         self._clock = clock
         self._randomness = randomness
+        self._tag = tag
 
     async def place(self, account: AccountId, order: OrderRequest, destination: Destination) -> Placement:
         """Write an order without a key; each call writes a new one."""
@@ -93,7 +94,7 @@ class OrderWriter:
                 account=account,
                 order_id=new_id,
                 venue=destination.venue,
-                venue_client_order_id=venue_client_order_id(account, "", None, 0, new_id),
+                venue_client_order_id=venue_client_order_id(self._tag, account, "", None, 0, new_id),
                 key=None,
                 quote=destination.quote,
                 now=now,
@@ -116,7 +117,7 @@ class OrderWriter:
                 account=intent.account_id,
                 order_id=entry.order_id,
                 venue=destination.venue,
-                venue_client_order_id=_client_order_id(intent, generation, entry.order_id),
+                venue_client_order_id=self._client_order_id(intent, generation, entry.order_id),
                 key=entry,
                 quote=destination.quote,
                 now=now,
@@ -138,10 +139,13 @@ class OrderWriter:
     def _new_order_id(self, now: datetime) -> OrderId:
         return order_id(int(now.timestamp() * 1000), self._randomness.bits(ULID_RANDOM_BITS))
 
+    def _client_order_id(self, intent: Intent, generation: int, new_id: OrderId) -> VenueClientOrderId:
+        return venue_client_order_id(self._tag, intent.account_id, intent.operation, intent.key, generation, new_id)
+
     async def _first_free_generation(self, intent: Intent, first: int) -> int:
         for start in range(first, GENERATIONS_MAX, GENERATIONS_PAGE):
             ids = {
-                _client_order_id(intent, number, OrderId("")): number
+                self._client_order_id(intent, number, OrderId("")): number
                 for number in range(start, start + GENERATIONS_PAGE)
             }
             free = set(ids) - set(await self._journal.load_by_client_order_id(list(ids)))
@@ -162,7 +166,3 @@ def _new_entry(intent: Intent, generation: int, version: int, new_id: OrderId) -
         expires_at=intent.created_at + intent.ttl,
         version=version,
     )
-
-
-def _client_order_id(intent: Intent, generation: int, new_id: OrderId) -> VenueClientOrderId:
-    return venue_client_order_id(intent.account_id, intent.operation, intent.key, generation, new_id)

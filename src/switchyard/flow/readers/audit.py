@@ -44,6 +44,7 @@ class AuditWriter:
         commit: Commit,
         clock: Clock,
         metrics: Metrics,
+        installation: str = "",
         shard: int = 0,
         reader: str = "audit",
     ) -> None:
@@ -54,6 +55,7 @@ class AuditWriter:
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
+        self._installation = installation
         self._shard = shard
         self._reader = reader
         self._last: Head | None = None
@@ -172,7 +174,8 @@ class AuditWriter:
     async def _append(self, last: Head, page: Lines) -> None:
         raw = page.text[: page.text.index(b"\n") + 1]
         first = parse_line(raw)
-        if first.seq != last.seq + 1 or line_hash(last.hash, raw) != first.hash:
+        is_next = first.seq == last.seq + 1 or (first.epoch > last.epoch and first.seq > last.seq)
+        if not is_next or line_hash(last.hash, raw) != first.hash:
             raise HistoryMismatch(f"the journal's event {first.seq} does not follow the audit file's {last.seq}")
         self._last = None  # until the write returns, only the file can tell how many lines were written
         await asyncio.to_thread(self._file.append, page.text)
@@ -181,7 +184,7 @@ class AuditWriter:
 
     async def _write_head(self, last: Head) -> None:
         self._head_at = self._clock.monotonic() + HEAD_SECONDS
-        content = head_content(last, self._shard, self._clock.now(), self._key)
+        content = head_content(last, self._shard, self._clock.now(), self._key, self._installation)
         await asyncio.to_thread(self._head_file.write, content)
         self._head_seq = last.seq
 

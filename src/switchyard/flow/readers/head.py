@@ -1,10 +1,12 @@
-"""Detects that an older database was restored, by a signed copy of the journal's head outside the database.
+"""Detects that an older database was restored, by signed copies of the journal's head outside the database.
 
-`HeadKeeper` reads the journal's head and writes `head.json` for a worker; `AuditWriter` does the same beside its file.
+`HeadKeeper` reads the journal's head and writes the copies: in the data folder, in the state folder and on Redis.
+`AuditWriter` writes one beside its file.
 """
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import datetime
 
 import structlog
@@ -19,14 +21,17 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-# The loss of events newer than the last signed head goes undetected; this bounds their age.
-HEAD_SECONDS = 5.0
+# The loss of events newer than the last signed head goes undetected after a kill; this bounds their age. Each copy
+# costs an fsync.
+HEAD_SECONDS = 1.0
 
 
-def head_content(head: Head, shard: int, now: datetime, key: bytes) -> bytes:
+def head_content(head: Head, shard: int, now: datetime, key: bytes, installation: str = "") -> bytes:
     """The signed content of a head file."""
-    signed = SignedHead(epoch=head.epoch, shard=shard, seq=head.seq, hash=head.hash, at=stamp(now)).signed(key)
-    return signed.content()
+    unsigned = SignedHead(
+        epoch=head.epoch, shard=shard, seq=head.seq, hash=head.hash, at=stamp(now), installation=installation
+    )
+    return unsigned.signed(key).content()
 
 
 async def check_history(journal: Journal, shard: int, name: str, place: Head, head: Head) -> None:
@@ -39,74 +44,144 @@ async def check_history(journal: Journal, shard: int, name: str, place: Head, he
         )
     if place.seq == 0:
         return
-    found = await journal.lines(shard, place.seq - 1, 1)
-    # Compare hashes only: they cover the event's own epoch, and a head may carry a later epoch without events yet.
-    if found is None or found.last.hash != place.hash:
+    # The first head of an epoch has a number without an event; its hash is that of the last event before it. Hashes
+    # cover the event's own epoch, so there is no need to compare epochs.
+    found = await journal.last_event(shard, place.seq)
+    if found.hash != place.hash:
         raise HistoryMismatch(
             f"{name} and the journal have different histories: at seq {place.seq} it has hash {place.hash} of "
-            f"epoch {place.epoch}, the journal {found.last if found else 'no event'}"
+            f"epoch {place.epoch}, the journal {found}. Bring the other database back, or, if this one is meant, stop "
+            "all processes and run `switchyard db restored`"
         )
 
 
+def read_head(file: HeadFile, key: bytes) -> SignedHead | None:
+    """The head in a file, or none; HistoryMismatch if a file that only this installation's key signs has another one.
+
+    In a shared file a head with another signature is returned too: it can only lead to a rejection, and processes with
+    data folders of their own have keys of their own.
+    """
+    try:
+        content = file.read()
+    except OSError as error:
+        if not file.is_shared:
+            raise
+        log.warning("head_not_compared", path=file.name, error=str(error))
+        return None
+    try:
+        return parse_head(file.name, content, key)
+    except HistoryMismatch:
+        if not file.is_shared:
+            raise
+        return parse_head(file.name, content, None)
+
+
+def place_of(head: SignedHead) -> Head:
+    """The place in the journal that a signed head names."""
+    return Head(head.epoch, head.seq, head.hash)
+
+
 class HeadKeeper:
-    """Keeps a head file for a process without an audit file; one process writes it, others with its path stand by."""
+    """Keeps the copies of the head for a process; of several processes with the same path, one writes it."""
 
     def __init__(
-        self, file: HeadFile, *, key: bytes, journal: Journal, clock: Clock, metrics: Metrics, shard: int = 0
+        self,
+        files: Sequence[HeadFile],
+        *,
+        key: bytes,
+        journal: Journal,
+        clock: Clock,
+        metrics: Metrics,
+        installation: str = "",
+        shard: int = 0,
     ) -> None:
-        self._file = file
+        self._files = files
         self._key = key
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
+        self._installation = installation
         self._shard = shard
         self._seen = Head(0, 0, "")
-        self._written = self._seen
+        self._written: dict[str, Head] = {}
+        self._failing: set[str] = set()
 
     async def open(self) -> None:
-        """Raise HistoryMismatch if the journal lacks the head in the file, unless a later epoch was opened since."""
-        kept = parse_head(self._file.name, await asyncio.to_thread(self._file.read), self._key)
+        """Raise HistoryMismatch if the journal lacks the head in a file, unless a later epoch was opened since."""
         head = await self._journal.head(self._shard)
-        if kept is not None:
-            place = Head(kept.epoch, kept.seq, kept.hash)
+        for file in self._files:
+            kept = await asyncio.to_thread(read_head, file, self._key)
+            if kept is None:
+                continue
             try:
-                await check_history(self._journal, self._shard, self._file.name, place, head)
+                await check_history(self._journal, self._shard, file.name, place_of(kept), head)
             except HistoryMismatch:
-                if head.epoch <= place.epoch:
+                if head.epoch <= kept.epoch:
                     raise
-                log.warning("head_replaced_after_restore", path=self._file.name, epoch=head.epoch, seq=head.seq)
+                log.warning("head_replaced_after_restore", path=file.name, epoch=head.epoch, seq=head.seq)
         self._seen = head
-        await asyncio.to_thread(self._file.lock)
+        for file in self._files:
+            await self._attempt(file, None)
 
     async def run_once(self) -> int:
-        """Check the journal against the last head seen, and write its head if that moved; returns 1 if written."""
+        """Check the journal against the last head seen, and write its head where that moved; returns the number."""
+        seen = self._journal.seen(self._shard) or self._seen
+        if (seen.epoch, seen.seq) > (self._seen.epoch, self._seen.seq):
+            self._seen = seen
         head = await self._journal.head(self._shard)
-        await check_history(self._journal, self._shard, "the last head seen by this process", self._seen, head)
+        try:
+            if head.epoch != self._seen.epoch:
+                raise HistoryMismatch(
+                    f"the journal is in epoch {head.epoch}, this process was in epoch {self._seen.epoch}: the database "
+                    "was replaced or declared restored. Start the process again"
+                )
+            await check_history(self._journal, self._shard, "the last head seen by this process", self._seen, head)
+        except HistoryMismatch:
+            # The next start must notice it too: it would find only the head of a second ago.
+            await self._write_all(self._seen)
+            raise
         self._seen = head
-        is_writer = await asyncio.to_thread(self._file.lock)
-        if not is_writer or head == self._written or head.seq == 0:
-            return 0
-        content = head_content(head, self._shard, self._clock.now(), self._key)
-        await asyncio.to_thread(self._file.write, content)
-        self._written = head
-        return 1
+        return await self._write_all(head)
 
     async def run(self) -> None:
         """Repeat `run_once` until cancelled; then call `close`."""
         while True:
-            await self._try_once()
+            await self.run_once()
             await asyncio.sleep(HEAD_SECONDS)
 
     async def close(self) -> None:
-        """Write the last head and release the lock; errors are left to the next start, which checks again."""
+        """Write the last head and release the locks; errors are left to the next start, which checks again."""
         with contextlib.suppress(SwitchyardError):
-            await self._try_once()
-        await asyncio.to_thread(self._file.close)
-
-    async def _try_once(self) -> None:
-        try:
             await self.run_once()
+        for file in self._files:
+            await asyncio.to_thread(file.close)
+
+    async def _write_all(self, head: Head) -> int:
+        if head.seq == 0:
+            return 0
+        return sum([await self._attempt(file, head) for file in self._files])
+
+    async def _attempt(self, file: HeadFile, head: Head | None) -> int:
+        """Lock the file and write the head, unless another process writes the file or it holds a later head."""
+        try:
+            written = await asyncio.to_thread(self._write, file, head)
         except OSError as error:
-            # Sending continues: a restore of an older database is rare, and the next attempt follows in seconds.
-            self._metrics.stage_failures.labels("head").inc()
-            log.error("head_write_failed", path=self._file.name, error=str(error), retry_seconds=HEAD_SECONDS)
+            # Sending continues: a restore of an older database is rare, and the next attempt follows in a second.
+            if file.name not in self._failing:
+                self._failing.add(file.name)
+                self._metrics.stage_failures.labels("head").inc()
+                log.warning("head_write_failed", path=file.name, error=str(error), retry_seconds=HEAD_SECONDS)
+            return 0
+        self._failing.discard(file.name)
+        return written
+
+    def _write(self, file: HeadFile, head: Head | None) -> int:
+        if not file.lock() or head is None or self._written.get(file.name) == head:
+            return 0
+        with contextlib.suppress(HistoryMismatch):  # what cannot be read is replaced
+            kept = parse_head(file.name, file.read(), None)
+            if kept is not None and (kept.epoch, kept.seq) > (head.epoch, head.seq):
+                return 0
+        file.write(head_content(head, self._shard, self._clock.now(), self._key, self._installation))
+        self._written[file.name] = head
+        return 1

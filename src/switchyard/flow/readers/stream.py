@@ -143,7 +143,7 @@ class StreamHub:
                 return
             for first in range(0, len(found), self._page_size):
                 yield found[first : first + self._page_size]
-        elif await self._is_too_far_behind(subscription, last):
+        elif await self._needs_resync(subscription, last):
             yield [resync_message(topic, last, start)]
         else:
             async for page in self._pages(subscription, last, self._page_size):
@@ -170,10 +170,15 @@ class StreamHub:
                 if not subscription.offer(message):
                     self._metrics.stream_drops.inc()
 
-    async def _is_too_far_behind(self, subscription: Subscription, last: int) -> bool:
+    async def _needs_resync(self, subscription: Subscription, last: int) -> bool:
         async with self._replay_slots:
             oldest = await self._journal.read(SHARD, 0, 1)
+            epochs = await self._journal.epochs(SHARD)
         if oldest and oldest[0].seq > last + 1:
+            return True
+        # A number in the gap before an epoch was given out by a database that was replaced by a restored one: the
+        # subscriber has seen events that this journal does not have.
+        if any(epoch.after_seq < last < epoch.first_seq - 1 for epoch in epochs):
             return True
         if subscription.start - last <= self._behind_max:
             return False

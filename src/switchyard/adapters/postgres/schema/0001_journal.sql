@@ -9,6 +9,24 @@ CREATE TABLE journal_heads (
     at timestamptz -- of the newest event; NULL while the journal is empty
 );
 
+-- The identity of this database; one row, inserted with the schema.
+CREATE TABLE installation (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id text NOT NULL,
+    tag text NOT NULL
+);
+
+-- The numbers between after_seq and first_seq belong to no event: a reader that has one of them read another history.
+CREATE TABLE journal_epochs (
+    shard integer NOT NULL,
+    epoch integer NOT NULL,
+    first_seq bigint NOT NULL,
+    after_seq bigint NOT NULL,
+    opened_at timestamptz NOT NULL,
+    PRIMARY KEY (shard, epoch)
+);
+INSERT INTO journal_epochs (shard, epoch, first_seq, after_seq, opened_at) VALUES (0, 1, 1, 0, now());
+
 -- Partitioned by seq, so that a sealed segment can be verified, archived and dropped separately.
 CREATE TABLE events (
     shard integer NOT NULL,

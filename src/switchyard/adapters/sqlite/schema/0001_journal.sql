@@ -14,6 +14,26 @@ CREATE TABLE journal_heads (
 INSERT INTO journal_heads (shard, epoch, seq, hash, at)
 VALUES (0, 1, 0, printf('%.64d', 0), '1970-01-01T00:00:00.000000Z');
 
+-- The identity of this database; one row, inserted with the schema.
+CREATE TABLE installation (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id  TEXT NOT NULL,
+    tag TEXT NOT NULL
+) STRICT;
+
+-- The numbers between after_seq and first_seq belong to no event: a reader that has one of them read another history.
+CREATE TABLE journal_epochs (
+    shard     INTEGER NOT NULL,
+    epoch     INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    after_seq INTEGER NOT NULL,
+    opened_at TEXT NOT NULL,
+    PRIMARY KEY (shard, epoch)
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO journal_epochs (shard, epoch, first_seq, after_seq, opened_at)
+VALUES (0, 1, 1, 0, '1970-01-01T00:00:00.000000Z');
+
 -- An embedded journal has one shard, so `seq` is the row id: an append writes at the end of the table, and a sealed
 -- range of `seq` can be verified, copied and dropped separately.
 CREATE TABLE events (

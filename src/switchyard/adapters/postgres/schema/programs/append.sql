@@ -27,9 +27,15 @@ CREATE OR REPLACE FUNCTION append_group(
     position_changes integer[],
     position_rows json,
     position_bases integer[], -- the version that each position must have: one change may contain several fills of it
+    seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
+    seen_seq bigint,
+    seen_hash text,
     OUT seq_before bigint, -- the events of the changes without a conflict are numbered from the next seq on
     OUT conflicts integer[], -- the numbers of the rejected changes
-    OUT taken json -- for each change whose idempotency key was taken, the stored entry of the key
+    OUT taken json, -- for each change whose idempotency key was taken, the stored entry of the key
+    OUT head_epoch integer, -- the head after this call
+    OUT head_seq bigint,
+    OUT head_hash text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     head journal_heads;
@@ -51,6 +57,17 @@ BEGIN
         ON CONFLICT DO NOTHING;
         SELECT * INTO head FROM journal_heads WHERE shard = to_shard FOR UPDATE;
     END IF;
+
+    -- Reject a caller that has seen another history: an older database is in the place of the one that it wrote to.
+    IF (head.epoch, head.seq, head.hash) <> (seen_epoch, seen_seq, seen_hash)
+        AND (head.epoch <> seen_epoch OR NOT has_line(to_shard, seen_seq, seen_hash))
+    THEN
+        RAISE EXCEPTION 'the journal is at epoch %, seq %, and does not have epoch %, seq %',
+            head.epoch, head.seq, seen_epoch, seen_seq USING ERRCODE = 'SY001';
+    END IF;
+    head_epoch := head.epoch;
+    head_seq := head.seq;
+    head_hash := head.hash;
 
     -- 2. Answer a repeated group with its stored outcome.
     SELECT stored.seq_before, stored.conflicts, stored.taken INTO seq_before, conflicts, taken
@@ -160,7 +177,8 @@ BEGIN
             seq = last_seq,
             at = commit_time,
             hash = (SELECT events.hash FROM events WHERE events.shard = to_shard AND events.seq = last_seq)
-        WHERE shard = to_shard;
+        WHERE shard = to_shard
+        RETURNING seq, hash INTO head_seq, head_hash;
         PERFORM pg_notify('switchyard', to_shard || ':' || last_seq);
     END IF;
 

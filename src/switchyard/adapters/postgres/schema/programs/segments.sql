@@ -3,7 +3,7 @@ CREATE OR REPLACE FUNCTION ensure_segment(for_seq bigint) RETURNS void LANGUAGE 
 DECLARE
     segment_length CONSTANT bigint := 1000000;
     segment_number bigint := for_seq / segment_length;
-    segment_name text := 'events_' || lpad(segment_number::text, 6, '0');
+    segment_name text := 'events_' || lpad(segment_number::text, greatest(6, length(segment_number::text)), '0');
 BEGIN
     IF to_regclass(segment_name) IS NOT NULL THEN
         RETURN;

@@ -15,10 +15,17 @@ CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
     NULL AS keys, NULL AS positions, NULL AS executions, NULL AS cursors,
-    NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before;
+    NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
+    NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
 
 CREATE TRIGGER append_group_insert INSTEAD OF INSERT ON append_group
 BEGIN
+    -- The head must be the one that this process saw last: no other process writes to this file.
+    SELECT RAISE(ABORT, 'another history') WHERE NEW.group_id IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM journal_heads
+        WHERE shard = 0 AND (epoch, seq, hash) = (NEW.seen_epoch, NEW.seen_seq, NEW.seen_hash)
+    );
+
     INSERT INTO events ({events.columns})
     SELECT {events.values} FROM jsonb_each(NEW.events);
 

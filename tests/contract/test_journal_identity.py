@@ -1,0 +1,178 @@
+"""The journal's identity on every engine: installation, epochs, and the append that rejects another history."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from switchyard.adapters.memory.clock import START
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.domain.changes import Cursor
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.flow.history.verify import ChainBroken, ChainWalk
+from switchyard.ports.epochs import EPOCH_GAP
+from switchyard.ports.journal import Head, Journal
+from tests.support.audit_fixture import AuditFixture
+from tests.support.build import an_accept
+from tests.support.databases import Database, run_sql
+from tests.support.stream_journal import StreamJournal, dispatch, hub_over, take
+
+MARKER = Cursor(name="marker", epoch=0, seq=0, hash="why")
+
+
+async def commit(journal: Journal, group: str) -> None:
+    await journal.append(0, group, [an_accept()], START)
+
+
+async def lose_the_last_event(database: Database) -> None:
+    """Put the journal back by one event, as a restored backup would."""
+    if isinstance(database, MemoryDatabase):
+        database.journal.events[0].pop()
+        return
+    [(seq,)] = await run_sql(database, "SELECT max(seq) FROM events")
+    await run_sql(database, f"DELETE FROM events WHERE seq = {seq}")
+    before = f"SELECT hash FROM events WHERE seq = {seq - 1}"
+    await run_sql(database, f"UPDATE journal_heads SET seq = {seq - 1}, hash = ({before}) WHERE shard = 0")
+
+
+async def event_count(journal: Journal) -> int:
+    return len(await journal.read(0, 0, 1_000))
+
+
+async def test_a_database_has_an_installation_that_stays(database: Database) -> None:
+    installation = await database.journal.installation()
+    assert re.fullmatch("[0-9A-Z]{26}", installation.id)
+    assert re.fullmatch("[a-z2-7]{4}", installation.tag)
+    await database.journal.open_epoch(0, 0, START)
+    assert await database.journal.installation() == installation
+
+
+async def test_an_append_after_the_last_event_was_lost_is_rejected(database: Database) -> None:
+    journal = database.journal
+    for group in ("one", "two"):
+        await commit(journal, group)
+    await lose_the_last_event(database)
+    with pytest.raises(HistoryMismatch):
+        await commit(journal, "three")
+    assert await event_count(journal) == 1
+
+
+async def test_a_lost_event_that_another_one_replaced_is_noticed(postgres_url: str) -> None:
+    first, second = await PostgresDatabase.open(postgres_url), await PostgresDatabase.open(postgres_url)
+    try:
+        await commit(first.journal, "one")
+        await commit(first.journal, "two")
+        await lose_the_last_event(first)
+        await commit(second.journal, "another two")
+        await commit(second.journal, "three")  # a head that moved on is no proof of the same history
+        with pytest.raises(HistoryMismatch):
+            await commit(first.journal, "four")
+    finally:
+        await first.close()
+        await second.close()
+
+
+async def test_commits_of_other_processes_are_no_mismatch_and_a_new_epoch_is(postgres_url: str) -> None:
+    first, second = await PostgresDatabase.open(postgres_url), await PostgresDatabase.open(postgres_url)
+    try:
+        for number in range(3):
+            await commit(first.journal, f"first {number}")
+            await commit(second.journal, f"second {number}")
+        await second.journal.open_epoch(0, 0, START)
+        with pytest.raises(HistoryMismatch, match="db restored"):
+            await commit(first.journal, "late")
+        await commit(second.journal, "next")
+        assert await event_count(second.journal) == 7
+    finally:
+        await first.close()
+        await second.close()
+
+
+async def test_another_file_under_the_path_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "switchyard.db"
+    await SqliteDatabase.upgrade(path)
+    shutil.copy(path, tmp_path / "older.db")
+    database = await SqliteDatabase.open(path)
+    try:
+        await commit(database.journal, "one")
+        (tmp_path / "older.db").rename(path)
+        with pytest.raises(HistoryMismatch, match="replaced while this process had it open"):
+            await commit(database.journal, "two")
+    finally:
+        await database.close()
+
+
+async def test_an_epoch_starts_above_everything_and_sets_its_marker(database: Database) -> None:
+    journal = database.journal
+    await commit(journal, "one")
+    before = await journal.head(0)
+    cursor = Cursor(name="audit", epoch=5, seq=70, hash="")
+    report_cursor = Cursor(name="venue", epoch=0, seq=10**17, hash="")  # numbers of a venue, not of the journal
+    await journal.append(0, "cursors", [msgspec.structs.replace(an_accept(), cursors=(cursor, report_cursor))], START)
+    last = await journal.head(0)
+    opened = await journal.open_epoch(3, 900, START, MARKER)
+    assert opened == Head(6, 900 + EPOCH_GAP, last.hash)
+    assert await journal.cursor("marker") == Cursor(name="marker", epoch=6, seq=opened.seq, hash="why")
+    assert await journal.last_event(0, opened.seq) == Head(1, 2, last.hash)
+    assert (await journal.last_event(0, 1)).hash == before.hash
+    assert await journal.last_event(0, 0) == Head(1, 0, "0" * 64)
+
+
+@pytest.mark.parametrize("above", [699_999_999, 10**12 + 600_000, 10**15 - 1])
+async def test_an_epoch_can_start_anywhere_in_a_segment(database: Database, above: int) -> None:
+    journal = database.journal
+    await commit(journal, "one")
+    opened = await journal.open_epoch(0, above, START)
+    for group in ("two", "three"):
+        await commit(journal, group)
+    assert [event.seq for event in await journal.read(0, 0, 10)] == [1, opened.seq + 1, opened.seq + 2]
+
+
+def lines_of(journal: MemoryJournal) -> Iterator[bytes]:
+    return (f"{event.line}\n".encode() for event in journal.events[0])
+
+
+async def test_a_jump_of_numbers_is_valid_only_with_a_higher_epoch(tmp_path: Path) -> None:
+    journal = MemoryJournal()
+    fixture = AuditFixture(journal, tmp_path / "audit.log")
+    await fixture.add_events(2)
+    await journal.open_epoch(0, 0, START)
+    await fixture.add_events(2)
+    await fixture.write_and_close()
+    await fixture.check()
+    assert fixture.head_holds()
+    del journal.events[0][2]
+    with pytest.raises(ChainBroken, match="hash does not match"):
+        list(ChainWalk(lines_of(journal)))
+    journal = MemoryJournal()
+    await AuditFixture(journal, tmp_path).add_events(4)
+    del journal.events[0][2]
+    with pytest.raises(ChainBroken, match="seq is 4, expected 3"):
+        list(ChainWalk(lines_of(journal)))
+
+
+async def test_a_stream_id_of_a_replaced_history_asks_for_a_resync() -> None:
+    book = StreamJournal()
+    for _ in range(5):
+        await book.update()
+    # A backup of three events was restored; a reader had got as far as event 5 of the lost ones.
+    del book.events[0][3:]
+    book._seen.clear()
+    book._groups.clear()
+    await book.open_epoch(0, 5, START)
+    for _ in range(4):  # as many new events as were lost, and more
+        await book.update()
+    hub = hub_over(book)
+    async with hub.subscribe("account", "ann", 5) as lost, hub.subscribe("account", "ann", 3) as kept:
+        await dispatch(hub)
+        [message] = await take(lost, 1)
+        assert message.event == "resync_required"
+        messages = await take(kept, 4)
+        assert [message.event for message in messages] == ["order_update"] * 4
+        assert messages[0].id == 5 + EPOCH_GAP + 1
