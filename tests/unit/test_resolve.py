@@ -1,6 +1,6 @@
 """The dispatcher, its recovery and the resolver over one order: doubt ends only by evidence."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -74,8 +74,8 @@ class ScriptedVenue:
             return None
         return VenueOrder(venue_client_order_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)
 
-    async def open_orders(self) -> list[VenueOrder]:
-        return []
+    async def open_orders(self) -> AsyncIterator[list[VenueOrder]]:
+        yield []
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         return ReportPage([], after)

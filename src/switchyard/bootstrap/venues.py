@@ -47,6 +47,10 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 lookup=settings.lookup,
                 acceptance_window=settings.window,
                 request_expiry=settings.request_expiry,
+                dedupe_ttl=settings.dedupe_ttl,
+                hop_hold=settings.hop_hold,
+                final_errors=settings.final_errors,
+                idempotency_header=settings.idempotency_header,
                 execution_ids=settings.exec_id_scope,
             )
     await venue.start()

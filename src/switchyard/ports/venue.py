@@ -1,6 +1,6 @@
 """The venue port: sends orders and cancels, looks orders up, reads execution reports and quotes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal, Protocol
@@ -122,11 +122,25 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
 
 
+class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A report that the adapter cannot read; it may be a fill, so it is set aside and raises an alarm."""
+
+    number: int
+    """In the venue's numbering."""
+    text: str
+    """What the venue sent, cut to a bound and printable."""
+    error: str
+
+
 class ReportPage(msgspec.Struct, frozen=True):
     """Execution reports in the venue's numbering; `last_number` is the cursor of the next page."""
 
     reports: Sequence[ExecutionReport]
     last_number: int
+    unreadable: Sequence[UnreadableReport] = ()
+    """The reports of this page that are not in `reports`."""
+    restarted: bool = False
+    """Whether the venue's numbering started again: its last number is below the one that was asked for."""
 
 
 OnDeparture = Callable[[], None]
@@ -170,12 +184,12 @@ class Venue(Protocol):
         """Return the order, or None if the venue does not have it; raises VenueUnavailable."""
         ...
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return every order that the venue may still fill; raises VenueUnavailable."""
+    def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that the venue may still fill, in pages; raises VenueUnavailable, also after some pages."""
         ...
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """Return the next execution reports; waits briefly if there are none or the venue cannot be reached."""
+        """Return the next execution reports; waits briefly if there are none; raises VenueUnavailable."""
         ...
 
     async def probe(self) -> ProbeResult:

@@ -24,12 +24,14 @@ from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
-from switchyard.ports.venue import Venue
+from switchyard.ports.venue import Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 PAGE = 256
+# The pause after a failed read of reports.
+RETRY_SECONDS = 1.0
 # Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
 
@@ -54,10 +56,14 @@ class Recorder:
     async def run(self) -> None:
         """Record for as long as the process lives."""
         while True:
-            await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
+            try:
+                await self.run_once()  # no pause: `Venue.reports` itself waits when there are none
+            except VenueUnavailable as error:
+                log.warning("venue_reports_failed", venue=self._venue.name, error=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def run_once(self) -> int:
-        """Apply one page of reports, then commit the cursor; returns how many reports it had.
+        """Apply one page of reports, then commit the cursor; returns how many reports it had; raises VenueUnavailable.
 
         After a crash between the two the page is read again, and its reports are recognised by their execution ids.
         """
@@ -65,12 +71,22 @@ class Recorder:
             cursor = await self._journal.cursor(self._cursor_name)
             self._last_number = 0 if cursor is None else cursor.seq
         page = await self._venue.reports(self._last_number, PAGE)
-        if not page.reports:
+        if page.last_number == self._last_number and not page.reports:
             return 0
+        if page.restarted:
+            log.error("venue_reports_restarted", venue=self._venue.name, number=page.last_number)
+        for unreadable in page.unreadable:
+            log.error(
+                "report_unreadable",
+                venue=self._venue.name,
+                number=unreadable.number,
+                error=unreadable.error,
+                text=unreadable.text,
+            )
         await self.apply(page.reports)
         await self._commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=page.last_number, hash=""),)))
         self._last_number = page.last_number
-        return len(page.reports)
+        return len(page.reports) + len(page.unreadable)
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""

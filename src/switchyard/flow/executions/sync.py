@@ -4,7 +4,6 @@ Applies reports through the recorder, and raises an alarm for open orders that a
 """
 
 import asyncio
-from collections.abc import Sequence
 
 import structlog
 
@@ -40,15 +39,16 @@ class VenueSync:
 
         Without a lookup, the venue's reports are all there is to read.
         """
-        open_orders: Sequence[VenueOrder] = ()
+        open_orders: list[VenueOrder] = []
         try:
             if self._venue.capabilities.lookup != "none":
-                open_orders = await self._venue.open_orders()
+                async for orders in self._venue.open_orders():
+                    open_orders += orders
+            while await self._recorder.run_once():
+                pass
         except VenueUnavailable as error:
             log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
-        while await self._recorder.run_once():
-            pass
         for first in range(0, len(open_orders), PAGE):
             page = open_orders[first : first + PAGE]
             known = await self._journal.load_by_client_order_id([order.venue_client_order_id for order in page])

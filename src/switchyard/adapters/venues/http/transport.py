@@ -19,6 +19,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from switchyard.adapters.venues.wire import TIME_HEADER
 from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
@@ -41,6 +42,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: str | None = None
+    venue_time: str | None = None
+    date: str | None = None
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -182,7 +185,14 @@ class Transport:
                 ) as response:
                     content = await _read(response, bytes_max)
                     is_complete = True
-                    return BrokerResponse(response.status, content, response.headers.get("Retry-After"))
+                    headers_read = response.headers
+                    return BrokerResponse(
+                        response.status,
+                        content,
+                        retry_after=headers_read.get("Retry-After"),
+                        venue_time=headers_read.get(TIME_HEADER),
+                        date=headers_read.get("Date"),
+                    )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
             if departure is not None and departure.has_departed:
