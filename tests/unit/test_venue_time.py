@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
@@ -97,5 +97,5 @@ class SteppedClock(ManualClock):
 
     step = timedelta()
 
-    def now(self):  # type: ignore[no-untyped-def]
+    def now(self) -> datetime:
         return super().now() + self.step
