@@ -15,7 +15,7 @@ from switchyard.domain.orders import Order
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected, VenueUnavailable
 from tests.support.polling import until
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, read_reports
+from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -195,7 +195,7 @@ async def test_a_failed_lookup_does_not_mean_that_the_order_is_absent(
     with pytest.raises(VenueUnavailable):
         await venue.find_by_client_order_id(order.venue_client_order_id)
     with pytest.raises(VenueUnavailable):
-        await venue.open_orders()
+        await open_orders(venue)
 
 
 async def test_a_conflict_on_a_resend_is_accepted_as_the_same_order(

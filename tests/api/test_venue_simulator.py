@@ -17,7 +17,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, read_reports
+from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -234,7 +234,7 @@ async def test_a_restart_continues_orders_and_report_numbers(tmp_path: Path) -> 
         simulator.kill()
         await simulator.start()
         async with adapter(simulator) as venue:
-            [found] = await venue.open_orders()
+            [found] = await open_orders(venue)
             assert accepted == Accepted(found.venue_order_id)
             assert await venue.cancel(resting) == accepted
             await venue.submit(an_order("later"))
@@ -350,7 +350,7 @@ async def test_open_orders_come_in_pages(tmp_path: Path) -> None:
         await venue.cancel(an_order("order-7"))
         _, page = await get(simulator, "/orders?open=true")
         assert (len(page["orders"]), page["next"] is None) == (500, False)
-        found = await venue.open_orders()
+        found = await open_orders(venue)
         assert sorted(order.venue_client_order_id for order in found) == sorted(
             f"order-{n}" for n in range(1001) if n != 7
         )

@@ -41,7 +41,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
@@ -145,7 +145,7 @@ async def test_a_throttled_order_is_unsent_and_carries_the_requested_pause(
 ) -> None:
     assert datetime.fromisoformat("2026-01-05T09:00:00Z") == START
     outcome, _ = await submitted(reply(429, **header))
-    assert outcome == Unsent("RATE_LIMITED", retry_after=pause)
+    assert outcome == Unsent("RATE_LIMITED", retry_after=pause, bytes_sent=True)
 
 
 # Bytes were sent, and no valid response arrived.
@@ -240,6 +240,11 @@ async def test_a_server_error_is_ambiguous(status: int) -> None:
         reply(408),
         reply(413),
         reply(400, b"<html>bad request from a proxy</html>"),
+        reply(401),
+        reply(403, b"<html>forbidden by a proxy</html>"),
+        reply(422, {"detail": "no error code"}),
+        reply(404, {"error": "REJECTED_BY_VENUE"}),
+        reply(200, order_response(broker_order_id="brk\0")),
     ],
 )
 async def test_a_response_that_does_not_show_this_order_is_ambiguous(response: bytes) -> None:
@@ -295,8 +300,47 @@ async def test_a_documented_rejection_is_final_and_has_a_reason(status: int) -> 
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_rejected_credential_is_final(status: int) -> None:
-    outcome, _ = await submitted(reply(status))
-    assert outcome == VenueRejected("UNAUTHORIZED")
+    outcome, _ = await submitted(reply(status, {"error": "NO_PERMISSION"}))
+    assert outcome == VenueRejected("UNAUTHORIZED", "NO_PERMISSION")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "outcome"),
+    [
+        (400, "UNKNOWN_OUTCOME", Ambiguous("UNKNOWN", "HTTP 400")),
+        (400, "INVALID_QTY", VenueRejected("BAD_REQUEST", "INVALID_QTY")),
+        (403, "NO_PERMISSION", Ambiguous("UNKNOWN", "HTTP 403")),
+        (418, "TEAPOT", VenueRejected("BAD_REQUEST", "TEAPOT")),
+        (503, "CLOSED", VenueRejected("BAD_REQUEST", "CLOSED")),
+        (503, "UNAVAILABLE", Ambiguous("BROKER_5XX")),
+    ],
+)
+async def test_only_the_errors_that_the_broker_documents_are_final(
+    status: int, code: str, outcome: SendOutcome
+) -> None:
+    final_errors = frozenset({(400, "INVALID_QTY"), (418, None), (503, "CLOSED")})
+    sent, _ = await submitted(reply(status, {"error": code}), final_errors=final_errors)
+    assert sent == outcome
+    async with (
+        scripted_server(reply(status, {"error": code})) as server,
+        http_venue(server.url, final_errors=final_errors) as venue,
+    ):
+        assert await venue.cancel(ORDER) == outcome
+
+
+async def test_a_conflict_is_rejected_only_where_it_is_documented_as_final_and_nothing_shows_the_order() -> None:
+    final_errors = frozenset({(409, "ID_REUSED")})
+    conflict, absent = reply(409, {"error": "ID_REUSED"}), reply(404, {"error": "UNKNOWN_ORDER"})
+    outcome, _ = await submitted(conflict, absent, final_errors=final_errors)
+    assert outcome == VenueRejected("CONFLICT", "ID_REUSED")
+    outcome, _ = await submitted(conflict, reply(200, order_response()), final_errors=final_errors)
+    assert outcome == Accepted("brk-1", already_processed=True)
+
+
+async def test_the_idempotency_header_is_sent_only_to_a_broker_that_documents_it() -> None:
+    for idempotency_header in (True, False):
+        _, server = await submitted(reply(200, order_response()), idempotency_header=idempotency_header)
+        assert ("idempotency-key" in server.requests[0].headers) == idempotency_header
 
 
 async def test_a_response_with_status_rejected_is_a_rejection() -> None:
@@ -374,7 +418,7 @@ async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:
         (reply(404, {"error": "UNKNOWN_ORDER"}), VenueRejected("UNKNOWN_ORDER")),
         (reply(409, {"error": "ORDER_FINAL"}), VenueRejected("ORDER_FINAL")),
         (reply(400, {"error": "NOT_NOW"}), VenueRejected("BAD_REQUEST", "NOT_NOW")),
-        (reply(429), Unsent("RATE_LIMITED")),
+        (reply(429), Unsent("RATE_LIMITED", bytes_sent=True)),
         (reply(503), Ambiguous("BROKER_5XX")),
         (hang_up, Ambiguous("NETWORK_DISCONNECTED")),
         (reply(404), Ambiguous("UNKNOWN", "HTTP 404")),
@@ -418,14 +462,14 @@ async def test_any_other_response_means_that_the_venue_is_unavailable(response: 
             await venue.find_by_client_order_id(ID)
 
 
-async def test_queries_to_a_broker_that_is_down_raise_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(venue_module, "REPORTS_RETRY_SECONDS", 0.0)
+async def test_queries_to_a_broker_that_is_down_raise_unavailable() -> None:
     async with http_venue(f"http://127.0.0.1:{free_port()}") as venue:
         with pytest.raises(VenueUnavailable):
             await venue.find_by_client_order_id(ID)
         with pytest.raises(VenueUnavailable):
-            await venue.open_orders()
-        assert (await venue.reports(7, 100)).last_number == 7
+            await open_orders(venue)
+        with pytest.raises(VenueUnavailable):
+            await venue.reports(7, 100)
 
 
 async def test_without_a_lookup_no_request_is_sent() -> None:
@@ -443,7 +487,7 @@ async def test_open_orders_are_read_page_by_page() -> None:
         reply(200, {"orders": [order_response(idempotency_key="two", client_order_id="two")], "next": None}),
     ]
     async with scripted_server(*pages) as server, http_venue(server.url) as venue:
-        assert [order.venue_client_order_id for order in await venue.open_orders()] == ["one", "two"]
+        assert [order.venue_client_order_id for order in await open_orders(venue)] == ["one", "two"]
         assert [request.path for request in server.requests] == ["/orders?open=true", "/orders?open=true&after=a%20b"]
 
 
@@ -452,15 +496,26 @@ async def test_an_incomplete_list_of_open_orders_is_not_returned(second: Reply) 
     first = reply(200, {"orders": [order_response()], "next": "2"})
     async with scripted_server(first, second) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
-            await venue.open_orders()
+            await open_orders(venue)
 
 
-async def test_reading_open_orders_stops_at_the_page_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(venue_module, "OPEN_ORDER_PAGES_MAX", 3)
-    async with scripted_server(reply(200, {"orders": [], "next": "1"})) as server, http_venue(server.url) as venue:
-        with pytest.raises(VenueUnavailable, match="more than 3 pages"):
-            await venue.open_orders()
-        assert len(server.requests) == 3
+async def test_open_orders_have_no_largest_number_of_pages() -> None:
+    pages = [reply(200, {"orders": [order_response()], "next": str(number)}) for number in range(300)]
+    async with (
+        scripted_server(*pages, reply(200, {"orders": [order_response()]})) as server,
+        http_venue(server.url) as venue,
+    ):
+        assert len(await open_orders(venue)) == 301
+        assert len(server.requests) == 301
+
+
+@pytest.mark.parametrize("cursors", [["1", "1"], ["1", "2", "1"]])
+async def test_a_cursor_of_open_orders_that_does_not_advance_is_an_error(cursors: list[str]) -> None:
+    pages = [reply(200, {"orders": [], "next": cursor}) for cursor in cursors]
+    async with scripted_server(*pages) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable, match="does not end"):
+            await open_orders(venue)
+        assert len(server.requests) == len(cursors)
 
 
 # Reports.
@@ -496,21 +551,71 @@ async def test_reports_are_converted_to_domain_reports() -> None:
 @pytest.mark.parametrize(
     "response",
     [
-        reply(200, {"reports": [a_report(), a_report(last_qty="NaN")], "last_number": 9}),
-        reply(200, {"reports": [a_report(status="odd")], "last_number": 9}),
-        reply(200, {"reports": [], "last_number": 12}),
         reply(200, b"{"),
+        reply(200, {"reports": []}),
+        reply(200, {"reports": [], "last_number": -1}),
+        reply(200, b'{"reports": [{], "last_number": 9}'),
         reply(503),
+        reply(401),
         hang_up,
     ],
 )
-async def test_the_cursor_never_moves_past_a_report_that_cannot_be_decoded(
-    response: Reply, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(venue_module, "REPORTS_RETRY_SECONDS", 0.0)
+async def test_an_error_is_not_an_empty_page_of_reports(response: Reply) -> None:
     async with scripted_server(response) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.reports(7, 100)
+
+
+async def test_an_empty_page_of_reports_does_not_move_the_cursor() -> None:
+    async with (
+        scripted_server(reply(200, {"reports": [], "last_number": 12})) as server,
+        http_venue(server.url) as venue,
+    ):
         page = await venue.reports(7, 100)
-        assert (list(page.reports), page.last_number) == ([], 7)
+        assert (list(page.reports), page.last_number, page.restarted) == ([], 7, False)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        a_report(last_qty="NaN"),
+        a_report(status="odd"),
+        a_report(exec_id="brk\0"),
+        a_report(client_order_id=""),
+        a_report(at="yesterday"),
+        {"note": "x\u2028" * 5_000},
+        [],
+        17,
+    ],
+)
+async def test_a_report_that_cannot_be_read_does_not_hold_up_the_others(bad: object) -> None:
+    sent_page = {"reports": [a_report(exec_id="1"), bad, a_report(exec_id="3")], "last_number": 10}
+    async with scripted_server(reply(200, sent_page)) as server, http_venue(server.url) as venue:
+        page = await venue.reports(7, 100)
+    assert [report.exec_id for report in page.reports] == ["1", "3"]
+    assert page.last_number == 10
+    [unreadable] = page.unreadable
+    assert unreadable.number == 9
+    assert unreadable.error
+    assert unreadable.text.isprintable()
+    assert 0 < len(unreadable.text) <= 2_000
+
+
+async def test_a_reason_in_a_report_can_be_stored() -> None:
+    sent_page = {"reports": [a_report(reason="no\0money")], "last_number": 8}
+    async with scripted_server(reply(200, sent_page)) as server, http_venue(server.url) as venue:
+        [report] = (await venue.reports(7, 100)).reports
+    assert report.reason == "no\N{REPLACEMENT CHARACTER}money"
+
+
+@pytest.mark.parametrize("reports", [[], [a_report()]])
+async def test_report_numbers_that_start_again_are_noticed(reports: list[object]) -> None:
+    sent_page = {"reports": reports, "last_number": len(reports)}
+    async with scripted_server(reply(200, sent_page)) as server, http_venue(server.url) as venue:
+        page = await venue.reports(7, 100)
+    assert page.restarted
+    assert page.last_number == len(reports)
+    assert len(page.reports) == len(reports)
 
 
 # The wire and the port.
@@ -544,6 +649,8 @@ def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
         lookup="open",
         acceptance_window=window,
         request_expiry=True,
+        dedupe_ttl=timedelta(seconds=60),
+        hop_hold=timedelta(seconds=5),
         execution_ids="symbol",
     )
     assert venue.capabilities == Capabilities(
@@ -551,20 +658,11 @@ def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
         lookup="open",
         acceptance_window=window,
         request_expiry=True,
+        dedupe_ttl=timedelta(seconds=60) if dedupe == "ttl" else None,
+        hop_hold=timedelta(seconds=5),
         execution_ids="symbol",
     )
     assert venue.quote("USDJPY") is None
-
-
-async def test_expires_at_is_sent_only_to_a_broker_with_request_expiry() -> None:
-    window = timedelta(seconds=3)
-    for request_expiry in (False, True):
-        _, server = await submitted(
-            reply(200, order_response()), request_expiry=request_expiry, acceptance_window=window
-        )
-        [body] = server.posted
-        assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if request_expiry else None)
-        assert ("expires_at" in body) == request_expiry
 
 
 def test_response_times_beyond_the_send_limit_are_rejected() -> None:

@@ -50,10 +50,10 @@ class ShownVenue(NullVenue):
         self.asked.append(client_id)
         return self.shown.get(client_id)
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         if not self.can_be_asked:
             raise VenueUnavailable("not now")
-        return [order for order in self.shown.values() if order.status in ("WORKING", "PARTIALLY_FILLED")]
+        yield [order for order in self.shown.values() if order.status in ("WORKING", "PARTIALLY_FILLED")]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         page = tuple(self.reported[after : after + limit])

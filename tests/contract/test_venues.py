@@ -20,7 +20,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -215,7 +215,7 @@ async def test_a_resting_order_is_open_until_it_is_cancelled(market: Venue) -> N
     resting = an_order("resting", price=FAR)
     outcome = await market.submit(resting)
     assert isinstance(outcome, Accepted)
-    [found] = await market.open_orders()
+    [found] = await open_orders(market)
     assert (found.venue_client_order_id, found.venue_order_id, found.status) == (
         "resting",
         outcome.venue_order_id,
@@ -223,7 +223,7 @@ async def test_a_resting_order_is_open_until_it_is_cancelled(market: Venue) -> N
     )
     assert await market.cancel(resting) == outcome
     assert await market.cancel(resting) == outcome
-    assert await market.open_orders() == []
+    assert await open_orders(market) == []
     assert [report.status for report in await read_reports(market, 2)] == ["FILLED", "CANCELED"]
 
 
@@ -258,13 +258,13 @@ async def test_the_null_venue_can_leave_orders_open_until_they_are_cancelled() -
     outcome = await venue.submit(an_order("one"))
     await venue.submit(an_order("two"))
     assert isinstance(outcome, Accepted)
-    assert [(found.venue_client_order_id, found.status) for found in await venue.open_orders()] == [
+    assert [(found.venue_client_order_id, found.status) for found in await open_orders(venue)] == [
         ("one", "WORKING"),
         ("two", "WORKING"),
     ]
     assert await venue.cancel(an_order("one")) == outcome
     assert await venue.cancel(an_order("one")) == outcome
-    assert [found.venue_client_order_id for found in await venue.open_orders()] == ["two"]
+    assert [found.venue_client_order_id for found in await open_orders(venue)] == ["two"]
     [report] = (await venue.reports(0, 100)).reports
     assert (report.venue_client_order_id, report.status, report.filled_qty_total) == ("one", "CANCELED", Decimal(0))
 
@@ -289,7 +289,7 @@ async def test_the_template_declares_no_capability() -> None:
     with pytest.raises(VenueUnavailable):
         await venue.find_by_client_order_id(VenueClientOrderId("one"))
     with pytest.raises(VenueUnavailable):
-        await venue.open_orders()
+        await open_orders(venue)
     page = await venue.reports(7, 100)
     assert (list(page.reports), page.last_number) == ([], 7)
     assert venue.quote("USDJPY") is None

@@ -1,6 +1,6 @@
 """The dispatcher, its recovery and the resolver over one order at a scripted venue, on the in-memory database."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -78,8 +78,8 @@ class ScriptedVenue:
             raise VenueUnavailable("no answer")
         return "answered"
 
-    async def open_orders(self) -> list[VenueOrder]:
-        return []
+    async def open_orders(self) -> AsyncIterator[list[VenueOrder]]:
+        yield []
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         return ReportPage([], after)

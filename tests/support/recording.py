@@ -1,7 +1,7 @@
 """A recorder over a database, with a venue whose reports are scripted."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from decimal import Decimal
 from itertools import count
 
@@ -51,10 +51,10 @@ class ScriptedVenue(NullVenue):
         self.unreadable = []
         return ReportPage(page, after + len(page) + len(unreadable), unreadable)
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         if self.orders_down:
             raise VenueUnavailable("sim: HTTP 503")
-        return self.shown
+        yield self.shown
 
 
 class RecorderHarness:

@@ -8,7 +8,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Venue
+from switchyard.ports.venue import Venue, VenueOrder
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # Generous: only a defect reaches it.
@@ -50,6 +50,11 @@ def an_order(
         updated_at=MOMENT,
         version=1,
     )
+
+
+async def open_orders(venue: Venue) -> list[VenueOrder]:
+    """All pages of the venue's open orders."""
+    return [order async for page in venue.open_orders() for order in page]
 
 
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:

@@ -45,11 +45,14 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 settings.name,
                 url=url,
                 dedupe=settings.dedupe,
-                dedupe_ttl=settings.dedupe_ttl,
                 clock=core.clock,
                 lookup=settings.lookup,
                 acceptance_window=settings.window,
                 request_expiry=settings.request_expiry,
+                dedupe_ttl=settings.dedupe_ttl,
+                hop_hold=settings.hop_hold,
+                final_errors=settings.final_errors,
+                idempotency_header=settings.idempotency_header,
                 execution_ids=settings.exec_id_scope,
             )
     await venue.start()

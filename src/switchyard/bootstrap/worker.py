@@ -4,7 +4,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
-from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
@@ -95,6 +95,7 @@ async def _follow(core: Core, venue: Venue) -> None:
         clock=core.clock,
         metrics=core.metrics,
         gate=gate,
+        is_ours=lambda client_id: tag_of(client_id) == core.installation.tag,
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()

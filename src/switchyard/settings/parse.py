@@ -123,6 +123,18 @@ def dedupe(value: str) -> str:
     return _DEDUPE[value]
 
 
+def final_errors(value: str) -> frozenset[tuple[int, str | None]]:
+    """Pairs of HTTP status and error code, as `STATUS` or `STATUS:CODE` separated by commas; none if empty."""
+    errors: set[tuple[int, str | None]] = set()
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        status, colon, code = item.partition(":")
+        is_error = status.isascii() and status.isdigit() and 400 <= int(status) <= 599 and status != "429"
+        if not is_error or bool(colon) != bool(code):
+            raise ValueError("must look like 403,400:INVALID_QTY, with statuses from 400 to 599 other than 429")
+        errors.add((int(status), code or None))
+    return frozenset(errors)
+
+
 def optional(parse: Callable[[str], _T]) -> Callable[[str], _T | None]:
     """The value, or None where the setting is empty."""
     return lambda value: parse(value) if value else None

@@ -128,6 +128,9 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     dedupe_ttl: timedelta
+    hop_hold: timedelta
+    final_errors: frozenset[tuple[int, str | None]]
+    idempotency_header: bool
     exec_id_scope: Literal["venue", "symbol", "order"]
     sweep: timedelta
     delay: timedelta
@@ -153,10 +156,19 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "is never sent again automatically: it waits for evidence or for an operator."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
-            "`expires_at` to every order."),
+            "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
     Setting("VENUE_DEDUPE_TTL_SEC_", "dedupe_ttl", "60", parse.seconds(0, 31_536_000),
             "Broker: seconds for which it recognises a repeated id, with `VENUE_DEDUPE_` `ttl`. Within this time, less a "
             "tenth and the time that a send can take, the process that made the first attempt resends without a lookup."),
+    Setting("VENUE_HOP_HOLD_SEC_", "hop_hold", "0", parse.seconds(0, 86_400),
+            "Broker: longest time, in seconds, that a proxy on the way may hold a request and still deliver it. It is "
+            "added to `VENUE_WINDOW_SEC_` wherever an absent order is judged."),
+    Setting("VENUE_FINAL_ERRORS_", "final_errors", "400,401,403,422", parse.final_errors,
+            "Broker: the errors that its documents call final, as `STATUS` or `STATUS:CODE`, separated by commas, such as "
+            "`401,403,400:INVALID_QTY`. With one of these and a readable error body an order is rejected; after every "
+            "other response it is in doubt."),
+    Setting("VENUE_IDEMPOTENCY_HEADER_", "idempotency_header", "true", parse.flag,
+            "Broker: whether requests carry the header `Idempotency-Key`. `false` for a broker that does not document it."),
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
             "scope, fills are dropped as duplicates. Do not change it while orders are open."),

@@ -1,6 +1,6 @@
 """A venue without a market, for tests and benchmarks of the rest of the flow."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Literal
@@ -109,9 +109,9 @@ class NullVenue:
         """Return the order if it is among the last `kept_max`."""
         return self._orders.get(client_id)
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return the orders that are neither filled nor cancelled."""
-        return [order for order in self._orders.values() if order.status == "WORKING"]
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield the orders that are neither filled nor cancelled, in one page."""
+        yield [order for order in self._orders.values() if order.status == "WORKING"]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next reports; a reader that is too far behind continues at the oldest report kept."""

@@ -6,9 +6,9 @@
 | `start`, `close` | if the adapter opens connections | not in the port; `bootstrap` calls them |
 | `submit` | yes | send once under `order.venue_client_order_id`, within `SEND_LIMIT`: no retry, no redirect |
 | `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel must have no effect |
-| `reports` | yes | in the venue's numbering; never move the cursor past a report that cannot be decoded |
+| `reports` | yes | in the venue's numbering; VenueUnavailable on failure, because an error is not an empty page |
 | `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
-| `open_orders` | unless `lookup="none"` | all of them, or VenueUnavailable; the sweep compares them with ours |
+| `open_orders` | unless `lookup="none"` | all of them in pages, or VenueUnavailable; the sweep compares them |
 | `quote` | optional | None unless the adapter knows the market without a request |
 | `ask_quote` | optional | may send a request; None if the venue has no quote, else VenueUnavailable |
 
@@ -19,17 +19,21 @@ Declare a capability only if this holds:
 | `dedupe` | for that long, the venue answers or rejects a repeated client order id and never executes it again |
 | `lookup="open"` | the venue finds every order that it may still fill; ended orders may be missing |
 | `lookup="all"` | the venue finds every order that it ever accepted: an absent order is sent again |
-| `acceptance_window` | after this time since the send, the order is found or will never exist |
-| `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window |
+| `acceptance_window` | after this time since the send, the order is found or will never exist; None if not documented |
+| `hop_hold` | a proxy in between holds no request longer than this |
+| `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window, in venue time |
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `amend`, `cancel_all` | the venue supports it; not used yet |
+
+Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
+read goes to `ReportPage.unreadable`, and the page's cursor moves on.
 
 The outcome of a send depends only on whether a byte may have been sent and on the response:
 
 | event | outcome |
 |---|---|
 | connection refused, failed name lookup, no free connection | `Unsent` |
-| throttled before processing (429) | `Unsent`, with `retry_after` |
+| throttled before processing (429) | `Unsent`, with `retry_after` and `bytes_sent` |
 | a rejection that the venue's documents call final | `VenueRejected` |
 | a response that shows this order | `Accepted`; `already_processed` if the venue had it before this attempt |
 | anything else: time-out, disconnect, 5xx, a response that cannot be decoded or shows another order | `Ambiguous` |
@@ -38,8 +42,7 @@ Then add the adapter to the fixture of `tests/contract/test_venues.py`.
 """
 
 import asyncio
-from collections.abc import Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Sequence
 
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
@@ -74,7 +77,7 @@ class TemplateVenue:
     @property
     def capabilities(self) -> Capabilities:
         """The weakest guarantees: orders are sent at most once, and an operator decides those in doubt."""
-        return Capabilities(dedupe="none", lookup="none", acceptance_window=timedelta(seconds=10))
+        return Capabilities(dedupe="none", lookup="none")
 
     async def start(self) -> None:
         """Open connections."""
@@ -94,9 +97,10 @@ class TemplateVenue:
         """Return the order as the venue has it, or None; raises VenueUnavailable if the venue does not answer."""
         raise VenueUnavailable(f"{self._name} has no order lookup")
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return every order that the venue may still fill; raises VenueUnavailable if the venue does not answer."""
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that the venue may still fill; raises VenueUnavailable if the venue does not answer."""
         raise VenueUnavailable(f"{self._name} has no order lookup")
+        yield ()  # makes this a generator; yield one page per request here
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next execution reports; waits WAIT_SECONDS if there are none."""

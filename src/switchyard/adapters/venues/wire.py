@@ -2,7 +2,7 @@
 
 | request | response |
 |---|---|
-| `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400 or 422 rejected, 409 processed before |
+| `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400, 401, 403 or 422 rejected, 409 processed before |
 | `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
 | `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
@@ -12,7 +12,8 @@
 | `GET /statement?after=N&limit=M` | `Statement` |
 
 `QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
-`ErrorResponse`. Amounts are JSON numbers, decoded as exact decimals and never as floats.
+`ErrorResponse`; a rejection without one is not final. Every response has the header `X-Venue-Time`. Amounts are JSON
+numbers, decoded as exact decimals and never as floats.
 """
 
 from datetime import datetime
@@ -32,8 +33,12 @@ UNKNOWN_ORDER: Final = "UNKNOWN_ORDER"
 ORDER_FINAL: Final = "ORDER_FINAL"
 REQUEST_EXPIRED: Final = "REQUEST_EXPIRED"
 
-# Longer than the ids of known venues, short enough for a log line and a database column.
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+# On every response: the broker's own time in RFC 3339, from which the skew of `expires_at` is measured.
+TIME_HEADER: Final = "X-Venue-Time"
+
+# Longer than the ids of known venues, short enough for a log line and a database column. Control characters are
+# rejected: no id has them, and PostgreSQL stores no NUL.
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Text = Annotated[str, msgspec.Meta(max_length=512)]
 BrokerStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired"]
 
@@ -147,11 +152,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports in the broker's numbering, from 1 without gaps."""
+    """Reports in the broker's numbering, from 1 without gaps; each is decoded on its own, as a `Report`."""
 
-    reports: tuple[Report, ...]
+    reports: tuple[msgspec.Raw, ...]
     last_number: Annotated[int, msgspec.Meta(ge=0)]
-    """The number of the last report in this page: `after` of the next request."""
+    """The number of the last report in this page: `after` of the next request.
+
+    A number below `after` means that the numbering has started again.
+    """
 
 
 class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -37,6 +38,7 @@ Ttl = Annotated[float, typer.Option(min=0, help="Seconds that an id is recognise
 Lookup = Annotated[
     Literal["open", "all"], typer.Option(help="Orders that a lookup by client order id finds: open ones, or all.")
 ]
+ClockOffset = Annotated[float, typer.Option(help="Seconds by which its clock is ahead of this machine's.")]
 Seed = Annotated[int, typer.Option(help="Random seed of the market and the faults.")]
 FaultOptions = Annotated[
     list[str] | None,
@@ -57,6 +59,7 @@ def venue_sim(
     dedupe_ttl: Ttl = 60.0,
     lookup: Lookup = "all",
     seed: Seed = 0,
+    clock_offset: ClockOffset = 0.0,
     fault: FaultOptions = None,
 ) -> None:
     """Run a simulated broker that keeps its own log and produces faults on demand."""
@@ -67,7 +70,7 @@ def venue_sim(
     faults = _parsed(fault or [])
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(host, port, log, _DEDUPE[dedupe], dedupe_ttl, lookup, seed, faults))
+        runner.run(_serve(host, port, log, _DEDUPE[dedupe], dedupe_ttl, lookup, seed, clock_offset, faults))
 
 
 async def _serve(
@@ -78,9 +81,11 @@ async def _serve(
     dedupe_ttl: float,
     lookup: Literal["open", "all"],
     seed: int,
+    clock_offset: float,
     faults: "Faults",
 ) -> None:
     from switchyard.adapters.system_clock import SystemClock
+    from switchyard.adapters.venues.simulator.clock import OffsetClock
     from switchyard.adapters.venues.simulator.simulator import VenueSimulator
 
     stop = asyncio.Event()
@@ -89,7 +94,7 @@ async def _serve(
     listener = _Listener(host, port, stop)
     simulator = VenueSimulator(
         log,
-        clock=SystemClock(),
+        clock=OffsetClock(SystemClock(), timedelta(seconds=clock_offset)),
         seed=seed,
         dedupe=dedupe,
         dedupe_ttl_seconds=dedupe_ttl,

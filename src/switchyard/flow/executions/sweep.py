@@ -95,7 +95,9 @@ class Sweeper:
         if not page:
             return 0
         try:
-            shown = {order.venue_client_order_id: order for order in await self._venue.open_orders()}
+            shown = {
+                order.venue_client_order_id: order async for orders in self._venue.open_orders() for order in orders
+            }
         except VenueUnavailable as error:
             log.warning("sweep_skipped", venue=self._venue.name, error=str(error))
             return 0

@@ -52,10 +52,11 @@ class VenueSync:
         The open orders are read first: one that ends in between shows up in the reports. Without a lookup, the venue's
         reports are all there is to read.
         """
-        open_orders: Sequence[VenueOrder] = ()
+        open_orders: list[VenueOrder] = []
         try:
             if self._venue.capabilities.lookup != "none":
-                open_orders = await self._venue.open_orders()
+                async for orders in self._venue.open_orders():
+                    open_orders += orders
             while await self._recorder.run_once():
                 pass
         except VenueUnavailable as error:

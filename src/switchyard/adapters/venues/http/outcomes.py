@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from decimal import Decimal
 from email.utils import parsedate_to_datetime
-from typing import TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 
@@ -15,27 +15,31 @@ from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Ven
 # A venue that asks for a longer pause is down, not busy: send again after this time.
 RETRY_AFTER_MAX = timedelta(hours=1)
 
+# Pairs of HTTP status and error code that the broker's documents call final; with None, every code of the status.
+FinalErrors = frozenset[tuple[int, str | None]]
+# What the protocol of `wire` calls final.
+FINAL_ERRORS: Final[FinalErrors] = frozenset({(400, None), (401, None), (403, None), (422, None)})
+
 _Wire = TypeVar("_Wire")
 
 
-def submitted(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
+def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
     """The outcome of sending an order."""
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             return _accepted(order, decoded(body, OrderResponse))
-        case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
-            return VenueRejected("BAD_REQUEST", problem.error)
         case BrokerResponse(409, body):
             problem = decoded(body, ErrorResponse)
             shown = None if problem is None else problem.order
             if shown is not None and shows(order, shown):
                 return Accepted(shown.broker_order_id, already_processed=True)
-            return Ambiguous("CONFLICT", problem.error if problem else "no reason given")
+            rejected = _final_rejection(exchange, final_errors)
+            return rejected or Ambiguous("CONFLICT", problem.error if problem else "no reason given")
         case _:
-            return _common_outcome(exchange, now)
+            return _common_outcome(exchange, now, final_errors)
 
 
-def cancelled(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
+def cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
     """The outcome of sending a cancel."""
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
@@ -47,10 +51,8 @@ def cancelled(order: Order, exchange: Exchange, now: datetime) -> SendOutcome:
             return VenueRejected("UNKNOWN_ORDER")
         case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) and problem.error == ORDER_FINAL:
             return VenueRejected("ORDER_FINAL")
-        case BrokerResponse(400 | 422, body) if (problem := decoded(body, ErrorResponse)) is not None:
-            return VenueRejected("BAD_REQUEST", problem.error)
         case _:
-            return _common_outcome(exchange, now)
+            return _common_outcome(exchange, now, final_errors)
 
 
 def shows(order: Order, answer: OrderResponse) -> bool:
@@ -88,17 +90,17 @@ def _contradicts(order: Order, answer: OrderResponse) -> bool:
     return any(theirs is not None and theirs != ours for theirs, ours in pairs)
 
 
-def _common_outcome(exchange: Exchange, now: datetime) -> SendOutcome:
+def _common_outcome(exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
     """The outcomes that orders and cancels share."""
+    if (rejected := _final_rejection(exchange, final_errors)) is not None:
+        return rejected
     match exchange:
         case NotSent(code, detail):
             return Unsent(code, detail)
         case Lost(code, detail):
             return Ambiguous(code, detail)
-        case BrokerResponse(401 | 403):
-            return VenueRejected("UNAUTHORIZED")
         case BrokerResponse(429, _, retry_after):
-            return Unsent("RATE_LIMITED", retry_after=_pause(retry_after, now))
+            return Unsent("RATE_LIMITED", retry_after=_pause(retry_after, now), bytes_sent=True)
         case BrokerResponse(status) if status >= 500:
             return Ambiguous("BROKER_5XX")
         case BrokerResponse(status):
@@ -106,6 +108,22 @@ def _common_outcome(exchange: Exchange, now: datetime) -> SendOutcome:
             return Ambiguous("UNKNOWN", f"HTTP {status}")
         case unreachable:
             assert_never(unreachable)
+
+
+def _final_rejection(exchange: Exchange, final_errors: FinalErrors) -> VenueRejected | None:
+    """The rejection, if the broker's documents call this pair of status and error code final."""
+    if not isinstance(exchange, BrokerResponse):
+        return None
+    problem = decoded(exchange.body, ErrorResponse)
+    if problem is None or final_errors.isdisjoint({(exchange.status, None), (exchange.status, problem.error)}):
+        return None
+    match exchange.status:
+        case 401 | 403:
+            return VenueRejected("UNAUTHORIZED", problem.error)
+        case 409:
+            return VenueRejected("CONFLICT", problem.error)
+        case _:
+            return VenueRejected("BAD_REQUEST", problem.error)
 
 
 def _pause(retry_after: str | None, now: datetime) -> timedelta | None:

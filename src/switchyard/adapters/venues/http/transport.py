@@ -1,23 +1,37 @@
 """HTTP exchanges with a broker, which record whether any byte of the request may have been sent.
 
-That fact decides between `NotSent` (safe to send again) and `Lost` (in doubt). `outcomes` interprets the result.
+That fact decides between `NotSent` (safe to send again) and `Lost` (in doubt). `outcomes` interprets the result. A
+request that is given up is destroyed in the kernel too: it must not arrive after a lookup found the order absent.
 """
 
 import asyncio
+import socket
+import struct
 from collections.abc import Mapping
+from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
 import msgspec
+from aiohappyeyeballs import AddrInfoType
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
 from yarl import URL
 
+from switchyard.adapters.venues.wire import TIME_HEADER
 from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
 
 # Covers the name lookup, the TCP and TLS handshakes and the wait for a free connection. Nothing is sent before that, so
 # a time-out here is proven unsent. Shorter than the send deadline of an IOC order (2.5 s).
 CONNECT_SECONDS: Final = 2.0
+# The longest response time: the kernel must not retransmit a request for longer, even if this process is stopped and
+# cannot give up itself. It acts on established connections only; CONNECT_SECONDS bounds the rest.
+UNACKNOWLEDGED_SECONDS: Final = 5.0
+# Closing a socket discards what the kernel has not delivered yet and resets the connection. Set when the socket is
+# made, so that a kill of the process has the same effect; without it, the kernel retransmits the request after both.
+_ZERO_LINGER: Final = struct.pack("ii", 1, 0)
 # aiohttp's own time-outs are off: `Transport.ask` sets the deadlines.
 _NO_TIMEOUTS: Final = aiohttp.ClientTimeout(total=None, connect=None, sock_connect=None, sock_read=None)
 
@@ -28,6 +42,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     status: int
     body: bytes
     retry_after: str | None = None
+    venue_time: str | None = None
+    date: str | None = None
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -52,13 +68,14 @@ class _Oversized(Exception):
 
 
 class _Departure:
-    """The deadline of one request: the connect time-out until the first byte, then the response time-out."""
+    """One request: its deadline (connect time-out until the first byte, then response time-out) and its connection."""
 
     def __init__(self, deadline: asyncio.Timeout, response_seconds: float, on_departure: OnDeparture) -> None:
         self._deadline = deadline
         self._response_seconds = response_seconds
         self._on_departure = on_departure
         self.has_departed = False
+        self.transport: asyncio.BaseTransport | None = None
 
     def note(self) -> None:
         """Record that the first byte is about to be written; raises TimeoutError if the connect deadline has passed.
@@ -73,6 +90,30 @@ class _Departure:
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
         # A task that this wakes runs in a later turn of the loop, after the bytes are written.
         self._on_departure()
+
+    def abort(self) -> None:
+        """Destroy the connection, with everything that is not yet delivered; a close would deliver it first."""
+        if isinstance(self.transport, asyncio.WriteTransport):
+            self.transport.abort()
+
+
+# The request that the current task sends; set by `Transport.ask`, read by `_Connector`.
+_request: ContextVar[_Departure] = ContextVar("request")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """The pool of connections; it tells each request which connection carries it."""
+
+    async def connect(
+        self,
+        req: aiohttp.ClientRequest,
+        traces: list[Trace],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is aiohttp's
+    ) -> Connection:
+        """Return a free or a new connection."""
+        connection = await super().connect(req, traces, timeout)
+        _request.get().transport = connection.transport
+        return connection
 
 
 class Transport:
@@ -90,13 +131,19 @@ class Transport:
         tracing = aiohttp.TraceConfig()
         tracing.on_request_headers_sent.append(_note_departure)
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections_max, keepalive_timeout=self._idle_seconds),
+            connector=_Connector(
+                limit=self._connections_max, keepalive_timeout=self._idle_seconds, socket_factory=_new_socket
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"Accept": "application/json", "Accept-Encoding": "identity", **self._headers},
             # A small compressed response could expand beyond the size limit.
             auto_decompress=False,
+            # A proxy from an environment variable would be a hop that nobody declared (VENUE_HOP_HOLD_SEC_).
+            trust_env=False,
             trace_configs=[tracing],
         )
+        # aiohttp would repeat a GET if a reused connection breaks. Repeats belong to the caller, who counts them.
+        self._session._retry_connection = False
 
     async def close(self) -> None:
         """Close every connection."""
@@ -117,14 +164,16 @@ class Transport:
     ) -> Exchange:
         """Send one request once and read its response; network and broker failures are returned, not raised.
 
-        aiohttp retries on its own only after a broken connection and only for idempotent HTTP methods, so never a POST.
+        Without a complete response, for whatever reason, the connection is aborted.
         """
         if self._session is None:
             return NotSent("VENUE_DOWN")
         departure: _Departure | None = None
+        is_complete = False
         try:
             async with asyncio.timeout(CONNECT_SECONDS) as deadline:
                 departure = _Departure(deadline, response_seconds, on_departure)
+                _request.set(departure)
                 async with self._session.request(
                     method,
                     URL(self._url + path, encoded=True),
@@ -135,12 +184,31 @@ class Transport:
                     trace_request_ctx=departure,
                 ) as response:
                     content = await _read(response, bytes_max)
-                    return BrokerResponse(response.status, content, response.headers.get("Retry-After"))
+                    is_complete = True
+                    headers_read = response.headers
+                    return BrokerResponse(
+                        response.status,
+                        content,
+                        retry_after=headers_read.get("Retry-After"),
+                        venue_time=headers_read.get(TIME_HEADER),
+                        date=headers_read.get("Date"),
+                    )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
             if departure is not None and departure.has_departed:
                 return _lost(error)
             return NotSent("BROKER_DOWN", _not_sent_error(error))
+        finally:
+            if departure is not None and not is_complete:
+                departure.abort()
+
+
+def _new_socket(address: AddrInfoType) -> socket.socket:
+    family, kind, protocol, *_ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ZERO_LINGER)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(UNACKNOWLEDGED_SECONDS * 1000))
+    return made
 
 
 async def _note_departure(

@@ -1,19 +1,24 @@
 """The venue adapter for a broker that speaks the HTTP protocol of `wire`.
 
-It sends orders and cancels, and reads orders, reports and quotes. It keeps no state and never retries a send.
+It sends orders and cancels, and reads orders, reports and quotes. It keeps no state except the broker's clock skew, and
+never retries a send.
 """
 
-import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Final, TypeGuard, assert_never
 from urllib.parse import quote as quoted
 
-import structlog
-from msgspec import UNSET
-
-from switchyard.adapters.venues.http.outcomes import cancelled, decoded, shows, submitted
+from switchyard.adapters.venues.http.messages import place_order, report_page, venue_order
+from switchyard.adapters.venues.http.outcomes import (
+    FINAL_ERRORS,
+    FinalErrors,
+    cancelled,
+    decoded,
+    shows,
+    submitted,
+)
 from switchyard.adapters.venues.http.transport import (
     CONNECT_SECONDS,
     BrokerResponse,
@@ -22,16 +27,14 @@ from switchyard.adapters.venues.http.transport import (
     NotSent,
     Transport,
 )
+from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
-    REPORT_STATUS,
     UNKNOWN_ORDER,
     ErrorResponse,
     OpenOrders,
     OrderResponse,
-    PlaceOrder,
     QuoteResponse,
-    Report,
     Reports,
     encode,
 )
@@ -40,7 +43,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.domain.reasons import described
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport
+from switchyard.domain.reports import ExecutionIdScope
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     SEND_LIMIT,
@@ -52,7 +55,6 @@ from switchyard.ports.venue import (
     ProbeResult,
     ReportPage,
     SendOutcome,
-    VenueFill,
     VenueOrder,
     VenueUnavailable,
     ignore_departure,
@@ -72,15 +74,8 @@ RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
 QUERY_SECONDS: Final = 5.0
 ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-# With a few hundred orders per page, this is tens of thousands of open orders. More pages indicate an endless cursor.
-OPEN_ORDER_PAGES_MAX: Final = 200
-# The pause after a failed read of reports.
-REPORTS_RETRY_SECONDS: Final = 1.0
-
 # Too short for a client order id of ours.
 PROBE_ID: Final = VenueClientOrderId("probe")
-
-log = structlog.get_logger()
 
 
 class HttpVenue:
@@ -94,9 +89,12 @@ class HttpVenue:
         dedupe: Dedupe,
         clock: Clock,
         lookup: Lookup = "all",
-        dedupe_ttl: timedelta | None = None,
         acceptance_window: timedelta | None = None,
         request_expiry: bool = False,
+        dedupe_ttl: timedelta | None = None,
+        hop_hold: timedelta = timedelta(),
+        final_errors: FinalErrors = FINAL_ERRORS,
+        idempotency_header: bool = True,
         execution_ids: ExecutionIdScope = "venue",
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
@@ -108,8 +106,9 @@ class HttpVenue:
         self._capabilities = Capabilities(
             dedupe=dedupe,
             lookup=lookup,
-            dedupe_ttl=dedupe_ttl,
+            dedupe_ttl=dedupe_ttl if dedupe == "ttl" else None,
             acceptance_window=acceptance_window,
+            hop_hold=hop_hold,
             request_expiry=request_expiry,
             execution_ids=execution_ids,
         )
@@ -119,7 +118,9 @@ class HttpVenue:
         self._queries = Transport(
             url, connections_max=QUERY_CONNECTIONS_MAX, idle_seconds=idle_seconds, headers=headers
         )
-        self._reports_failing = False
+        self._final_errors = final_errors
+        self._idempotency_header = idempotency_header
+        self._time = VenueTime(clock)
 
     @property
     def name(self) -> VenueName:
@@ -143,8 +144,9 @@ class HttpVenue:
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
-        exchange = await self._send("/orders", order, encode(self._message(order)), on_departure)
-        outcome = submitted(order, exchange, self._clock.now())
+        message = place_order(order, self._expires_at(order))
+        exchange = await self._send("/orders", order, encode(message), on_departure)
+        outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._find_duplicate(order) or outcome
         return outcome
@@ -152,51 +154,51 @@ class HttpVenue:
     async def cancel(self, order: Order) -> SendOutcome:
         """Cancel an order by its `venue_client_order_id`."""
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
-        return cancelled(order, exchange, self._clock.now())
+        return cancelled(order, exchange, self._clock.now(), self._final_errors)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the broker has it, or None if the broker reports it unknown; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
-            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ or VENUE_DEDUPE_ is none)")
+            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ is none)")
         response = await self._find(client_id)
-        return None if response is None else _venue_order(response)
+        return None if response is None else venue_order(response)
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return every order that the broker may still fill; raises VenueUnavailable."""
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that the broker may still fill, in pages; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
-            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ or VENUE_DEDUPE_ is none)")
-        orders: list[VenueOrder] = []
+            raise VenueUnavailable(f"{self._name} has no order lookup (VENUE_LOOKUP_ is none)")
         path = "/orders?open=true"
-        for _ in range(OPEN_ORDER_PAGES_MAX):
+        seen: set[str] = set()
+        while True:
             exchange = await self._query(path, PAGE_BYTES_MAX)
             page = decoded(exchange.body, OpenOrders) if _is_ok(exchange) else None
             if page is None:
                 raise self._unavailable(exchange)
-            orders += map(_venue_order, page.orders)
+            yield list(map(venue_order, page.orders))
             if page.next is None:
-                return orders
+                return
+            if page.next in seen:
+                raise VenueUnavailable(f"{self._name}: the list of open orders does not end: {page.next!r} comes again")
+            seen.add(page.next)
             path = f"/orders?open=true&after={quoted(page.next, safe='')}"
-        raise VenueUnavailable(f"{self._name}: more than {OPEN_ORDER_PAGES_MAX} pages of open orders")
 
     async def reports(self, after: int, limit: int) -> ReportPage:
-        """Return the next execution reports; the broker holds the request briefly if there are none."""
+        """Return the next execution reports; the broker holds the request briefly if there are none.
+
+        Raises VenueUnavailable: an error is not an empty page.
+        """
         exchange = await self._query(f"/reports?after={after}&limit={limit}", PAGE_BYTES_MAX)
         page = decoded(exchange.body, Reports) if _is_ok(exchange) else None
         if page is None:
-            # The cursor does not move past a report that cannot be decoded: skipping it would lose a fill.
-            if not self._reports_failing:
-                log.error("venue_reports_failed", venue=self._name, error=_describe(exchange))
-            self._reports_failing = True
-            await asyncio.sleep(REPORTS_RETRY_SECONDS)
-            return ReportPage((), after)
-        self._reports_failing = False
-        if not page.reports:
-            return ReportPage((), after)
-        return ReportPage([self._report(report) for report in page.reports], page.last_number)
+            raise self._unavailable(exchange)
+        return report_page(page, after, self._name)
 
     async def probe(self) -> ProbeResult:
-        """Look up an order id that does not exist."""
+        """Look up an order id that does not exist; measures the broker's clock as well."""
+        asked_at = self._clock.monotonic()
         exchange = await self._query(_path(PROBE_ID), ORDER_BYTES_MAX)
+        if isinstance(exchange, BrokerResponse):
+            self._time.measure(exchange.venue_time, exchange.date, asked_at)
         if isinstance(exchange, BrokerResponse) and exchange.status == 429:
             return "busy"
         if isinstance(exchange, BrokerResponse) and exchange.status in (200, 404):
@@ -220,12 +222,15 @@ class HttpVenue:
     async def _send(
         self, path: str, order: Order, body: bytes = b"", on_departure: OnDeparture = ignore_departure
     ) -> Exchange:
+        headers = {"Content-Type": "application/json"}
+        if self._idempotency_header:
+            headers[IDEMPOTENCY_HEADER] = order.venue_client_order_id
         return await self._sends.ask(
             "POST",
             path,
             body=body,
             on_departure=on_departure,
-            headers={"Content-Type": "application/json", IDEMPOTENCY_HEADER: order.venue_client_order_id},
+            headers=headers,
             response_seconds=self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
         )
@@ -258,54 +263,18 @@ class HttpVenue:
             return None
         return Accepted(response.broker_order_id, already_processed=True)
 
-    def _message(self, order: Order) -> PlaceOrder:
-        capabilities = self._capabilities
-        window = capabilities.acceptance_window if capabilities.request_expiry else None
-        return PlaceOrder(
-            idempotency_key=order.venue_client_order_id,
-            client_order_id=order.venue_client_order_id,
-            symbol=order.symbol,
-            intent=order.side,
-            qty=order.qty,
-            type=order.type,
-            time_in_force=order.time_in_force,
-            limit_price=order.price,
-            stop_price=order.stop_price,
-            trace_id=order.order_id,
-            meta={"source": "Switchyard"},
-            # Counted from the commit of the attempt, so that the request of a paused sender arrives too late.
-            expires_at=UNSET if window is None else order.updated_at + window,
-        )
+    def _expires_at(self, order: Order) -> datetime | None:
+        """When the broker must reject the request, in its own time.
 
-    def _report(self, report: Report) -> ExecutionReport:
-        return ExecutionReport(
-            exec_id=report.exec_id,
-            venue=self._name,
-            venue_client_order_id=VenueClientOrderId(report.client_order_id),
-            venue_order_id=report.broker_order_id,
-            status=REPORT_STATUS[report.status],
-            last_qty=canonical(report.last_qty),
-            last_price=None if report.last_price is None else canonical(report.last_price),
-            filled_qty_total=canonical(report.filled_qty),
-            reason=report.reason,
-            at=report.at,
-        )
+        Counted from the commit of the attempt, so that the request of a paused sender arrives too late.
+        """
+        window = self._capabilities.acceptance_window
+        if window is None or not self._capabilities.request_expiry:
+            return None
+        return order.updated_at + self._time.skew + window
 
     def _unavailable(self, exchange: Exchange) -> VenueUnavailable:
         return VenueUnavailable(f"{self._name}: {_describe(exchange)}")
-
-
-def _venue_order(response: OrderResponse) -> VenueOrder:
-    return VenueOrder(
-        venue_client_order_id=VenueClientOrderId(response.client_order_id or response.idempotency_key),
-        venue_order_id=response.broker_order_id,
-        status=REPORT_STATUS[response.status],
-        filled_qty=canonical(response.filled_qty),
-        fills=tuple(
-            VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
-            for fill in response.fills
-        ),
-    )
 
 
 def _path(client_id: VenueClientOrderId) -> str:

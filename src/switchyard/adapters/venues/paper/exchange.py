@@ -6,7 +6,7 @@ It fills orders against the simulated market of `market.py`. It calls nothing ou
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -152,9 +152,9 @@ class PaperExchange:
             return _venue_order(order)
         return None
 
-    async def open_orders(self) -> Sequence[VenueOrder]:
-        """Return every order that may still be filled."""
-        return [_venue_order(order) for order in await self._on_thread(self._open_store.open_orders)]
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        """Yield every order that may still be filled, in one page: OPEN_ORDERS_MAX bounds it."""
+        yield [_venue_order(order) for order in await self._on_thread(self._open_store.open_orders)]
 
     async def reports(self, after: int, limit: int) -> ReportPage:
         """Return the next execution reports; waits up to half a second if there are none."""

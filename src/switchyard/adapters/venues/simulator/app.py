@@ -72,7 +72,7 @@ class SimulatorApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
         assert scope["type"] == "http"
-        writer = ResponseWriter(scope, receive, send, self._hang_up)
+        writer = ResponseWriter(scope, receive, send, self._hang_up, self._clock)
         body = await _read(receive)
         if body is None:
             await writer.send(error_response(413, "BODY_TOO_LARGE", f"the body exceeds {BODY_BYTES_MAX} bytes"))
@@ -102,6 +102,8 @@ class SimulatorApp:
             case ("GET", "orders") if query.get("open") == "true":
                 return self._open_orders(query)
             case ("GET", "reports"):
+                if self._plan.hits("reports_5xx"):
+                    return error_response(503, "UNAVAILABLE", "try again later")
                 after, limit = _cursor_and_limit(query)
                 await self._reporting.wait(after)
                 return json_response(200, self._reporting.page(after, limit))
@@ -131,6 +133,8 @@ class SimulatorApp:
             return unavailable
         if seconds := self._plan.seconds("accept_late"):
             asyncio.get_running_loop().call_later(seconds, self._accept_late, message)
+            if self._plan.hits("accept_late_400"):
+                return error_response(400, "TRY_AGAIN", "the order may still be accepted")
             return (
                 NO_RESPONSE if self._plan.coin("accept_late") else error_response(503, "UNAVAILABLE", "try again later")
             )
@@ -141,10 +145,13 @@ class SimulatorApp:
             return self._respond_to_repeat(order, message)
         if self._plan.hits("reject"):
             return error_response(400, "REJECTED_BY_VENUE", "the order is rejected")
+        only_half = self._plan.hits("reject_after_part_fill")
         try:
-            order = self._broker.accept(message)
+            order = self._broker.accept(message, only_half=only_half)
         except BrokerRejection as rejection:
             return error_response(400, rejection.reason, "the order is rejected")
+        if only_half:
+            return error_response(403, "FORBIDDEN", "the order is rejected")
         return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _respond_to_repeat(self, order: BrokerOrder, message: PlaceOrder) -> SimulatorResponse:
@@ -167,6 +174,9 @@ class SimulatorApp:
     def _cancel(self, client_order_id: str) -> SimulatorResponse:
         if (unavailable := self._unavailable()) is not None:
             return unavailable
+        order = self._broker.find(client_order_id)
+        if order is not None and order.state.is_open and self._plan.hits("cancel_lost"):
+            return with_faults(json_response(200, order_response(order)), self._plan)
         order = self._broker.cancel(client_order_id)
         if order is None:
             return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
@@ -206,10 +216,11 @@ class SimulatorApp:
         return json_response(200, order_response(order))
 
     def _open_orders(self, query: dict[str, str]) -> SimulatorResponse:
-        if self._plan.hits("lookup_5xx"):
+        if self._plan.hits("lookup_5xx") or self._plan.hits("open_orders_5xx"):
             return error_response(503, "UNAVAILABLE", "try again later")
-        orders = self._broker.open_orders(_cursor_and_limit(query)[0], OPEN_ORDERS_PAGE)
-        last = str(orders[-1].state.number) if len(orders) == OPEN_ORDERS_PAGE else None
+        page = self._plan.faults.open_orders_page or OPEN_ORDERS_PAGE
+        orders = self._broker.open_orders(_cursor_and_limit(query)[0], page)
+        last = str(orders[-1].state.number) if len(orders) == page else None
         return json_response(200, OpenOrders(orders=tuple(map(order_response, orders)), next=last))
 
     def _unavailable(self) -> SimulatorResponse | None:
@@ -232,10 +243,12 @@ class SimulatorApp:
         return json_response(200, self._plan.faults)
 
     def set_faults(self, faults: Faults) -> None:
-        """Replace the active faults; `refuse_connections` takes effect once, at this moment."""
+        """Replace the active faults; those that take effect once do so at this moment."""
         if faults.refuse_connections:
             self._refuse_connections(faults.refuse_connections)
-        self._plan.faults = msgspec.structs.replace(faults, refuse_connections=0.0)
+        if faults.restart_report_numbers:
+            self._reporting.restart_numbers()
+        self._plan.faults = msgspec.structs.replace(faults, refuse_connections=0.0, restart_report_numbers=0.0)
 
 
 async def _read(receive: Receive) -> bytes | None:

@@ -5,9 +5,12 @@ Every change is appended to the event log before its report is published.
 
 import asyncio
 from collections.abc import Iterable
+from datetime import timedelta
 from decimal import Decimal
 from itertools import islice
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.market import STEP, Market
@@ -47,6 +50,8 @@ ORDERS_MAX = 1_000_000
 # Symbols with resting orders that are compared with the market per market step, and orders that fill.
 SYMBOLS_PER_STEP_MAX = 256
 FILLS_PER_STEP_MAX = 1_000
+# After `reject_after_part_fill`: longer than any test waits.
+SECOND_HALF_DELAY = timedelta(hours=1)
 
 
 class BrokerRejection(Exception):
@@ -87,12 +92,15 @@ class Broker:
         self._latest: dict[str, BrokerOrder] = {}
         """By client order id; the latest order if several share the id."""
         self._statement: list[StatementLine] = []
+        self._last_fill: tuple[str, str] | None = None
+        """The venue order id and the execution id of the last fill."""
 
     def restore(self, entries: Iterable[Entry]) -> None:
         """Restore the state from the log."""
-        executions: dict[str, Report] = {}
+        # By venue order id and execution id: with `reuse_exec_ids`, two orders may share an execution id.
+        executions: dict[tuple[str, str], Report] = {}
         published: list[Report] = []
-        published_ids: set[str] = set()
+        published_ids: set[tuple[str, str]] = set()
         for entry in entries:
             match entry.event:
                 case "order":
@@ -103,16 +111,18 @@ class Broker:
                     self._orders[entry.venue_order_id].state = entry.order
                 case "report":
                     assert entry.exec_id is not None
-                    published.append(executions[entry.exec_id])
-                    published_ids.add(entry.exec_id)
+                    published.append(executions[entry.venue_order_id, entry.exec_id])
+                    published_ids.add((entry.venue_order_id, entry.exec_id))
                 case "drop":
                     assert entry.exec_id is not None
-                    published_ids.add(entry.exec_id)
+                    published_ids.add((entry.venue_order_id, entry.exec_id))
+                case "renumber":
+                    published.clear()
                 case "fill" | "cancel" | "expire":
                     assert entry.exec_id is not None
                     order = self._orders[entry.venue_order_id]
                     order.state = state_after(order.state, entry)
-                    executions[entry.exec_id] = self._add_to_statement(order, entry)
+                    executions[entry.venue_order_id, entry.exec_id] = self._add_to_statement(order, entry)
                 case _:
                     assert_never(entry.event)
         self._book = Book(len(self._orders), 0, (order.state for order in self._orders.values() if order.state.is_open))
@@ -142,8 +152,8 @@ class Broker:
             case _:
                 assert_never(self._dedupe)
 
-    def accept(self, message: PlaceOrder) -> BrokerOrder:
-        """Accept an order without deduplication; raises BrokerRejection."""
+    def accept(self, message: PlaceOrder, *, only_half: bool = False) -> BrokerOrder:
+        """Accept an order without deduplication; raises BrokerRejection. A marketable one is filled, or half of it."""
         if len(self._orders) >= ORDERS_MAX:
             raise BrokerRejection("VENUE_FULL")
         now = self._clock.now()
@@ -155,11 +165,15 @@ class Broker:
         if reason is not None:
             raise BrokerRejection(reason)
         quote = self._market.quote(message.symbol, now)
-        state = arrived(incoming, number, venue_order_id, instrument, quote, now, self._rules)
+        rules = replace(self._rules, partial_steps=2) if only_half else self._rules
+        state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules)
         order = BrokerOrder(message.client_order_id, now, state)
         self._add(order)
         self._log.append(order_entry(order, message))
-        self._advance(order, state)
+        if only_half:
+            self._record(order, *advanced(state, now, replace(rules, delay=SECOND_HALF_DELAY)))
+        else:
+            self._advance(order, state)
         return order
 
     def cancel(self, client_order_id: str) -> BrokerOrder | None:
@@ -230,12 +244,28 @@ class Broker:
         self._record(order, *advanced(state, self._clock.now(), self._rules))
 
     def _record(self, order: BrokerOrder, state: PaperOrder, reports: Iterable[ExecutionReport]) -> None:
+        reports = list(reports)
+        if any(report.last_qty for report in reports):
+            state, reports = self._with_reused_id(state, reports)
         order.state = state
         self._book.apply([state], 0)
         for report in reports:
             entry = execution_entry(order, report)
             self._log.append(entry)
             self._reporting.report(self._add_to_statement(order, entry))
+
+    def _with_reused_id(
+        self, state: PaperOrder, reports: list[ExecutionReport]
+    ) -> tuple[PaperOrder, list[ExecutionReport]]:
+        """Rename the last fill after another order's, if the faults require it."""
+        fill = state.fills[-1]
+        reused, self._last_fill = self._last_fill, (state.venue_order_id, fill.exec_id)
+        if reused is None or reused[0] == state.venue_order_id or not self._plan.hits("reuse_exec_ids"):
+            return state, reports
+        renamed = replace(state, fills=(*state.fills[:-1], replace(fill, exec_id=reused[1])))
+        return renamed, [
+            replace(report, exec_id=reused[1]) if report.exec_id == fill.exec_id else report for report in reports
+        ]
 
     def _add_to_statement(self, order: BrokerOrder, entry: Entry) -> Report:
         """Return the report of the entry; a fill also becomes a statement line."""

@@ -25,10 +25,16 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Respond 503 without carrying out the request."""
     accept_late: Seconds = 0.0
     """Respond 503 or close the connection, and accept the order this many seconds later."""
+    accept_late_400: Probability = 0.0
+    """With `accept_late`: respond 400, although the outcome is unknown."""
     rate_limit: Probability = 0.0
     """Respond 429 with `Retry-After` without carrying out the request."""
     reject: Probability = 0.0
     """Respond 400, the documented rejection, without accepting the order."""
+    reject_after_part_fill: Probability = 0.0
+    """Fill half of a marketable order, then respond 403; the remainder stays open for an hour."""
+    cancel_lost: Probability = 0.0
+    """Acknowledge a cancel without carrying it out."""
     conflict: Probability = 0.0
     """Respond 409 instead of the order to a repeated client order id."""
     garbage: Probability = 0.0
@@ -39,6 +45,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Carry out the request, then send the response byte by byte with a pause of this many seconds after each."""
     lookup_5xx: Probability = 0.0
     """Respond 503 to a lookup of an order or of the open orders."""
+    open_orders_5xx: Probability = 0.0
+    """Respond 503 to a request for the open orders."""
+    open_orders_page: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
+    """The number of orders in a page of open orders; zero means 500."""
     lagging_lookup: Seconds = 0.0
     """Respond 404 to lookups of an order for this many seconds after it was accepted."""
     not_found_after_fill: Probability = 0.0
@@ -49,6 +59,16 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Report an execution after the one that follows it."""
     late_reports: Seconds = 0.0
     """Report an execution this many seconds after it happened."""
+    reports_5xx: Probability = 0.0
+    """Respond 503 to a request for reports."""
+    nul_in_report: Probability = 0.0
+    """Report an execution under an id that contains a NUL."""
+    unreadable_report: Probability = 0.0
+    """Report an execution with an unknown status and without most of its fields."""
+    reuse_exec_ids: Probability = 0.0
+    """Give a fill the execution id of another order's fill, in the report and in lookups."""
+    restart_report_numbers: Probability = 0.0
+    """Drop the published reports, and number the next ones from 1 again; takes effect once, when it is set."""
     drop_reports: Probability = 0.0
     """Do not report an execution."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0

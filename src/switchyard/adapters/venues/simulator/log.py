@@ -26,7 +26,7 @@ from switchyard.domain.reports import ReportStatus
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the log. Each accepted order has exactly one `order` line."""
 
-    event: Literal["order", "amend", "fill", "cancel", "expire", "report", "drop"]
+    event: Literal["order", "amend", "fill", "cancel", "expire", "report", "drop", "renumber"]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None

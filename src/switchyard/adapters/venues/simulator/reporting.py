@@ -5,9 +5,12 @@ import contextlib
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
-from switchyard.adapters.venues.wire import REPORT_STATUS, Report, Reports
+from switchyard.adapters.venues.wire import REPORT_STATUS, Report, Reports, encode
+from switchyard.domain.money import ZERO
 from switchyard.ports.clock import Clock
 
 # Long enough to keep polling of an idle venue rare, short enough that a reader can stop promptly.
@@ -23,14 +26,14 @@ class Reporting:
         self._log = log
         self._plan = plan
         self._clock = clock
-        self._reports: list[Report] = []
+        self._reports: list[msgspec.Raw] = []
         self._held_back: Report | None = None
         """A report that waits until the next one is published."""
         self._arrived = asyncio.Event()
 
     def restore(self, published: Sequence[Report], unpublished: Sequence[Report]) -> None:
         """Continue the logged sequence, and publish the reports that a crash prevented."""
-        self._reports.extend(published)
+        self._reports.extend(msgspec.Raw(encode(report)) for report in published)
         for report in unpublished:
             self._publish(report)
 
@@ -67,14 +70,41 @@ class Reporting:
         reports = tuple(self._reports[cursor : cursor + limit])
         return Reports(reports=reports, last_number=cursor + len(reports))
 
+    def restart_numbers(self) -> None:
+        """Drop the published reports; the next one gets number 1."""
+        self._reports.clear()
+        self._log.append(
+            Entry(
+                event="renumber",
+                client_order_id="",
+                venue_order_id="",
+                exec_id=None,
+                qty=ZERO,
+                price=None,
+                at=self._clock.now(),
+            )
+        )
+        self._wake_readers()
+
     def _publish_held_back(self) -> None:
         held_back, self._held_back = self._held_back, None
         if held_back is not None:
             self._publish(held_back)
 
     def _publish(self, report: Report) -> None:
-        self._reports.append(report)
+        self._reports.append(self._encoded(report))
         self._log_publication("report", report, len(self._reports))
+        self._wake_readers()
+
+    def _encoded(self, report: Report) -> msgspec.Raw:
+        """The report as readers get it; after a restart of the simulator it is no longer damaged."""
+        if self._plan.hits("unreadable_report"):
+            return msgspec.Raw(encode({"exec_id": report.exec_id, "status": "excellent"}))
+        if self._plan.hits("nul_in_report"):
+            report = msgspec.structs.replace(report, exec_id=f"{report.exec_id}\0")
+        return msgspec.Raw(encode(report))
+
+    def _wake_readers(self) -> None:
         self._arrived.set()
         self._arrived = asyncio.Event()
 

@@ -8,7 +8,8 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from switchyard.adapters.venues.simulator.faults import FaultPlan
-from switchyard.adapters.venues.wire import ErrorResponse, encode
+from switchyard.adapters.venues.wire import TIME_HEADER, ErrorResponse, encode
+from switchyard.ports.clock import Clock
 
 JSON = (b"content-type", b"application/json")
 # A truncated JSON object.
@@ -53,11 +54,12 @@ def with_faults(response: SimulatorResponse, plan: FaultPlan) -> SimulatorRespon
 class ResponseWriter:
     """Writes one response to its connection."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, hang_up: HangUp) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, hang_up: HangUp, clock: Clock) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._hang_up = hang_up
+        self._clock = clock
 
     async def send(self, response: SimulatorResponse) -> None:
         """Send the complete response, or close the connection if it has no body."""
@@ -86,7 +88,12 @@ class ResponseWriter:
 
     async def _start(self, response: SimulatorResponse) -> bytes:
         assert response.body is not None
-        headers = [JSON, (b"content-length", str(len(response.body)).encode()), *response.headers]
+        headers = [
+            JSON,
+            (b"content-length", str(len(response.body)).encode()),
+            (TIME_HEADER.lower().encode(), self._clock.now().isoformat().encode()),
+            *response.headers,
+        ]
         await self._send({"type": "http.response.start", "status": response.status, "headers": headers})
         return response.body
 

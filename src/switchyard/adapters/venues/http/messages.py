@@ -1,0 +1,89 @@
+"""Converts between orders and reports of the domain and the messages of `wire`: pure functions."""
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+from msgspec import UNSET
+
+from switchyard.adapters.venues.wire import REPORT_STATUS, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.money import canonical
+from switchyard.domain.orders import Order
+from switchyard.domain.reasons import bounded_detail
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import ReportPage, UnreadableReport, VenueFill, VenueOrder
+
+# Enough to recognise the order and the fill; a log line should not carry more.
+UNREADABLE_LENGTH_MAX: Final = 2_000
+
+_decode_report = msgspec.json.Decoder(Report).decode
+
+
+def place_order(order: Order, expires_at: datetime | None) -> PlaceOrder:
+    """The request that places an order."""
+    return PlaceOrder(
+        idempotency_key=order.venue_client_order_id,
+        client_order_id=order.venue_client_order_id,
+        symbol=order.symbol,
+        intent=order.side,
+        qty=order.qty,
+        type=order.type,
+        time_in_force=order.time_in_force,
+        limit_price=order.price,
+        stop_price=order.stop_price,
+        trace_id=order.order_id,
+        meta={"source": "Switchyard"},
+        expires_at=UNSET if expires_at is None else expires_at,
+    )
+
+
+def venue_order(response: OrderResponse) -> VenueOrder:
+    """The order as the broker shows it."""
+    return VenueOrder(
+        venue_client_order_id=VenueClientOrderId(response.client_order_id or response.idempotency_key),
+        venue_order_id=response.broker_order_id,
+        status=REPORT_STATUS[response.status],
+        filled_qty=canonical(response.filled_qty),
+        fills=tuple(
+            VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
+            for fill in response.fills
+        ),
+    )
+
+
+def report_page(page: Reports, after: int, venue: VenueName) -> ReportPage:
+    """The page that was asked for with `after`; a report that cannot be decoded does not hold up the others.
+
+    An empty page moves the cursor only if the numbering has started again.
+    """
+    restarted = page.last_number < after
+    reports: list[ExecutionReport] = []
+    unreadable: list[UnreadableReport] = []
+    for number, raw in enumerate(page.reports, page.last_number - len(page.reports) + 1):
+        try:
+            reports.append(_execution_report(_decode_report(raw), venue))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            text = bytes(raw)[:UNREADABLE_LENGTH_MAX].decode("utf-8", "replace")
+            unreadable.append(UnreadableReport(number=number, text=_printable(text), error=_printable(str(error))))
+    last_number = page.last_number if page.reports or restarted else after
+    return ReportPage(reports, last_number, unreadable, restarted)
+
+
+def _execution_report(report: Report, venue: VenueName) -> ExecutionReport:
+    return ExecutionReport(
+        exec_id=report.exec_id,
+        venue=venue,
+        venue_client_order_id=VenueClientOrderId(report.client_order_id),
+        venue_order_id=report.broker_order_id,
+        status=REPORT_STATUS[report.status],
+        last_qty=canonical(report.last_qty),
+        last_price=None if report.last_price is None else canonical(report.last_price),
+        filled_qty_total=canonical(report.filled_qty),
+        reason=bounded_detail(report.reason),
+        at=report.at,
+    )
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -1,0 +1,21 @@
+"""The simulator's own clock, which can differ from that of its clients."""
+
+from datetime import datetime, timedelta
+
+from switchyard.ports.clock import Clock
+
+
+class OffsetClock:
+    """Implements `Clock`: another clock's wall time plus a constant offset."""
+
+    def __init__(self, clock: Clock, offset: timedelta) -> None:
+        self._clock = clock
+        self._offset = offset
+
+    def now(self) -> datetime:
+        """The time in UTC, with the offset."""
+        return self._clock.now() + self._offset
+
+    def monotonic(self) -> float:
+        """Seconds that never decrease."""
+        return self._clock.monotonic()

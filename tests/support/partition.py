@@ -1,0 +1,165 @@
+"""A partition between a sender and a broker, in a user and network namespace of its own.
+
+Run as `unshare -Urn python -m tests.support.partition SCENARIO`: the loopback interface goes down before an order is
+written to an established connection, and up again after the sender has given up. Prints what the broker received.
+"""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from switchyard.adapters.system_clock import SystemClock
+from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
+from switchyard.domain.ids import VenueName
+from tests.support.venue_orders import an_order
+
+SCENARIOS = ("time-out", "cancelled", "kill", "stopped")
+# Generous: only a defect reaches it.
+DEADLINE_SECONDS = 30.0
+_GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1
+_ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 25\r\n\r\n" + b'{"error":"UNKNOWN_ORDER"}'
+
+
+def set_loopback(*, is_up: bool) -> None:
+    """Bring the loopback interface of this namespace up or down, by ioctl, so that iproute2 is not needed."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        request = fcntl.ioctl(control, _GET_FLAGS, struct.pack("16sh22x", b"lo", 0))
+        [flags] = struct.unpack("16xh22x", request)
+        flags = flags | _IS_UP if is_up else flags & ~_IS_UP
+        fcntl.ioctl(control, _SET_FLAGS, struct.pack("16sh22x", b"lo", flags))
+
+
+class Broker:
+    """Reads requests, answers lookups, and leaves orders unanswered."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.received = b""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            try:
+                while chunk := connection.recv(65536):
+                    self.received += chunk
+                    if chunk.startswith(b"GET "):
+                        connection.sendall(_ANSWER)
+            except OSError:
+                pass  # reset, as the sender should
+
+    @property
+    def orders(self) -> int:
+        """How many orders have arrived."""
+        return self.received.count(b"POST /orders ")
+
+
+def held_bytes(port: int) -> list[int]:
+    """What the kernel still holds for each connection to the port, whether or not a process has it open."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return [int(row[4].partition(":")[0], 16) for row in rows if int(row[2].partition(":")[2], 16) == port]
+
+
+def until(condition: Callable[[], bool], seconds_max: float = DEADLINE_SECONDS) -> None:
+    """Wait for something that should happen."""
+    deadline = time.monotonic() + seconds_max
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+async def send(port: int, response_seconds: float, *, cancel: bool = False) -> str:
+    """Open a connection with a lookup, wait for a line on stdin, and send an order on the connection."""
+    limits = dict.fromkeys(RESPONSE_SECONDS, response_seconds)
+    venue = HttpVenue(
+        VenueName("broker"),
+        url=f"http://127.0.0.1:{port}",
+        dedupe="none",
+        clock=SystemClock(),
+        response_seconds=limits,
+    )
+    # Orders and lookups use separate pools: give the lookup the pool of the orders.
+    venue._queries = venue._sends
+    await venue.start()
+    assert await venue.probe() == "answered"
+    _say("connected")
+    await asyncio.to_thread(sys.stdin.readline)
+    sending = asyncio.create_task(venue.submit(an_order("one", price="1")))
+    if cancel:
+        await asyncio.to_thread(until, lambda: any(held_bytes(port)))
+        sending.cancel()
+    try:
+        outcome = str(await sending)
+    except asyncio.CancelledError:
+        outcome = "cancelled"
+    _say("gave up")
+    await asyncio.to_thread(sys.stdin.readline)
+    return outcome
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def run(scenario: str) -> dict[str, object]:
+    """Play the scenario; returns what the broker received before and after the partition healed."""
+    set_loopback(is_up=True)
+    broker = Broker()
+    seconds = 4.9 if scenario in ("kill", "stopped") else 1.0
+    sender = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.partition", "send", str(broker.port), str(seconds), scenario],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert sender.stdin is not None
+    assert sender.stdout is not None
+    assert sender.stdout.readline() == "connected\n"
+    set_loopback(is_up=False)
+    sender.stdin.write("send\n")
+    sender.stdin.flush()
+    until(lambda: any(held_bytes(broker.port)))
+    before = broker.orders
+    match scenario:
+        case "kill":
+            sender.kill()
+            sender.wait()
+        case "stopped":
+            sender.send_signal(signal.SIGSTOP)
+            # The kernel itself has to give up: TCP_USER_TIMEOUT, noticed at the next retransmission.
+            until(lambda: not any(held_bytes(broker.port)), 10.0)
+        case _:
+            assert sender.stdout.readline() == "gave up\n"
+    held = sum(held_bytes(broker.port))
+    set_loopback(is_up=True)
+    # A kernel that still holds the bytes retransmits them now; after that there is no connection that holds any.
+    until(lambda: not any(held_bytes(broker.port)))
+    time.sleep(0.2)  # the broker's thread reads what has arrived
+    sender.kill()
+    sender.wait()
+    return {"before": before, "held": held, "after": broker.orders}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "send":
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(send(int(sys.argv[2]), float(sys.argv[3]), cancel=sys.argv[4] == "cancelled"))
+        os._exit(0)
+    _say(json.dumps(run(sys.argv[1])))

@@ -1,0 +1,34 @@
+"""The settings that describe a broker's promises."""
+
+from datetime import timedelta
+
+import pytest
+
+from switchyard.domain.errors import SettingError
+from switchyard.settings import load_settings
+
+
+def test_the_defaults_are_those_of_our_own_protocol() -> None:
+    [venue] = load_settings({}).venues
+    assert venue.final_errors == {(400, None), (401, None), (403, None), (422, None)}
+    assert (venue.hop_hold, venue.idempotency_header, venue.window) == (timedelta(), True, None)
+
+
+def test_a_broker_has_its_own_final_errors_and_its_own_hop() -> None:
+    [venue] = load_settings(
+        {
+            "VENUE_FINAL_ERRORS_SIM": "403, 400:INVALID_QTY,400:NO_FUNDS",
+            "VENUE_HOP_HOLD_SEC_SIM": "2.5",
+            "VENUE_IDEMPOTENCY_HEADER_SIM": "false",
+        }
+    ).venues
+    assert venue.final_errors == {(403, None), (400, "INVALID_QTY"), (400, "NO_FUNDS")}
+    assert (venue.hop_hold, venue.idempotency_header) == (timedelta(seconds=2.5), False)
+    [none] = load_settings({"VENUE_FINAL_ERRORS_SIM": ""}).venues
+    assert none.final_errors == frozenset()
+
+
+@pytest.mark.parametrize("value", ["200", "429", "4xx", "400:", ":CODE", "400;403", "600"])
+def test_an_invalid_final_error_stops_the_start(value: str) -> None:
+    with pytest.raises(SettingError, match="VENUE_FINAL_ERRORS_SIM"):
+        load_settings({"VENUE_FINAL_ERRORS_SIM": value})

@@ -1,0 +1,92 @@
+"""Request expiry: `expires_at` is in the broker's time, whatever our own clock shows."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.adapters.venues.http.venue_time import VenueTime
+from switchyard.domain.ids import VenueName
+from tests.support.scripted_server import reply, scripted_server
+from tests.support.venue_orders import an_order
+
+WINDOW = timedelta(seconds=3)
+ABSENT = {"error": "UNKNOWN_ORDER"}
+
+
+@asynccontextmanager
+async def broker(url: str, clock: ManualClock, *, request_expiry: bool = True) -> AsyncIterator[HttpVenue]:
+    venue = HttpVenue(
+        VenueName("broker"),
+        url=url,
+        dedupe="while_open",
+        clock=clock,
+        acceptance_window=WINDOW,
+        request_expiry=request_expiry,
+    )
+    await venue.start()
+    try:
+        yield venue
+    finally:
+        await venue.close()
+
+
+@pytest.mark.parametrize("request_expiry", [False, True])
+async def test_expires_at_is_sent_only_to_a_broker_with_request_expiry(request_expiry: bool) -> None:
+    async with (
+        scripted_server(reply(200, {})) as server,
+        broker(server.url, ManualClock(), request_expiry=request_expiry) as venue,
+    ):
+        await venue.submit(an_order("one"))
+        [body] = server.posted
+        assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if request_expiry else None)
+
+
+async def test_the_skew_of_the_broker_is_measured_by_the_probe() -> None:
+    clock = ManualClock()
+    ahead = reply(404, ABSENT, X_Venue_Time="2026-01-05T09:01:00.500000+00:00", Date="Mon, 05 Jan 2026 07:00:00 GMT")
+    async with scripted_server(ahead, reply(200, {})) as server, broker(server.url, clock) as venue:
+        assert await venue.probe() == "answered"
+        clock.advance(timedelta(seconds=10))
+        # The attempt was committed 4 s ago: the expiry counts from there.
+        await venue.submit(replace(an_order("one"), updated_at=START + timedelta(seconds=6)))
+        [body] = server.posted
+        assert body["expires_at"] == "2026-01-05T09:01:09.500000Z"
+
+
+def test_the_skew_counts_as_zero_until_it_is_known() -> None:
+    time = VenueTime(ManualClock())
+    assert time.skew == timedelta()
+    for venue_time, date in [(None, None), ("soon", "later"), ("2026-01-05T09:00:00", None)]:
+        time.measure(venue_time, date, 0.0)
+        assert time.skew == timedelta()
+
+
+def test_the_date_header_is_used_where_the_broker_sends_no_better_time() -> None:
+    clock = ManualClock()
+    time = VenueTime(clock)
+    time.measure("soon", "Mon, 05 Jan 2026 08:59:30 GMT", clock.monotonic())
+    assert time.skew == timedelta(seconds=-30)
+
+
+def test_a_slow_answer_does_not_replace_a_measurement() -> None:
+    clock = ManualClock()
+    time = VenueTime(clock)
+    time.measure("2026-01-05T09:00:07Z", None, clock.monotonic())
+    asked_at = clock.monotonic()
+    clock.advance(timedelta(seconds=1.5))
+    time.measure("2026-01-05T10:00:00Z", None, asked_at)
+    assert time.skew == timedelta(seconds=7)
+
+
+def test_a_step_of_our_clock_does_not_move_the_expiry_in_venue_time() -> None:
+    clock = ManualClock()
+    time = VenueTime(clock)
+    time.measure("2026-01-05T09:00:07Z", None, clock.monotonic())
+    clock.step(timedelta(hours=1))
+    # An attempt that is committed after the step is an hour later in our time; the skew takes it back.
+    assert clock.now() + time.skew == START + timedelta(seconds=7)
