@@ -213,11 +213,11 @@ async def test_a_number_beyond_all_precision_is_set_aside(harness: RecorderHarne
 async def test_an_unreadable_report_is_set_aside_and_the_page_is_applied(harness: RecorderHarness) -> None:
     [state] = await harness.orders(an_accept())
     harness.venue.script = fills([state], "10")
-    harness.venue.unreadable = [UnreadableReport('{"exec_id": 5}', "exec_id: expected str")]
+    harness.venue.unreadable = [UnreadableReport(number=2, text='{"exec_id": 5}', error="exec_id: expected str")]
     assert await harness.recorder.run_once() == 2
     assert (await harness.state(state)).order.filled_qty == TEN
     [fact] = await events(harness, "ReportSetAside")
-    assert (fact["text"], fact["error"]) == ('{"exec_id": 5}', "exec_id: expected str")
+    assert (fact["text"], fact["error"]) == ('report 2: {"exec_id": 5}', "exec_id: expected str")
 
 
 async def test_report_numbers_that_start_again_are_followed_from_the_start(harness: RecorderHarness) -> None:

@@ -122,10 +122,13 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
 
 
-class UnreadableReport(msgspec.Struct, frozen=True):
-    """A report that the adapter cannot decode: its text, and why."""
+class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A report that the adapter cannot read; it may be a fill, so it is set aside and raises an alarm."""
 
+    number: int
+    """In the venue's numbering."""
     text: str
+    """What the venue sent, cut to a bound and printable."""
     error: str
 
 
@@ -135,9 +138,9 @@ class ReportPage(msgspec.Struct, frozen=True):
     reports: Sequence[ExecutionReport]
     last_number: int
     unreadable: Sequence[UnreadableReport] = ()
-    """Reports of the page that cannot be decoded; the cursor moves past them."""
+    """The reports of this page that are not in `reports`."""
     restarted: bool = False
-    """Whether the venue numbers its reports from 1 again; `reports` then come from the new numbering."""
+    """Whether the venue's numbering started again: its last number is below the one that was asked for."""
 
 
 OnDeparture = Callable[[], None]
