@@ -36,7 +36,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[Simulator]:
 
 @pytest.fixture
 async def switchyard(broker: Simulator, tmp_path: Path) -> AsyncIterator[Process]:
-    process = await Process(tmp_path, **venue_settings("none", broker)).start()
+    settings = venue_settings("none", broker) | {"VENUE_LOOKUP_SIM": "none"}
+    process = await Process(tmp_path, **settings).start()
     yield process
     process.close()
 
