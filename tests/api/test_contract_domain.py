@@ -29,6 +29,7 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (f"{EVENT}#/$defs/resultFact", events.ResultFact),
         (f"{EVENT}#/$defs/quote", events.Quote),
         (f"{EVENT}#/$defs/cutFact", events.CutFact),
+        (f"{EVENT}#/$defs/setAsideFact", events.SetAsideFact),
         (DO_REQUEST, do_order.DoOrderRequest),
         (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
         (RESULT, do_order.ExecResult),

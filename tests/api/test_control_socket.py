@@ -95,12 +95,21 @@ async def test_an_order_decided_as_sent_is_not_sent_again(switchyard: Process, b
     assert broker.executions() == {order_id: 1}
 
 
-async def test_an_order_decided_as_not_sent_is_sent_again_by_the_running_worker(
+async def test_an_order_decided_as_not_sent_ends_and_is_not_sent(switchyard: Process, broker: VenueProcess) -> None:
+    order_id = await in_doubt(switchyard, broker, "refused_5xx")
+    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *DECISION, "--json")
+    assert code == 0
+    order = json.loads(printed)
+    assert (order["status"], order["reason"]) == ("CANCELED", "NOT_SENT_BY_DECISION")
+    assert not broker.executions()
+
+
+async def test_a_resend_that_an_operator_confirms_is_made_by_the_running_worker(
     switchyard: Process, broker: VenueProcess
 ) -> None:
     order_id = await in_doubt(switchyard, broker, "refused_5xx")
     assert not broker.executions()
-    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *DECISION, "--json")
+    code, printed, _ = await resolve(switchyard, order_id, "not-sent", *DECISION, "--resend", "--yes", "--json")
     assert code == 0
     order = json.loads(printed)
     assert (order["orderId"], order["status"], order["qty"]) == (order_id, "ACCEPTED", 1000)

@@ -11,7 +11,7 @@ from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.settings import Settings, load_settings
-from tests.support.build import WORKER, an_accept, state_after
+from tests.support.build import VENUE, WORKER, an_accept, state_after
 from tests.support.process import run_command
 
 
@@ -37,9 +37,10 @@ async def write(settings: Settings, changes: list[Change]) -> None:
     await database.close()
 
 
-def resolve(environment: dict[str, str], order_id: str, verdict: str) -> "tuple[int, str]":
+def resolve(environment: dict[str, str], order_id: str, verdict: str, *options: str) -> "tuple[int, str]":
     done = run_command(
-        "outbox", "resolve", order_id, "--as", verdict, "--by", "night desk", "--reason", "seen in the venue's console",
+        "outbox", "resolve", order_id, "--as", verdict, *options,
+        "--by", "night desk", "--reason", "seen in the venue's console",
         **environment,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
@@ -88,7 +89,7 @@ def test_an_unknown_row_is_not_explained(environment: dict[str, str]) -> None:
     assert run_command("outbox", "show", f"{order_id}:cancel:1", **environment).returncode != 0
 
 
-@pytest.mark.parametrize(("verdict", "status"), [("sent", "WORKING"), ("not-sent", "ACCEPTED")])
+@pytest.mark.parametrize(("verdict", "status"), [("sent", "WORKING"), ("not-sent", "CANCELED")])
 def test_a_decision_is_made_once_and_recorded_in_the_journal(
     environment: dict[str, str], verdict: str, status: str
 ) -> None:
@@ -96,9 +97,36 @@ def test_a_decision_is_made_once_and_recorded_in_the_journal(
     assert resolve(environment, order_id, verdict) == (0, f"{order_id} {status}\n")
     code, output = resolve(environment, order_id, verdict)
     assert code == 1
-    assert "nothing to decide" in output
+    assert f"nothing to decide (night desk decided {verdict} at " in output
     [decision] = asyncio.run(decisions_of(load_settings(environment), order_id))
     assert decision == {"verdict": verdict, "by": "night desk", "reason": "seen in the venue's console"}
+
+
+def test_a_resend_must_be_confirmed_and_is_recorded(environment: dict[str, str]) -> None:
+    order_id = in_doubt(environment)
+    code, output = resolve(environment, order_id, "sent", "--resend", "--yes")
+    assert (code, "not-sent" in output) == (2, True)
+    code, output = resolve(environment, order_id, "not-sent", "--resend")
+    assert code != 0
+    assert "executed twice" in output
+    code, output = resolve(environment, order_id, "not-sent", "--resend", "--yes")
+    assert (code, f"{order_id} ACCEPTED" in output) == (0, True)
+    [decision] = asyncio.run(decisions_of(load_settings(environment), order_id))
+    assert isinstance(decision, dict)
+    assert decision["resend"] is True
+
+
+def test_not_sent_is_left_to_the_lookup_that_can_decide(environment: dict[str, str]) -> None:
+    order_id = in_doubt(environment)
+    venue = {
+        "SOR_VENUES": VENUE,
+        f"VENUE_URL_{VENUE.upper()}": "http://127.0.0.1:1",
+        f"VENUE_WINDOW_SEC_{VENUE.upper()}": "10",
+    }
+    for options in ((), ("--resend", "--yes")):
+        code, output = resolve(environment | venue, order_id, "not-sent", *options)
+        assert (code, "can still be asked" in output) == (1, True)
+    assert resolve(environment | venue, order_id, "sent")[0] == 0
 
 
 async def decisions_of(settings: Settings, order_id: str) -> list[object]:

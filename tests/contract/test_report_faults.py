@@ -217,7 +217,7 @@ async def test_an_unreadable_report_is_set_aside_and_the_page_is_applied(harness
     assert await harness.recorder.run_once() == 2
     assert (await harness.state(state)).order.filled_qty == TEN
     [fact] = await events(harness, "ReportSetAside")
-    assert (fact["text"], fact["error"]) == ('{"exec_id": 5}', "exec_id: expected str")
+    assert (fact["text"], fact["error"]) == ('report 2: {"exec_id": 5}', "exec_id: expected str")
 
 
 async def test_report_numbers_that_start_again_are_followed_from_the_start(harness: RecorderHarness) -> None:

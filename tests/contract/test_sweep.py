@@ -19,6 +19,8 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions import sweep
+from switchyard.flow.executions.cancels import CANCEL_SECONDS, CANCELS_MAX
+from switchyard.flow.executions.gaps import GAP_SECONDS, GapWatch
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import GRACE, Sweeper
 from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
@@ -345,3 +347,73 @@ async def test_equal_ids_of_two_orders_are_two_fills_where_the_venue_says_so(swe
         sweeping.venue.show(order, "PARTIALLY_FILLED", "1:10")
     assert await sweeping.swept() == 1
     assert await sweeping.held() == 20
+
+
+async def canceled_but_open(sweeping: Sweeping) -> Order:
+    """An order whose cancel the venue acknowledged, and that the venue still shows open."""
+    order = await sweeping.working()
+    sweeping.venue.show(order, "WORKING")
+    cancel = request_cancel(await sweeping.state(order), START)
+    assert cancel is not None
+    await sweeping.commit(cancel)
+    await acknowledge_cancels(sweeping, order)
+    return order
+
+
+async def acknowledge_cancels(sweeping: Sweeping, order: Order) -> None:
+    state = await sweeping.state(order)
+    for row in state.outbox:
+        if row.kind == "cancel" and row.status == "queued":
+            sending = begin_attempt(state, row, WORKER, START)
+            await sweeping.commit(sending)
+            await sweeping.commit(record_sent(await sweeping.state(order), sending.outbox[0], None, START))
+
+
+def cancel_count(state: OrderState) -> int:
+    return sum(row.kind == "cancel" for row in state.outbox)
+
+
+async def test_a_cancel_that_is_acknowledged_and_not_carried_out_is_sent_again(sweeping: Sweeping) -> None:
+    order = await canceled_but_open(sweeping)
+    await sweeping.swept()
+    await sweeping.swept()
+    assert cancel_count(await sweeping.state(order)) == 1, "the venue gets some seconds to carry it out"
+    sweeping.clock.advance(timedelta(seconds=CANCEL_SECONDS))
+    await asyncio.gather(sweeping.swept(), sweeping.a_sweeper().run_once())
+    state = await sweeping.state(order)
+    assert (cancel_count(state), state.row("cancel", 2).status, state.order.status) == (2, "queued", "CANCEL_REQUESTED")
+    assert sweeping.counted("venue_cancels_repeated_total") == 1
+    await sweeping.swept()
+    assert cancel_count(await sweeping.state(order)) == 2, "that one is not acknowledged yet"
+
+
+async def test_after_a_few_ignored_cancels_an_alarm_is_raised_once(sweeping: Sweeping) -> None:
+    order = await canceled_but_open(sweeping)
+    for _ in range(3 * CANCELS_MAX):
+        await acknowledge_cancels(sweeping, order)
+        await sweeping.swept()
+        sweeping.clock.advance(timedelta(seconds=CANCEL_SECONDS))
+    assert cancel_count(await sweeping.state(order)) == CANCELS_MAX
+    assert sweeping.counted("venue_cancels_ignored_total") == 1
+
+
+async def test_a_cancel_that_was_carried_out_is_not_repeated(sweeping: Sweeping) -> None:
+    order = await canceled_but_open(sweeping)
+    await sweeping.swept()
+    sweeping.venue.show(order, "CANCELED")
+    sweeping.clock.advance(timedelta(seconds=CANCEL_SECONDS))
+    await sweeping.swept()
+    state = await sweeping.state(order)
+    assert (state.order.status, cancel_count(state)) == ("CANCELED", 1)
+
+
+async def test_a_total_beyond_our_fills_raises_an_alarm_where_the_venue_cannot_be_asked(sweeping: Sweeping) -> None:
+    order, late = await sweeping.working(), await sweeping.working()
+    watch = GapWatch(VENUE, sweeping.recorder, clock=sweeping.clock, metrics=sweeping.metrics)
+    await sweeping.receive(report(await sweeping.state(order), "b", "20", "30"))
+    await sweeping.receive(report(await sweeping.state(late), "d", "20", "30"))
+    assert watch.run_once() == 0, "the missing report may follow"
+    await sweeping.receive(report(await sweeping.state(late), "c", "10", "10"))
+    sweeping.clock.advance(timedelta(seconds=GAP_SECONDS))
+    assert [watch.run_once(), watch.run_once()] == [1, 0]
+    assert sweeping.counted("venue_quantity_gaps_total") == 1

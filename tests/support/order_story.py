@@ -12,7 +12,7 @@ from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
 from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
-from switchyard.domain.ids import AccountId, VenueName, WorkerId, order_id, venue_client_order_id
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName, WorkerId, order_id, venue_client_order_id
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport
@@ -105,6 +105,7 @@ def story() -> list[Change]:
         doubt,
         decided,
         decisions.unmatched_report(report),
+        decisions.set_aside_report(report.venue, "a\0b", "its exec_id cannot be stored", VenueClientOrderId("lost")),
         Change(events=(cut,)),
         Change(events=(events.event("EpochOpened", events.SYSTEM_ACCOUNT, None, opened),)),
         result,

@@ -113,8 +113,8 @@ class Recorder:
             return 0
         await self.apply(page.reports)
         for unreadable in page.unreadable:
-            await self.strays.set_aside_text(unreadable.text, unreadable.error)
-        self._last_number = page.last_number if count else 0
+            await self.strays.set_aside_text(f"report {unreadable.number}: {unreadable.text}", unreadable.error)
+        self._last_number = 0 if restarted else page.last_number
         if not self._holds_cursor:
             cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number, hash="")
             await self._commit(Change(cursors=(cursor,)))
