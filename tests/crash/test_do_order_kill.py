@@ -36,7 +36,6 @@ def settings_for(venue: VenueProcess) -> dict[str, str]:
     return {
         "VENUE_URL_SIM": venue.url,
         "VENUE_DEDUPE_SIM": "open_only",
-        "VENUE_LOOKUP_SIM": "none" if dedupe == "none" else "all",
         "VENUE_WINDOW_SEC_SIM": "1",
         "DO_RATE_PER_MIN": "10000",
     }
