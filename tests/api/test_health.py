@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from tests.support.gateway import running_gateway
+from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.process import until
 
 
 async def test_health_names_a_venue_that_does_not_answer_and_metrics_show_it_closed(tmp_path: Path) -> None:

@@ -55,31 +55,17 @@ def test_uncertain_rows_are_listed(environment: dict[str, str]) -> None:
     assert json.loads(run_command("outbox", "list", "--status", "dead", "--json", **environment).stdout) == []
 
 
-BROKER = {"VENUE_URL_SIM": "http://127.0.0.1:1", "VENUE_DEDUPE_SIM": "while_open"}
+BROKER = {"VENUE_URL_SIM": "http://127.0.0.1:1", "VENUE_DEDUPE_SIM": "while_open", "VENUE_WINDOW_SEC_SIM": "10"}
 
 
-@pytest.mark.parametrize(
-    ("venue", "step", "says"),
-    [
-        ({}, "lookup", "ask the venue"),  # the paper exchange of the process itself
-        ({**BROKER, "VENUE_WINDOW_SEC_SIM": "10"}, "lookup", "s of answering"),
-        (BROKER, "found", "VENUE_WINDOW_SEC_"),
-        ({**BROKER, "VENUE_LOOKUP_SIM": "none"}, "report", "never by itself"),
-        ({"SOR_VENUES": "other"}, "operator", "not in this configuration"),
-    ],
-)
-def test_a_doubt_is_explained_with_its_age_and_next_step(
-    environment: dict[str, str], venue: dict[str, str], step: str, says: str
-) -> None:
+def test_a_doubt_is_explained_with_its_age_and_next_step(environment: dict[str, str]) -> None:
     order_id = in_doubt(environment)
-    environment = {**environment, **venue}
+    environment = {**environment, **BROKER}
     [listed] = json.loads(run_command("outbox", "list", "--json", **environment).stdout)
-    assert (listed["nextStep"], listed["ageSeconds"] > 0) == (step, True)
+    assert (listed["nextStep"], listed["ageSeconds"] > 0) == ("lookup", True)
     shown = run_command("outbox", "show", order_id, **environment)
-    listing = run_command("outbox", "list", **environment).stdout
-    assert shown.returncode == 0, shown.stderr
-    assert says in shown.stdout + listing
-    assert "NETWORK_TIMEOUT; bytes of the order may have reached the venue" in shown.stdout
+    assert "NETWORK_TIMEOUT; bytes of the order may have reached the venue" in shown.stdout, shown.stderr
+    assert "s of answering since its sender gave up" in shown.stdout
     explained = json.loads(run_command("outbox", "show", order_id, "--json", **environment).stdout)
     assert (explained["doubt"]["code"], explained["doubt"]["bytesSent"]) == ("NETWORK_TIMEOUT", True)
 

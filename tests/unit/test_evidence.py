@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from switchyard.domain import decisions
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.lines import decode_order_fact
 from switchyard.domain.outbox import OrderState, OutboxRow, is_proven_unsent
 from switchyard.flow.sending.resolve import PAGE
 from switchyard.ports.venue import Accepted, Ambiguous, Dedupe, SendOutcome, Unsent, VenueRejected
-from tests.support.build import a_report, an_accept
+from tests.support.build import VENUE, a_report, an_accept
 from tests.support.one_order import SECOND, WINDOW, Setup
 
 LOST = Ambiguous("NETWORK_TIMEOUT")
@@ -229,9 +229,24 @@ async def test_doubts_that_cannot_be_settled_do_not_keep_the_others_waiting() ->
     assert (asked_twice, len(rows)) == ([0, 0, 0], 2 * PAGE)
 
 
-async def doubtful(setup: Setup) -> OutboxRow:
+async def test_doubts_at_one_venue_do_not_keep_another_waiting() -> None:
+    setup = Setup("while_open")
+    for _ in range(PAGE):
+        await doubtful(setup, VenueName("elsewhere"))
+    newest = await doubtful(setup)
+    setup.venue.orders[newest.venue_client_order_id] = 1
+    await setup.watch.probe_once()
+    assert await setup.resolver.run_once() == 1
+
+
+async def doubtful(setup: Setup, venue: VenueName = VENUE) -> OutboxRow:
     """Another order in doubt."""
     accepted = an_accept(now=setup.clock.now(), time_in_force="GTC")
+    accepted = msgspec.structs.replace(
+        accepted,
+        orders=(msgspec.structs.replace(accepted.orders[0], venue=venue),),
+        outbox=(msgspec.structs.replace(accepted.outbox[0], venue=venue),),
+    )
     state = OrderState(order=accepted.orders[0], outbox=accepted.outbox)
     await setup.commit(accepted)
     doubt = decisions.record_doubt(state, accepted.outbox[0], "NETWORK_TIMEOUT", None, setup.clock.now())
