@@ -14,7 +14,7 @@ import msgspec
 
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.system_clock import SystemClock
-from switchyard.ports.clock import TimeReading
+from switchyard.ports.database_time import TimeReading
 from tests.support.process import Process
 
 
