@@ -14,6 +14,7 @@ from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
 from switchyard.adapters.memory.lanes import MemoryLanes
@@ -23,12 +24,14 @@ from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
@@ -42,6 +45,7 @@ from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
+from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
@@ -67,6 +71,7 @@ queries: list[type[Queries]] = [MemoryQueries]
 outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
 outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]
 key_stores: list[type[KeyStore]] = [MemoryKeyStore]
+database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime]
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]

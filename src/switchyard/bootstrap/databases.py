@@ -23,7 +23,8 @@ from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
 from switchyard.flow.sending.operator import end_doubt
-from switchyard.ports.clock import Clock, DatabaseTime
+from switchyard.ports.clock import Clock
+from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore

@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from switchyard.domain.decisions import SEND_DEADLINES
-from switchyard.ports.clock import Clock, DatabaseTime, SharedOffset, TimeReading
+from switchyard.ports.clock import Clock
+from switchyard.ports.database_time import DatabaseTime, SharedOffset, TimeReading
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()

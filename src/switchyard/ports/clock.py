@@ -1,13 +1,11 @@
-"""The clock ports: the time that a stage uses, and the times that a database knows."""
+"""The clock port; tests use a clock that they move themselves."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Protocol
-
-import msgspec
 
 
 class Clock(Protocol):
-    """Wall time for dates, monotonic time for durations; tests use a clock that they move themselves."""
+    """Wall time for dates, monotonic time for durations."""
 
     def now(self) -> datetime:
         """Return the current time in UTC."""
@@ -15,34 +13,4 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never decrease, for measuring durations."""
-        ...
-
-
-class SharedOffset(msgspec.Struct, frozen=True):
-    """The difference between the time of the running processes and the database's wall clock."""
-
-    ahead: timedelta
-    written_at: datetime
-    """By the database's wall clock."""
-
-
-class TimeReading(msgspec.Struct, frozen=True):
-    """The times that a database knows at one moment."""
-
-    wall: datetime
-    """The database's wall clock, which can be stepped."""
-    newest_event_at: datetime | None
-    shared: SharedOffset | None
-    """None where only one process can use the database, and before the first `share`."""
-
-
-class DatabaseTime(Protocol):
-    """The database's wall clock, and the offset that its processes share."""
-
-    async def read(self) -> TimeReading:
-        """Return the database's times."""
-        ...
-
-    async def share(self, ahead: timedelta) -> None:
-        """Store how far this process's time is ahead of the database's wall clock, for processes that start later."""
         ...

@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.ports.clock import Clock, SharedOffset, TimeReading
+from switchyard.ports.clock import Clock
+from switchyard.ports.database_time import SharedOffset, TimeReading
 
 
 class MemoryTime:

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from switchyard.adapters.postgres.connection import Reader
-from switchyard.ports.clock import SharedOffset, TimeReading
+from switchyard.ports.database_time import SharedOffset, TimeReading
 
 _READ = """
 SELECT wall_clock() AS wall, (SELECT max(at) FROM journal_heads) AS newest_event_at, shared.ahead, shared.written_at

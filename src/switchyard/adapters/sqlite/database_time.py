@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 from switchyard.adapters.sqlite.journal import SqliteJournal
-from switchyard.ports.clock import Clock, TimeReading
+from switchyard.ports.clock import Clock
+from switchyard.ports.database_time import TimeReading
 
 
 class SqliteTime:
