@@ -27,7 +27,7 @@ def blind_requeue() -> None:
     """What is in doubt is simply sent again, whatever the venue promises."""
 
     def capabilities(venue: HttpVenue) -> Capabilities:
-        return msgspec.structs.replace(venue._capabilities, dedupe="forever")
+        return msgspec.structs.replace(venue._capabilities, dedupe="permanent")
 
     HttpVenue.capabilities = property(capabilities)  # type: ignore[assignment]
 
