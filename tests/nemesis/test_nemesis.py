@@ -11,6 +11,7 @@ from tests.support.nemesis_faults import (
     cut_connections,
     frozen_venue_and_killed_sender,
     killed_sender,
+    lost_answers,
     partition,
     paused_sender,
     restored_backup,
@@ -23,6 +24,7 @@ SEED = 9
 # Short, so that a proof of absence takes seconds; `make chaos` holds requests longer.
 HOP_HOLD_SECONDS = 1.0
 SECONDS = 12.0
+PLANTED = ("blind_requeue", "doubt_is_rejection", "keys_are_not_looked_up")
 
 SITES: tuple[tuple[Engine, str, tuple[Fault, ...]], ...] = (
     ("sqlite", "permanent", (frozen_venue_and_killed_sender, restored_backup)),
@@ -39,6 +41,14 @@ async def test_under_seeded_faults_nothing_is_lost_executed_twice_or_hidden(tmp_
     assert all(verdict.holds for verdict in verdicts), "\n".join(
         [summary(SEED, verdicts), *(line for verdict in verdicts for line in verdict.complaints())]
     )
+
+
+async def test_planted_bugs_are_noticed(tmp_path: Path) -> None:
+    verdicts = await asyncio.gather(
+        *(attacked(tmp_path / bug, "sqlite", "none", (lost_answers,), bug) for bug in PLANTED)
+    )
+    unnoticed = [bug for bug, verdict in zip(PLANTED, verdicts, strict=True) if verdict.holds]
+    assert not unnoticed, summary(SEED, verdicts)
 
 
 async def attacked(folder: Path, engine: Engine, dedupe: str, kinds: tuple[Fault, ...], bug: str = "none") -> Verdict:

@@ -20,6 +20,8 @@ FIRST_QTY = 1_000
 PACE_SECONDS = 0.2
 # A paused gateway answers late; the client does not wait for it, and repeats the key.
 ANSWER_SECONDS = 8.0
+INSIST_MAX = 60
+DO_ORDER_INSIST_MAX = 2
 DO_ORDER_SHARE = 0.2
 REPEAT_SHARE = 0.2
 
@@ -64,13 +66,17 @@ class NemesisClient:
         async with _session() as session:
             await asyncio.gather(*(poster() for _ in range(posters)))
 
-    async def insist(self, intents: Iterable[Intent], attempts_max: int = 60) -> None:
-        """Repeat each of these until the answer is known."""
+    async def insist(self, intents: Iterable[Intent]) -> None:
+        """Repeat each of these until the answer is known.
+
+        `/do/order` answers an order in doubt with an error while the doubt lasts: it is asked a few times only.
+        """
         async with _session() as session:
             waiting = list(intents)
-            for _ in range(attempts_max):
+            for attempt in range(INSIST_MAX):
                 await asyncio.gather(*(self._post(session, intent) for intent in waiting))
-                waiting = [intent for intent in waiting if intent.told == "unknown"]
+                is_patient = attempt >= DO_ORDER_INSIST_MAX
+                waiting = [one for one in waiting if one.told == "unknown" and not (one.is_do_order and is_patient)]
                 if not waiting:
                     return
                 await asyncio.sleep(0.5)

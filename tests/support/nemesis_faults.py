@@ -89,6 +89,13 @@ async def venue_fault(site: Site, chance: Random) -> None:
     await site.set_faults(dict.fromkeys(faults, 0))
 
 
+async def lost_answers(site: Site, chance: Random) -> None:
+    """The venue executes orders, does not answer, and reports late: the plainest doubt there is."""
+    await site.set_faults({"drop_answer": 1.0, "late_reports": 4.0})
+    await asyncio.sleep(chance.uniform(1.0, 2.0))
+    await site.set_faults({"drop_answer": 0.0, "late_reports": 0.0})
+
+
 async def partition(site: Site, chance: Random) -> None:
     """No request, or no order, passes for some seconds; then the network delivers what no sender has destroyed."""
     site.proxy.partition(chance.choice((b"", ORDERS)))
@@ -192,6 +199,7 @@ COMMON: tuple[Fault, ...] = (
     frozen_venue,
     frozen_venue_and_killed_sender,
     venue_fault,
+    lost_answers,
     partition,
     partition_and_killed_sender,
     held_on_the_hop,

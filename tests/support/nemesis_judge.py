@@ -96,11 +96,13 @@ async def judge(site: Site) -> Verdict:
         verdict.twice.append(f"{repeated_ids} client order ids")
     _judge_client(site, verdict, orders)
     for order in orders:
-        taken = by_qty[int(order["qty"])]
-        if order["status"] == "FILLED" and not taken:
-            verdict.wrong.append(f"{order['clientOrderId']} is FILLED, and the venue does not have it")
+        name = f"{order['clientOrderId']} is {order['status']}"
+        if order["status"] in ("FILLED", *AT_VENUE) and not by_qty[int(order["qty"])]:
+            verdict.wrong.append(f"{name}, and the venue does not have it")
+        if order["status"] == "FILLED" and order["reason"] is not None:
+            verdict.wrong.append(f"{name}, and was said to have ended before: {order['reason']}")
         if order["status"] in FINAL and order["status"] != "FILLED" and _is_filled(site, order):
-            verdict.wrong.append(f"{order['clientOrderId']} is {order['status']}, and the venue filled it")
+            verdict.wrong.append(f"{name}, and the venue filled it")
     await _judge_visibility(site, verdict, orders)
     code, output = await site.tool("audit", "verify")
     verdict.audit = "" if code == 0 else f"audit verify: {output.strip()}"
@@ -126,15 +128,12 @@ def _is_filled(site: Site, order: dict[str, Any]) -> bool:
 
 
 async def _judge_visibility(site: Site, verdict: Verdict, orders: list[dict[str, Any]]) -> None:
+    unfinished = [order for order in orders if order["status"] not in FINAL]
     listed: set[str] = set()
-    uncertain = 0
-    for status in UNFINISHED:
+    for status in UNFINISHED if unfinished else ():
         code, output = await site.tool("outbox", "list", "--status", status, "--json")
         assert code == 0, output
-        rows = json.loads(output)
-        listed |= {row["row"]["order_id"] for row in rows}
-        uncertain += len(rows) if status == "uncertain" else 0
-    unfinished = [order for order in orders if order["status"] not in FINAL]
+        listed |= {row["row"]["order_id"] for row in json.loads(output)}
     verdict.in_doubt = sum(order["status"] == "UNKNOWN" for order in unfinished)
     for order in unfinished:
         if order["orderId"] not in listed and order["status"] not in AT_VENUE:
