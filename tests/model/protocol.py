@@ -83,7 +83,7 @@ class Protocol:
             return False
         if not self._rules.absent_keeps_id:
             return self._decisions.may_start_generation(record)
-        if record.bytes_sent or record.at_venue or record.filled or record.status not in ("EXPIRED", "REJECTED"):
+        if not self._decisions.is_proven_unsent(record):
             return False
         return state.history == "newest" or not self._rules.restored_keys_keep_id
 
@@ -199,9 +199,7 @@ class Protocol:
     def _absent(self, state: State, record: Record) -> Record:
         if not self._rules.absent_keeps_id:
             return self._decisions.requeued(record, state.is_late)
-        if state.is_late and self._assumptions.time_in_force == "IOC":
-            return record._replace(status="EXPIRED", row="dead", reason="ABSENT_AT_VENUE")
-        return record._replace(status="ACCEPTED", row="queued", code="ABSENT_AT_VENUE")
+        return self._decisions.absent(record, state.is_late)
 
     # Faults
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 from tests.nemesis.run import CLASSES, attack, summary
+from tests.support.nemesis_faults import COMMON
 from tests.support.nemesis_judge import Verdict
 from tests.support.nemesis_process import NO_BUG
 from tests.support.nemesis_site import Engine
@@ -45,6 +46,7 @@ async def _attack_all(folder: Path, options: argparse.Namespace) -> list[Verdict
                 seconds=options.seconds * SITES_AT_ONCE / len(sites),
                 hop_hold_seconds=HOP_HOLD_SECONDS,
                 bug=options.bug,
+                kinds=[fault for fault in COMMON if fault.__name__ in options.kinds],
             )
             _print(f"{verdict.site}: {verdict.faults.total()} faults, {verdict.orders} orders, holds: {verdict.holds}")
             return verdict
@@ -59,6 +61,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=3600.0, help="for the faults of all sites together")
     parser.add_argument("--classes", nargs="+", default=CLASSES, choices=CLASSES)
     parser.add_argument("--engines", nargs="+", default=get_args(Engine), choices=get_args(Engine))
+    names = [fault.__name__ for fault in COMMON]
+    parser.add_argument("--kinds", nargs="+", default=[], choices=names, help="only these faults")
     parser.add_argument("--bug", default=NO_BUG, choices=[NO_BUG, *BUGS], help="plant a bug: the run must then fail")
     return parser.parse_args()
 

@@ -56,7 +56,7 @@ class Site:
         self.gateway, self.sender = self.processes[0], self.processes[-1]
         self.client = NemesisClient(self.gateway, f"{seed} client {engine} {dedupe}")
         self._backup: Path | None = None
-        self._kept = 0
+        self._kept: set[int] = set()
 
     @property
     def name(self) -> str:
@@ -99,13 +99,14 @@ class Site:
 
     def back_up(self) -> None:
         """Keep the database as it is; on SQLite its process must not be running."""
+        # Before the dump, which takes a while: an order that is acknowledged meanwhile may not be in it.
+        self._kept = {intent.number for intent in self.client.intents if intent.told == "ok"}
         if self.server is not None:
             self._backup = self.server.dump(self._settings["SWITCHYARD_DATABASE_URL"])
         else:
             self._backup = self.folder / "backup"
             shutil.rmtree(self._backup, ignore_errors=True)
             shutil.copytree(self.folder / "var", self._backup, ignore=shutil.ignore_patterns("*.sock"))
-        self._kept = len(self.client.intents)
 
     @property
     def has_backup(self) -> bool:
@@ -124,7 +125,7 @@ class Site:
                 path.unlink()
             for path in self._backup.glob(DATABASE_FILES):
                 shutil.copy2(path, self.folder / "var" / path.name)
-        return self.client.intents[self._kept :]
+        return [intent for intent in self.client.intents if intent.number not in self._kept]
 
     async def set_faults(self, faults: dict[str, float]) -> None:
         """Set the venue's faults; does nothing while the venue does not answer."""
