@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test check format bench lock clean
+.PHONY: help install install-dev up test chaos check format bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ up: install ## Run everything in one process on embedded defaults
 
 test: install-dev ## Run all tests; they start PostgreSQL and Redis themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+chaos: install-dev ## Attack real processes with seeded faults: ARGS="--seed 1 --faults 500 --seconds 3600"
+	$(BIN)/python -m tests.nemesis $(ARGS)
 
 check: install-dev ## Check format, lint rules, types and import directions
 	$(BIN)/ruff format --check .

@@ -39,6 +39,11 @@ class Wrapped(PortWrappers):
         self._venue = venue
         self._clock = clock
 
+    def add(self, *, clock: Wrapper, time: Wrapper) -> None:
+        """Wrap the machine's clock and the database's too."""
+        self._clock = clock
+        self._in_database["time"] = time
+
     def database(self, database: Database) -> Database:
         wrapped = Forwarding(database)
         for name, wrapper in self._in_database.items():
