@@ -4,15 +4,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cache, lru_cache
-from typing import Any
 
 import msgspec
 
-from switchyard.domain import decisions, outbox
+from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.orders import OrderRequest, TimeInForce
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxRow, is_proven_unsent
 from switchyard.domain.reasons import PROVEN_UNSENT, DoubtCode
 from switchyard.domain.reports import ExecutionReport
 from tests.model.state import Assumptions, Record
@@ -23,10 +22,6 @@ LATER = NOW + timedelta(hours=1)
 VENUE = VenueName("sim")
 WORKER = WorkerId("worker")
 QTY = Decimal(1000)
-
-# The product's own rules, or None where this version does not have them yet: the model then uses its own.
-record_absent: Any = getattr(decisions, "record_absent", None)
-is_proven_unsent: Any = getattr(outbox, "is_proven_unsent", None)
 
 Decision = Callable[[OrderState, OutboxRow, datetime], Change]
 
@@ -156,18 +151,11 @@ class Decisions:
 
     def absent(self, record: Record, is_late: bool) -> Record:
         """Proven absent: settles this client order id, and permits no other one."""
-        if record_absent is not None:
-            return self._decide("absent", record, is_late, record_absent)
-        if is_late and self._tif == "IOC":
-            return record._replace(status="EXPIRED", row="dead", reason="ABSENT_AT_VENUE")
-        return record._replace(status="ACCEPTED", row="failed", code="ABSENT_AT_VENUE")
+        return self._decide("absent", record, is_late, decisions.record_absent)
 
     def is_proven_unsent(self, record: Record) -> bool:
         """Whether no attempt has put a byte on the wire, so that the key may stand for another order."""
-        if is_proven_unsent is not None:
-            return bool(is_proven_unsent(order_state(record, self._tif)))
-        has_evidence = record.bytes_sent or record.at_venue or record.filled
-        return record.status in ("EXPIRED", "REJECTED") and not has_evidence
+        return is_proven_unsent(order_state(record, self._tif))
 
     def may_start_generation(self, record: Record) -> bool:
         """Whether the order's end alone looks proven unsent: the rule before `absent_keeps_id`."""

@@ -70,6 +70,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         dedupe_ttl=settings.dedupe_ttl,
         lookup=settings.lookup,
         acceptance_window=settings.window,
+        hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
     )
 
