@@ -117,6 +117,19 @@ async def test_open_orders_that_are_unknown_here_are_filed(harness: RecorderHarn
     assert not await is_reported_before(harness, "new-1")
 
 
+async def test_an_order_that_was_not_sent_from_here_and_is_open_at_the_venue_is_not_sent(
+    harness: RecorderHarness,
+) -> None:
+    [state] = await harness.orders(an_accept())
+    assert not state.row("new", 1).attempt
+    harness.venue.shown = [shown(state.order.venue_client_order_id)]
+    for _ in range(2):
+        assert await sync_of(harness).run_once()
+    found = await harness.state(state)
+    assert (found.order.status, found.order.venue_order_id, found.row("new", 1).status) == ("WORKING", "v-9", "sent")
+    assert await harness.queries.due(START, 100) == []
+
+
 @pytest.mark.parametrize("found_in", ["open orders", "reports"])
 async def test_an_unknown_order_of_this_installation_closes_the_venue(harness: RecorderHarness, found_in: str) -> None:
     [known] = await harness.orders(an_accept())

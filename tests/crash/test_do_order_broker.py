@@ -19,8 +19,10 @@ from tests.support.cluster import Cluster
 from tests.support.do_order import PATIENT, RESTING, do_order, error, key_entry
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.process import SECRET, run_command
 from tests.support.venue_process import VenueProcess
 
+FOLDERS = {"data": "var", "state": "state"}
 UNLIMITED = {"VENUE_WINDOW_SEC_SIM": "1", "DO_RATE_PER_MIN": "10000"}
 
 
@@ -77,6 +79,26 @@ async def test_after_broker_down_the_same_key_is_tried_again_and_executed_once(c
         assert (await do_order(gateway, "k")).body == up.body
         assert (await key_entry(gateway, "k")).generation >= 1
         assert list(broker.orders().values()) == [1] * (1 + was_up)
+
+
+async def test_after_a_restore_a_key_gets_no_second_client_order_id(cluster: Cluster) -> None:
+    broker = cluster.broker(dedupe="permanent")
+    folders = {
+        "SWITCHYARD_DATA_DIR": str(cluster.folder / "var"),
+        "SWITCHYARD_STATE_DIR": str(cluster.folder / "state"),
+    }
+    settings = broker.client_settings(**UNLIMITED)
+    async with running_gateway(cluster.folder, **settings):
+        pass
+    assert run_command("db", "restored", JWT_HS256_SECRET=SECRET, **folders).returncode == 0
+    async with running_gateway(cluster.folder, **settings) as gateway:
+        # The lost history may have executed this key, so that only its first client order id is safe to send.
+        assert error(await do_order(gateway, "k")) == (503, "BROKER_DOWN")
+        await broker.start()
+        assert (await until_answered(gateway, "other", "filled")).status in (200, 201)
+        assert error(await do_order(gateway, "k")) == (503, "BROKER_DOWN")
+        assert (await key_entry(gateway, "k")).generation == 0
+        assert list(broker.orders().values()) == [1]
 
 
 async def test_without_a_lookup_a_repeat_answers_unknown_and_sends_nothing(cluster: Cluster) -> None:

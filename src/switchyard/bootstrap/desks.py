@@ -1,5 +1,7 @@
 """Build the desks of a gateway: `/orders`, derived keys and `/do/order` over one `OrderIntake`."""
 
+from datetime import datetime
+
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
@@ -40,6 +42,7 @@ class Desks:
         clock: Clock,
         randomness: Randomness,
         tag: str,
+        restored_at: datetime | None,
         metrics: Metrics,
     ) -> None:
         journal, queries, keys, commit = database.journal, database.queries, database.keys, sequencer.offer
@@ -70,6 +73,7 @@ class Desks:
             key_cache=key_cache,
             clock=clock,
             metrics=metrics,
+            restored_at=restored_at,
         )
         self.do_orders = DoDesk(
             intake=intake,
@@ -82,6 +86,7 @@ class Desks:
             clock=clock,
             metrics=metrics,
             key_ttl=settings.do_key_ttl,
+            restored_at=restored_at,
         )
 
 

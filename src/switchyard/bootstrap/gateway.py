@@ -6,7 +6,7 @@ from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.venues import KnownQuotes
-from switchyard.flow.history.restore import incarnation_of
+from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
 
@@ -26,6 +26,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         clock=core.clock,
         randomness=core.randomness,
         tag=core.installation.tag,
+        restored_at=await restored_at(core.database.journal),
         metrics=core.metrics,
     )
     core.supervisor.start(stack, "forecast", desks.forecast.run)

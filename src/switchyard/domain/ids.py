@@ -40,6 +40,14 @@ def _time_text(milliseconds: int) -> str:
     return "".join([_PAIRS[(milliseconds >> shift) & 1023] for shift in range(40, -1, -10)])
 
 
+def ulid_milliseconds(text: str) -> int:
+    """The time in a ULID."""
+    milliseconds = 0
+    for character in text[:10]:
+        milliseconds = milliseconds * 32 + _CROCKFORD.index(character)
+    return milliseconds
+
+
 def order_id(milliseconds: int, random_bits: int) -> OrderId:
     """A new order id."""
     return OrderId("ord_" + ulid(milliseconds, random_bits))

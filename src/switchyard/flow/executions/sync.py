@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import structlog
 
 from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.outbox import is_first_attempt
 from switchyard.domain.reports import ExecutionReport, is_storable
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
@@ -64,15 +65,23 @@ class VenueSync:
             log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
         for first in range(0, len(open_orders), PAGE):
-            await self._file_unknown(open_orders[first : first + PAGE])
+            await self._compare(open_orders[first : first + PAGE])
         log.info("venue_synced", venue=self._venue.name, open_orders=len(open_orders))
         self._gate.open()
         return True
 
-    async def _file_unknown(self, page: Sequence[VenueOrder]) -> None:
-        """File the open orders that are not in this database, so that their keys, if repeated, are not sent."""
+    async def _compare(self, page: Sequence[VenueOrder]) -> None:
+        """Take an open order that was not sent from here as sent, and file one that is not in this database.
+
+        The key of a filed order, if it is repeated, is then in doubt instead of sent.
+        """
         ids = [order.venue_client_order_id for order in page if is_storable(order.venue_client_order_id)]
         known = await self._journal.load_by_client_order_id(ids)
+        for order in page:
+            state = known.get(order.venue_client_order_id)
+            if state is not None and is_first_attempt(state.row("new", 1)):
+                # Accepted here and never sent from here: a lost history sent it, and the key was repeated since then.
+                await self._recorder.apply([self._as_report(order)])
         unknown = [order for order in page if order.venue_client_order_id not in known]
         for order in unknown:
             # Placed by another system, or from a database that was lost: an operator has to look at it.

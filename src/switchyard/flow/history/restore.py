@@ -17,7 +17,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import SYSTEM_ACCOUNT, EpochCause, EpochFact, event
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import OrderId, ulid_milliseconds
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Head, Journal
@@ -112,6 +112,12 @@ async def incarnation_of(journal: Journal) -> str:
     epoch = (await journal.head(0)).epoch
     restored = await journal.cursor(RESTORED)
     return f"epoch {epoch}" if restored is None else f"epoch {epoch}, restored {restored.hash}"
+
+
+async def restored_at(journal: Journal) -> datetime | None:
+    """When the database was last declared restored or rebuilt; none if it never was."""
+    mark = await journal.cursor(RESTORED)
+    return None if mark is None else datetime.fromtimestamp(ulid_milliseconds(mark.hash) / 1000, UTC)
 
 
 async def _epoch_opened(epochs: Epochs, cause: EpochCause, by: str | None = None, reason: str | None = None) -> Change:

@@ -8,7 +8,7 @@ Reads the key store and orders; places through `OrderIntake`.
 
 import contextlib
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Literal
 
@@ -68,7 +68,9 @@ class DerivedDesk:
         key_cache: KeyCache,
         clock: Clock,
         metrics: Metrics,
+        restored_at: datetime | None,
     ) -> None:
+        self._restored_at = restored_at
         self._settings = settings
         self._resolution = timedelta(milliseconds=settings.key_generation.timestamp_resolution_ms)
         self._intake = intake
@@ -122,6 +124,8 @@ class DerivedDesk:
             return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
         if not behavior.allow_retry_after_failure:
             return False
+        if self._restored_at is not None and intent.created_at < self._restored_at + self._resolution:
+            return False  # the first request may have been executed in a history that a restore has lost
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])
 

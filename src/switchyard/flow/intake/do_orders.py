@@ -4,7 +4,7 @@ Reads orders and events; places through `OrderIntake`, and writes the final answ
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -82,6 +82,7 @@ class DoDesk:
         clock: Clock,
         metrics: Metrics,
         key_ttl: timedelta,
+        restored_at: datetime | None,
     ) -> None:
         self._intake = intake
         self._outcome = outcome
@@ -93,6 +94,7 @@ class DoDesk:
         self._clock = clock
         self._metrics = metrics
         self._key_ttl = key_ttl
+        self._restored_at = restored_at
 
     async def place(self, account: AccountId, body: Mapping[str, Any], header_key: str | None) -> DoOrderResult:
         """Place the order once, however often this is called, and answer with its current result."""
@@ -149,7 +151,10 @@ class DoDesk:
         state = await self._outcome.state(entry.order_id)
         if self._clock.now() >= entry.expires_at and is_final(state.order.status):
             return True
-        return entry.request_digest == intent.digest and is_proven_unsent(state)
+        # An order under this key may have been executed in a history that a restore has lost: until every key of that
+        # history has expired, another client order id could execute the intent again.
+        may_be_lost = self._restored_at is not None and self._clock.now() < self._restored_at + self._key_ttl
+        return entry.request_digest == intent.digest and is_proven_unsent(state) and not may_be_lost
 
     async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:
         result = exec_failure(request, order, is_first=is_first) or await self._exec_result(request, order)
