@@ -9,7 +9,13 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARIES, BOUNDARY_REACHED, dying_command
 from tests.support.evidence import audit_lines, check_audit
-from tests.support.exactly_once import check_acknowledged, check_executions, in_every_class, settled
+from tests.support.exactly_once import (
+    LATE_REPORTS,
+    check_acknowledged,
+    check_executions,
+    in_every_class,
+    settled,
+)
 from tests.support.load import LoadClient
 from tests.support.orders import Snapshot
 from tests.support.planted import planted_command
@@ -54,8 +60,7 @@ async def test_a_single_process_on_sqlite_that_dies_at_a_boundary_executes_nothi
 
 @pytest.mark.parametrize("dedupe", ["open_only", "none"])
 async def test_the_harness_detects_a_survivor_that_sends_again_without_asking(dedupe: str, cluster: Cluster) -> None:
-    # Late reports, because an early report settles the order before the defective worker sends it again.
-    broker = cluster.broker(dedupe=dedupe, faults={"late_reports": 4.0})
+    broker = cluster.broker(dedupe=dedupe, faults=LATE_REPORTS)
     with pytest.raises(AssertionError, match="the venue accepted a client order id twice"):
         await process_dies("after_the_answer", cluster, broker, survivor=planted_command("blind_requeue"))
 

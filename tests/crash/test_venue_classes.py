@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.support.cluster import Cluster
-from tests.support.exactly_once import check_executions, in_every_class, killed_under_load
+from tests.support.exactly_once import LATE_REPORTS, check_executions, in_every_class, killed_under_load
 from tests.support.orders import Snapshot
 from tests.support.planted import planted_command
 from tests.support.postgres import PostgresServer
@@ -58,8 +58,7 @@ async def test_a_worker_on_postgresql_killed_under_load_executes_nothing_twice(
     ],
 )
 async def test_the_harness_detects_a_planted_defect(defect: str, dedupe: str, message: str, cluster: Cluster) -> None:
-    # Late reports, because an early report settles the order before the defective worker acts.
-    broker = await cluster.broker(dedupe=dedupe, faults={**FAULTS, "late_reports": 4.0}).start()
+    broker = await cluster.broker(dedupe=dedupe, faults={**FAULTS, **LATE_REPORTS}).start()
     process = cluster.process(**broker.client_settings())
     process.command = planted_command(defect)
     await process.start()

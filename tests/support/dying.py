@@ -22,8 +22,9 @@ from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 PASSES_MAX = 40
 # Fewer than a dead sender leaves behind, so that the next process has some left to recover.
 RECOVERIES_MAX = 3
-# Long enough for the bytes to leave: aiohttp reports a departure right before it writes them.
-DEPARTURE_SECONDS = 0.01
+# aiohttp reports a departure right before it writes the bytes; after a few turns of the event loop they have left.
+# Counted in turns, because on a busy machine a timer of any length may expire before the write.
+DEPARTURE_TURNS = 10
 BOUNDARY_REACHED = "at the boundary with client order id "
 
 signal_at_boundary = signal.SIGKILL
@@ -39,6 +40,13 @@ def die(client_order_id: str) -> None:
     """Log the order in hand, then send this process the signal."""
     os.write(2, f"{BOUNDARY_REACHED}{client_order_id}\n".encode())
     os.kill(os.getpid(), signal_at_boundary)
+
+
+async def die_later(client_order_id: str) -> None:
+    """Die once the bytes of a request that departs now have left."""
+    for _ in range(DEPARTURE_TURNS):
+        await asyncio.sleep(0)
+    die(client_order_id)
 
 
 def die_if_time(changes: Sequence[Change], kind: EventType) -> None:
@@ -66,17 +74,15 @@ class AfterDeparture(Forwarding):
     """A venue: it has the bytes, and this process has no response yet."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
-        dies = asyncio.Event()
+        dying: list[asyncio.Task[None]] = []
 
         def departs() -> None:
             on_departure()
             if is_time():
-                dies.set()
-                asyncio.get_running_loop().call_later(DEPARTURE_SECONDS, die, order.venue_client_order_id)
+                dying.append(asyncio.create_task(die_later(order.venue_client_order_id)))
 
         outcome: SendOutcome = await self.port.submit(order, departs)
-        if dies.is_set():
-            await asyncio.Event().wait()  # the response came within the delay: withhold it
+        await asyncio.gather(*dying)  # withholds a response that came in the meantime
         return outcome
 
 
