@@ -12,14 +12,12 @@ from functools import partial
 from pathlib import Path
 
 import aiohttp
-import msgspec
 
-from switchyard.ports.database_time import TimeReading
 from tests.support.planted import DEFECTS
 from tests.support.polling import DEADLINE_SECONDS
 from tests.support.process import ROOT, Process
-from tests.support.skewed import SkewedClock
-from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
+from tests.support.skewed import SkewedClock, SkewedDatabaseTime
+from tests.support.wrapped import Wrapped, command, run_wrapped
 
 NO_BUG = "none"
 
@@ -57,21 +55,8 @@ class NemesisProcess(Process):
         draft.replace(self._file)
 
 
-class SteppedDatabaseTime(Forwarding):
-    """The database's time, stepped together with the machine's."""
-
-    def __init__(self, file: Path, port: object) -> None:
-        super().__init__(port)
-        self._file = file
-
-    async def read(self) -> TimeReading:
-        reading: TimeReading = await self.port.read()
-        ahead = timedelta(seconds=float(self._file.read_text("ascii")))
-        return msgspec.structs.replace(reading, wall=reading.wall + ahead)
-
-
 if __name__ == "__main__":
     steps = Path(sys.argv[1])
     wrapped = Wrapped() if sys.argv[2] == NO_BUG else DEFECTS[sys.argv[2]]
-    wrapped.add(clock=partial(SkewedClock, steps), time=partial(SteppedDatabaseTime, steps))
+    wrapped.add(clock=partial(SkewedClock, steps), time=partial(SkewedDatabaseTime, steps, timedelta()))
     run_wrapped(sys.argv[3], wrapped)

@@ -52,20 +52,22 @@ class SkewedClock(Forwarding):
         return machine + timedelta(seconds=float(self._file.read_text("ascii")))
 
 
-class LateDatabaseTime(Forwarding):
-    """The database's time, read late."""
+class SkewedDatabaseTime(Forwarding):
+    """The database's time: late, and on SQLite, which has the machine's clock, stepped with it."""
 
-    def __init__(self, late: timedelta, port: object) -> None:
+    def __init__(self, file: Path | None, late: timedelta, port: object) -> None:
         super().__init__(port)
+        self._file = file
         self._late = late
 
     async def read(self) -> TimeReading:
         reading: TimeReading = await self.port.read()
-        return msgspec.structs.replace(reading, wall=reading.wall - self._late)
+        ahead = timedelta(seconds=float(self._file.read_text("ascii")) if self._file is not None else 0.0)
+        return msgspec.structs.replace(reading, wall=reading.wall + ahead - self._late)
 
 
 if __name__ == "__main__":
+    steps, role = Path(sys.argv[1]), sys.argv[2]
     late = timedelta(seconds=float(os.environ.get("DATABASE_LATE_SECONDS", "0")))
-    run_wrapped(
-        sys.argv[2], Wrapped(clock=partial(SkewedClock, Path(sys.argv[1])), time=partial(LateDatabaseTime, late))
-    )
+    stepped = steps if role == "up" else None
+    run_wrapped(role, Wrapped(clock=partial(SkewedClock, steps), time=partial(SkewedDatabaseTime, stepped, late)))
