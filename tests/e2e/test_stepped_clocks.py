@@ -11,7 +11,7 @@ import pytest
 from tests.support.figures import scrape
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.posts import bearer, post
+from tests.support.posts import BODY, bearer, post
 from tests.support.process import Process, run_command
 from tests.support.skewed import SkewedProcess
 from tests.support.stepped import step_server_clock
@@ -66,6 +66,20 @@ class Machine:
             raise AssertionError(f"expected {status}, not {await self.status(session, order)}") from None
 
 
+async def post_when_the_queue_is_short(session: aiohttp.ClientSession, gateway: Process) -> dict[str, Any]:
+    """Post an IOC order; right after a backlog the gateway answers 503 until it has read the queue again."""
+    answers: list[dict[str, Any]] = []
+
+    async def is_accepted() -> bool:
+        async with session.post(f"{gateway.url}/orders", json={**BODY, **IOC}, headers=bearer("demo")) as response:
+            answers.append(await response.json())
+        assert response.status == 202 or answers[-1]["reason"] == "QUEUE_DELAY", answers[-1]
+        return response.status == 202
+
+    await until(is_accepted, pause_seconds=0.1)
+    return answers[-1]
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 async def machine(
     request: pytest.FixtureRequest, tmp_path: Path, postgres_server: PostgresServer
@@ -102,7 +116,7 @@ async def test_orders_that_wait_while_the_clock_is_stepped(machine: Machine, ste
         await machine.simulator.start()
         await machine.until_ended(session, waiting, "FILLED", None)
         for _ in range(10):
-            fresh = await post(session, machine.gateway, bearer("demo"), **IOC)
+            fresh = await post_when_the_queue_is_short(session, machine.gateway)
             await machine.until_ended(session, fresh, "FILLED", None)
         executions = machine.simulator.check_nothing_twice()
     assert impatient["orderId"] not in executions
@@ -121,7 +135,7 @@ async def test_orders_that_wait_for_a_restart_after_the_clock_was_stepped(machin
         await machine.simulator.start()
         await machine.start()
         await machine.until_ended(session, waiting, "FILLED", None)
-        fresh = await post(session, machine.gateway, bearer("demo"), **IOC)
+        fresh = await post_when_the_queue_is_short(session, machine.gateway)
         await machine.until_ended(session, fresh, "FILLED", None)
         status, _ = await machine.status(session, impatient)
         assert status == "EXPIRED"
