@@ -15,7 +15,8 @@ import asyncpg
 import pytest
 
 from switchyard.domain.outbox import LANES
-from switchyard.ports.venue import SEND_LIMIT
+from switchyard.ports.liveness import KERNEL_HOLD
+from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT
 from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARY_REACHED, pausing_command
 from tests.support.exactly_once import in_every_class
@@ -31,7 +32,11 @@ STUCK = {"OUTBOX_STUCK_THRESHOLD_MIN": "0.01"}
 WINDOW = {"VENUE_WINDOW_SEC_SIM": "1"}
 # Much longer than a worker waits that may send again: in class B that is a run of the resolver after the acceptance
 # window and after the time in which a dead sender's last bytes may arrive.
-WATCHED_SECONDS = {"forever": 2.0, "open_only": 6.0 + SEND_LIMIT.total_seconds(), "none": 2.0}
+WATCHED_SECONDS = {
+    "forever": 2.0,
+    "open_only": 6.0 + (TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD).total_seconds(),
+    "none": 2.0,
+}
 # A worker looks for stuck sends every five seconds, so it does so right after such a pause.
 PAUSE_SECONDS = 5.0
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
@@ -97,7 +102,7 @@ async def two_paused_senders(
         resumed.send(signal.SIGCONT)
         await until(lambda: first <= set(broker.executions()) or second <= set(broker.executions()))
         left = second if first <= set(broker.executions()) else first
-        assert not left & set(broker.executions())
+        assert not left & set(broker.executions()), "another worker sent in the place of a living sender"
         killed.kill()
         in_doubt = left if dedupe == "none" else set()
         orders = await until_all(
