@@ -1,4 +1,4 @@
-"""One cache's own counts, told on to whoever watches."""
+"""Counts the lookups and errors of one cache and forwards them to its watch."""
 
 from switchyard.ports.cache_watch import CacheError, CacheWatch
 

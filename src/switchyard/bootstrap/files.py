@@ -34,7 +34,7 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
 
 
 def audit_head(path: Path) -> SignedHead | None:
-    """The head beside an audit file, whoever signed it; none if there is none that can be read."""
+    """The head beside an audit file, with an unchecked signature; none if there is no readable one."""
     return _readable_head(LocalHeadFile(head_path_of(path)))
 
 

@@ -97,12 +97,14 @@ def bounded_detail(detail: str | None) -> str | None:
     """The detail as it is stored: cut to its bound, and printable, since PostgreSQL rejects a NUL in a text."""
     if detail is None:
         return None
-    cut = detail[:DETAIL_LENGTH_MAX]
-    return (
-        cut
-        if cut.isprintable()
-        else "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in cut)
-    )
+    return printable(detail[:DETAIL_LENGTH_MAX])
+
+
+def printable(text: str) -> str:
+    """The text with every character replaced that is not printable."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def described(code: str, detail: str | None) -> str:

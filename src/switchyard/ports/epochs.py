@@ -10,6 +10,8 @@ from switchyard.ports.journal import Head
 # A new epoch starts this far above the highest number found anywhere: numbers that were published and are lost in the
 # restored database, in other processes' files too, do not come again.
 EPOCH_GAP = 1_000_000_000
+# The cursor that `switchyard db restored` writes; its hash identifies the restore.
+RESTORED = "restored"
 
 
 class Epochs(Protocol):

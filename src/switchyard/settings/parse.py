@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import TypeVar
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
@@ -106,7 +106,10 @@ def choice(*known: str) -> Callable[[str], str]:
     return parse
 
 
-_DEDUPE = {
+# As ports.venue.Dedupe, which the client must not depend on.
+Dedupe = Literal["permanent", "ttl", "while_open", "none"]
+# `forever` and `open_only` are earlier names, which stay accepted.
+DEDUPE_NAMES: dict[str, Dedupe] = {
     "permanent": "permanent",
     "forever": "permanent",
     "ttl": "ttl",
@@ -116,11 +119,11 @@ _DEDUPE = {
 }
 
 
-def dedupe(value: str) -> str:
-    """How long a venue recognises a repeated client order id; `forever` and `open_only` are accepted aliases."""
-    if value not in _DEDUPE:
-        raise ValueError(f"must be one of {', '.join(_DEDUPE)}")
-    return _DEDUPE[value]
+def dedupe(value: str) -> Dedupe:
+    """How long a venue recognises a repeated client order id."""
+    if value not in DEDUPE_NAMES:
+        raise ValueError(f"must be one of {', '.join(DEDUPE_NAMES)}")
+    return DEDUPE_NAMES[value]
 
 
 def final_errors(value: str) -> frozenset[tuple[int, str | None]]:

@@ -123,7 +123,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: VenueName
     url: str
-    dedupe: Literal["permanent", "while_open", "ttl", "none"]
+    dedupe: parse.Dedupe
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool

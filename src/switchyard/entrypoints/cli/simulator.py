@@ -11,6 +11,7 @@ import typer
 
 from switchyard.domain.errors import SettingError
 from switchyard.ports.venue import Dedupe
+from switchyard.settings import parse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
@@ -25,14 +26,6 @@ Port = Annotated[int, typer.Option(help="Port to listen on; 0 chooses a free one
 Log = Annotated[Path, typer.Option(help="JSON Lines file of all events; a restart continues from it.")]
 Host = Annotated[str, typer.Option(help="Address to listen on. There is no authentication: keep it private.")]
 DedupeName = Literal["permanent", "forever", "ttl", "while_open", "open_only", "none"]
-_DEDUPE: dict[DedupeName, Dedupe] = {
-    "permanent": "permanent",
-    "forever": "permanent",
-    "ttl": "ttl",
-    "while_open": "while_open",
-    "open_only": "while_open",
-    "none": "none",
-}
 DedupeOption = Annotated[DedupeName, typer.Option(help="How long a repeated client order id is recognised.")]
 Ttl = Annotated[float, typer.Option(min=0, help="Seconds that an id is recognised, with --dedupe ttl.")]
 Lookup = Annotated[
@@ -70,7 +63,7 @@ def venue_sim(
     faults = _parsed(fault or [])
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(host, port, log, _DEDUPE[dedupe], dedupe_ttl, lookup, seed, clock_offset, faults))
+        runner.run(_serve(host, port, log, parse.dedupe(dedupe), dedupe_ttl, lookup, seed, clock_offset, faults))
 
 
 async def _serve(

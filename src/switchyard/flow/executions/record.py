@@ -39,8 +39,8 @@ log = structlog.get_logger()
 PAGE = 256
 # Orders beyond this number wait for the next sweep.
 BEHIND_MAX = 1_000
-# The pause after a failed read of reports doubles from the first value to the second: a venue that comes back is heard
-# soon, and one in trouble is not loaded.
+# The pause after a failed read of reports doubles from the first value to the second: reading resumes soon after
+# a short failure, and a venue that keeps failing gets few requests.
 RETRY_SECONDS = 0.5
 RETRY_SECONDS_MAX = 8.0
 

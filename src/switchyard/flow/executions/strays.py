@@ -16,6 +16,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport, is_storable, qualified
 from switchyard.flow.decide import Commit
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.ports.epochs import RESTORED
 from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
@@ -23,8 +24,6 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 IsOurs = Callable[[VenueClientOrderId], bool]
-# The cursor that `switchyard db restored` writes; flow/history/restore.py is its owner.
-RESTORED = "restored"
 
 
 def is_never_ours(_client_id: VenueClientOrderId) -> bool:

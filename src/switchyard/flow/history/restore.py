@@ -19,7 +19,7 @@ from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import SYSTEM_ACCOUNT, EpochCause, EpochFact, event
 from switchyard.domain.ids import OrderId, ulid_milliseconds
 from switchyard.ports.clock import Clock
-from switchyard.ports.epochs import Epochs
+from switchyard.ports.epochs import RESTORED, Epochs
 from switchyard.ports.journal import Head, Journal
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness, fresh_ulid
@@ -27,8 +27,6 @@ from switchyard.ports.randomness import Randomness, fresh_ulid
 PAGE = 500
 # Selects rows in backoff too: their next attempt is in the future.
 FAR_AHEAD = datetime(9999, 1, 1, tzinfo=UTC)
-# The cursor whose hash identifies a restore.
-RESTORED = "restored"
 # The cursor that is the marker: its hash is the cause of the epoch while rows are being marked, else empty.
 RESTORING = "restoring"
 

@@ -10,7 +10,7 @@ from switchyard.adapters.venues.wire import REPORT_STATUS, OrderResponse, PlaceO
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order
-from switchyard.domain.reasons import bounded_detail
+from switchyard.domain.reasons import bounded_detail, printable
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import ReportPage, UnreadableReport, VenueFill, VenueOrder
 
@@ -65,7 +65,7 @@ def report_page(page: Reports, after: int, venue: VenueName) -> ReportPage:
             reports.append(_execution_report(_decode_report(raw), venue))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             text = bytes(raw)[:UNREADABLE_LENGTH_MAX].decode("utf-8", "replace")
-            unreadable.append(UnreadableReport(number=number, text=_printable(text), error=_printable(str(error))))
+            unreadable.append(UnreadableReport(number=number, text=printable(text), error=printable(str(error))))
     last_number = page.last_number if page.reports or restarted else after
     return ReportPage(reports, last_number, unreadable, restarted)
 
@@ -83,7 +83,3 @@ def _execution_report(report: Report, venue: VenueName) -> ExecutionReport:
         reason=bounded_detail(report.reason),
         at=report.at,
     )
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

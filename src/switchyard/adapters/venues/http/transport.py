@@ -138,7 +138,7 @@ class Transport:
             headers={"Accept": "application/json", "Accept-Encoding": "identity", **self._headers},
             # A small compressed response could expand beyond the size limit.
             auto_decompress=False,
-            # A proxy from an environment variable would be a hop that nobody declared (VENUE_HOP_HOLD_SEC_).
+            # A proxy from an environment variable would be an undeclared hop (VENUE_HOP_HOLD_SEC_).
             trust_env=False,
             trace_configs=[tracing],
         )
