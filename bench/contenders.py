@@ -49,6 +49,7 @@ def switchyard(
     data = folder / "data"
     environment = {
         "SWITCHYARD_DATA_DIR": str(data),
+        "SWITCHYARD_STATE_DIR": str(folder / "state"),
         "SWITCHYARD_PORT": str(port),
         "SWITCHYARD_WORKER": str(worker).lower(),
         "SWITCHYARD_LOG_LEVEL": "warning",

@@ -1,5 +1,6 @@
 """The journal's identity on every engine: installation, epochs, and the append that rejects another history."""
 
+import asyncio
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.sqlite.identity import CHECK_SECONDS
 from switchyard.domain.changes import Cursor
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.flow.history.verify import ChainBroken, ChainWalk
@@ -102,6 +104,7 @@ async def test_another_file_under_the_path_is_noticed(tmp_path: Path) -> None:
     try:
         await commit(database.journal, "one")
         (tmp_path / "older.db").rename(path)
+        await asyncio.sleep(CHECK_SECONDS)
         with pytest.raises(HistoryMismatch, match="replaced while this process had it open"):
             await commit(database.journal, "two")
     finally:

@@ -28,6 +28,13 @@ class Table(NamedTuple):
     """Columns outside the key that keep the value of the row's first version."""
     assigned: tuple[str, ...] = ()
     """Columns whose value the append assigns."""
+    unset: tuple[str, ...] = ()
+    """Nullable columns that no first version has a value for; an insert of first versions does without them."""
+
+    @property
+    def first_columns(self) -> tuple[str, ...]:
+        """The columns of a first version."""
+        return tuple(column for column in self.columns if column not in self.unset)
 
     @property
     def column_list(self) -> str:
@@ -43,6 +50,7 @@ class Table(NamedTuple):
         changing = [column for column in self.columns if column not in self.key + self.fixed]
         return {
             f"{self.name}.columns": self.column_list,
+            f"{self.name}.first_columns": ", ".join(self.first_columns),
             f"{self.name}.given": ", ".join(column for column in self.columns if column not in self.assigned),
             f"{self.name}.key": ", ".join(self.key),
             f"{self.name}.updates": ", ".join(f"{column} = excluded.{column}" for column in changing),
@@ -66,6 +74,7 @@ ORDERS = Table(
         "tags",
         "accepted_at",
     ),
+    unset=("venue_order_id", "reason"),
 )
 OUTBOX_ORDERS = Table(
     "outbox_orders",
@@ -73,6 +82,7 @@ OUTBOX_ORDERS = Table(
     key=("order_id", "kind", "number"),
     fixed=("venue", "venue_client_order_id", "created_at", "lane", "seq"),
     assigned=("seq",),
+    unset=("last_error", "worker", "error_detail"),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")

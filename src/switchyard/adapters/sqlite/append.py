@@ -80,12 +80,16 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
 def program_fragments() -> dict[str, str]:
     """The texts that `schema/programs/append.sql` names in braces."""
     tables = (_EVENTS, *STATE_TABLES)
-    return fragments(tables) | {f"{table.name}.values": _values(table.columns) for table in tables}
+    texts = fragments(tables)
+    for table in tables:
+        texts[f"{table.name}.values"] = _values(table, table.columns)
+        texts[f"{table.name}.first_values"] = _values(table, table.first_columns)
+    return texts
 
 
-def _values(columns: Sequence[str]) -> str:
-    """The columns out of `value`, the JSON array of a row."""
-    return ", ".join(f"{_value(place, column)} AS {column}" for place, column in enumerate(columns))
+def _values(table: Table, columns: Sequence[str]) -> str:
+    """The columns out of `value`, the JSON array of a row of the table."""
+    return ", ".join(f"{_value(table.columns.index(column), column)} AS {column}" for column in columns)
 
 
 def _value(place: int, column: str) -> str:

@@ -58,8 +58,8 @@ class SqliteRebuild:
     ) -> None:
         """Insert the rows derived from the events."""
         for part, structs in (
-            ("new_orders", orders),
-            ("new_outbox", outbox),
+            ("changed_orders", orders),
+            ("changed_outbox", outbox),
             ("keys", keys),
             ("positions", positions),
             ("executions", executions),

@@ -30,16 +30,16 @@ BEGIN
     SELECT {events.values} FROM jsonb_each(NEW.events);
 
     -- First versions have no ON CONFLICT clause: a unique index rejects one that exists already.
-    INSERT INTO orders ({orders.columns})
-    SELECT {orders.values} FROM jsonb_each(NEW.new_orders);
+    INSERT INTO orders ({orders.first_columns})
+    SELECT {orders.first_values} FROM jsonb_each(NEW.new_orders);
 
     -- `WHERE true`, here and below, tells the parser that ON CONFLICT belongs to the INSERT and not to a join.
     INSERT INTO orders ({orders.columns})
     SELECT {orders.values} FROM jsonb_each(NEW.changed_orders) WHERE true
     ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
 
-    INSERT INTO outbox_orders ({outbox_orders.columns})
-    SELECT {outbox_orders.values} FROM jsonb_each(NEW.new_outbox);
+    INSERT INTO outbox_orders ({outbox_orders.first_columns})
+    SELECT {outbox_orders.first_values} FROM jsonb_each(NEW.new_outbox);
 
     INSERT INTO outbox_orders ({outbox_orders.columns})
     SELECT {outbox_orders.values} FROM jsonb_each(NEW.changed_outbox) WHERE true
