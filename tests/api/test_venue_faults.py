@@ -12,10 +12,18 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected, VenueUnavailable
+from switchyard.ports.venue import (
+    Accepted,
+    Ambiguous,
+    Capabilities,
+    SendOutcome,
+    Unsent,
+    VenueRejected,
+    VenueUnavailable,
+)
 from tests.support.polling import until
 from tests.support.process import run_command
-from tests.support.venue_orders import an_order, open_orders, read_reports
+from tests.support.venue_orders import an_order, open_orders, read_reports, unlocated
 from tests.support.venue_process import VenueProcess
 
 # A buy limit far below the market: the order rests.
@@ -66,7 +74,11 @@ def a_fresh_order(price: str | None = None) -> Order:
 def a_venue(simulator: VenueProcess, response_seconds: float | None = None) -> HttpVenue:
     limits = RESPONSE_SECONDS if response_seconds is None else dict.fromkeys(RESPONSE_SECONDS, response_seconds)
     return HttpVenue(
-        VenueName("broker"), url=simulator.url, dedupe="permanent", clock=SystemClock(), response_seconds=limits
+        VenueName("broker"),
+        url=simulator.url,
+        capabilities=Capabilities(dedupe="permanent", lookup="all"),
+        clock=SystemClock(),
+        response_seconds=limits,
     )
 
 
@@ -87,7 +99,7 @@ async def test_an_order_accepted_without_a_valid_response_is_ambiguous_and_can_b
     simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
-    assert await venue.submit(order) == outcome
+    assert unlocated(await venue.submit(order)) == outcome
     assert times_accepted(simulator, order) == 1
     found = await venue.find_by_client_order_id(order.venue_client_order_id)
     await simulator.clear_faults()
@@ -107,7 +119,7 @@ async def test_an_order_that_is_not_accepted_is_not_found(
     simulator: VenueProcess, venue: HttpVenue, order: Order, fault: str, outcome: SendOutcome
 ) -> None:
     await simulator.set_faults(**{fault: 1})
-    assert await venue.submit(order) == outcome
+    assert unlocated(await venue.submit(order)) == outcome
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is None
     assert times_accepted(simulator, order) == 0
 
@@ -125,7 +137,7 @@ async def test_an_order_may_be_accepted_after_an_error_response(
     simulator: VenueProcess, venue: HttpVenue, order: Order
 ) -> None:
     await simulator.set_faults(accept_late=0.2)
-    outcome = await venue.submit(order)
+    outcome = unlocated(await venue.submit(order))
     assert outcome in (Ambiguous("BROKER_5XX"), Ambiguous("NETWORK_DISCONNECTED"))
     await until(lambda: times_accepted(simulator, order) == 1)
     assert await venue.find_by_client_order_id(order.venue_client_order_id) is not None
@@ -151,7 +163,7 @@ async def test_a_response_byte_by_byte_is_ambiguous_when_it_takes_too_long(
     await simulator.set_faults(slow_bytes=0.05)
     venue = a_venue(simulator, response_seconds=0.5)
     await venue.start()
-    assert await venue.submit(order) == Ambiguous("NETWORK_TIMEOUT")
+    assert unlocated(await venue.submit(order)) == Ambiguous("NETWORK_TIMEOUT")
     await venue.close()
     assert times_accepted(simulator, order) == 1
 
@@ -212,9 +224,9 @@ async def test_the_same_faults_apply_to_a_cancel(simulator: VenueProcess, venue:
     resting = a_fresh_order(price=FAR)
     accepted = await venue.submit(resting)
     await simulator.set_faults(refused_5xx=1)
-    assert await venue.cancel(resting) == Ambiguous("BROKER_5XX")
+    assert unlocated(await venue.cancel(resting)) == Ambiguous("BROKER_5XX")
     await simulator.set_faults(refused_5xx=0, drop_answer=1)
-    assert await venue.cancel(resting) == Ambiguous("NETWORK_DISCONNECTED")
+    assert unlocated(await venue.cancel(resting)) == Ambiguous("NETWORK_DISCONNECTED")
     found = await venue.find_by_client_order_id(resting.venue_client_order_id)
     assert found is not None and found.status == "CANCELED"
     await simulator.set_faults(drop_answer=0)

@@ -15,7 +15,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted
+from switchyard.ports.venue import Accepted, Capabilities
 from tests.support.process import run_command
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
@@ -36,7 +36,12 @@ async def running(folder: Path, *options: str) -> AsyncIterator[VenueProcess]:
 
 @asynccontextmanager
 async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="while_open", clock=SystemClock())
+    venue = HttpVenue(
+        VenueName("broker"),
+        url=simulator.url,
+        capabilities=Capabilities(dedupe="while_open", lookup="all"),
+        clock=SystemClock(),
+    )
     await venue.start()
     try:
         yield venue

@@ -24,9 +24,9 @@ from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
     Dedupe,
+    Lookup,
     SendOutcome,
     Unsent,
-    Venue,
     VenueRejected,
     VenueUnavailable,
 )
@@ -41,7 +41,7 @@ from tests.support.scripted_server import (
     scripted_server,
     then_hang_up,
 )
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, unlocated
 
 SHORT = dict.fromkeys(RESPONSE_SECONDS, 0.2)
 ORDER = an_order("one", qty="1000", price="145.001")
@@ -65,8 +65,11 @@ def order_response(**changes: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def http_venue(url: str, dedupe: Dedupe = "while_open", **options: Any) -> AsyncIterator[HttpVenue]:
-    venue = HttpVenue(VenueName("broker"), url=url, dedupe=dedupe, clock=ManualClock(), **options)
+async def http_venue(
+    url: str, dedupe: Dedupe = "while_open", lookup: Lookup = "all", **options: Any
+) -> AsyncIterator[HttpVenue]:
+    capabilities = Capabilities(dedupe=dedupe, lookup=lookup)
+    venue = HttpVenue(VenueName("broker"), url=url, capabilities=capabilities, clock=ManualClock(), **options)
     await venue.start()
     try:
         async with asyncio.timeout(DEADLINE_SECONDS):
@@ -77,7 +80,7 @@ async def http_venue(url: str, dedupe: Dedupe = "while_open", **options: Any) ->
 
 async def submitted(*replies: Reply, order: Order = ORDER, **options: Any) -> tuple[SendOutcome, ScriptedServer]:
     async with scripted_server(*replies) as server, http_venue(server.url, **options) as venue:
-        return await venue.submit(order), server
+        return unlocated(await venue.submit(order)), server
 
 
 # Nothing was sent.
@@ -122,7 +125,12 @@ async def test_queries_work_while_every_send_hangs() -> None:
 
 
 async def test_a_venue_that_is_not_started_or_is_closed_sends_nothing() -> None:
-    venue = HttpVenue(VenueName("broker"), url="http://127.0.0.1:1", dedupe="permanent", clock=ManualClock())
+    venue = HttpVenue(
+        VenueName("broker"),
+        url="http://127.0.0.1:1",
+        capabilities=Capabilities(dedupe="permanent", lookup="all"),
+        clock=ManualClock(),
+    )
     assert await venue.submit(ORDER) == Unsent("VENUE_DOWN")
     await venue.start()
     await venue.close()
@@ -186,7 +194,7 @@ async def test_each_time_in_force_has_its_own_response_time() -> None:
         http_venue(server.url, response_seconds=response_seconds) as venue,
     ):
         slow = asyncio.create_task(venue.submit(ORDER))
-        assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_TIMEOUT")
+        assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_TIMEOUT")
         assert not slow.done()
         slow.cancel()
 
@@ -195,7 +203,7 @@ async def test_each_time_in_force_has_its_own_response_time() -> None:
 async def test_a_reused_connection_that_breaks_during_a_send_is_ambiguous_and_not_retried(lost: Reply) -> None:
     async with scripted_server(reply(200, order_response()), lost) as server, http_venue(server.url) as venue:
         assert await venue.submit(ORDER) == Accepted("brk-1")
-        assert await venue.submit(an_order("two")) == Ambiguous("NETWORK_DISCONNECTED")
+        assert unlocated(await venue.submit(an_order("two"))) == Ambiguous("NETWORK_DISCONNECTED")
         assert server.connections == 1
         assert [body["client_order_id"] for body in server.posted] == ["one", "two"]
 
@@ -325,7 +333,7 @@ async def test_only_the_errors_that_the_broker_documents_are_final(
         scripted_server(reply(status, {"error": code})) as server,
         http_venue(server.url, final_errors=final_errors) as venue,
     ):
-        assert await venue.cancel(ORDER) == outcome
+        assert unlocated(await venue.cancel(ORDER)) == outcome
 
 
 async def test_a_conflict_is_rejected_only_where_it_is_documented_as_final_and_nothing_shows_the_order() -> None:
@@ -429,7 +437,7 @@ async def test_a_conflict_without_a_lookup_is_ambiguous() -> None:
 )
 async def test_a_cancel_has_the_same_kinds_of_outcome_as_an_order(response: Reply, outcome: SendOutcome) -> None:
     async with scripted_server(response) as server, http_venue(server.url) as venue:
-        assert await venue.cancel(ORDER) == outcome
+        assert unlocated(await venue.cancel(ORDER)) == outcome
         [request] = server.requests
         assert (request.method, request.path) == ("POST", "/orders/one/cancel")
 
@@ -638,31 +646,38 @@ def test_amounts_on_the_wire_are_exact_numbers() -> None:
     assert decoded(text, OrderResponse) is None
 
 
-@pytest.mark.parametrize("dedupe", ["permanent", "while_open", "ttl", "none"])
-def test_capabilities_are_as_configured(dedupe: Dedupe) -> None:
-    window = timedelta(seconds=3)
-    venue: Venue = HttpVenue(
-        VenueName("broker"),
-        url="http://127.0.0.1:1",
-        dedupe=dedupe,
-        clock=ManualClock(),
-        lookup="open",
-        acceptance_window=window,
-        request_expiry=True,
-        dedupe_ttl=timedelta(seconds=60),
-        hop_hold=timedelta(seconds=5),
-        execution_ids="symbol",
-    )
-    assert venue.capabilities == Capabilities(
-        dedupe=dedupe,
-        lookup="open",
-        acceptance_window=window,
-        request_expiry=True,
-        dedupe_ttl=timedelta(seconds=60) if dedupe == "ttl" else None,
-        hop_hold=timedelta(seconds=5),
-        execution_ids="symbol",
-    )
-    assert venue.quote("USDJPY") is None
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(404, b"<html>not found</html>"),
+        reply(404, {"error": "NO_ROUTE"}),
+        reply(200, b"<html>maintenance</html>"),
+        reply(200, {}),
+        reply(502, b""),
+    ],
+)
+async def test_a_proxy_that_answers_for_its_broker_is_no_answer_to_a_probe(answer: bytes) -> None:
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.probe()
+
+
+async def test_a_broker_without_a_lookup_may_answer_a_probe_with_any_404() -> None:
+    async with scripted_server(reply(404, b"")) as server, http_venue(server.url, lookup="none") as venue:
+        assert await venue.probe() == "answered"
+
+
+async def test_a_busy_broker_answers_a_probe() -> None:
+    async with scripted_server(reply(429, b"")) as server, http_venue(server.url) as venue:
+        assert await venue.probe() == "busy"
+
+
+@pytest.mark.parametrize("answer", [reply(503, b""), reply(400, {"error": "REQUEST_EXPIRED"}), hang_up])
+async def test_doubt_names_the_address_that_the_order_went_to(answer: Reply) -> None:
+    async with scripted_server(answer) as server, http_venue(server.url) as venue:
+        for outcome in (await venue.submit(ORDER), await venue.cancel(ORDER)):
+            assert isinstance(outcome, Ambiguous)
+            assert outcome.address == server.url.removeprefix("http://")
 
 
 def test_response_times_beyond_the_send_limit_are_rejected() -> None:
@@ -670,7 +685,7 @@ def test_response_times_beyond_the_send_limit_are_rejected() -> None:
         HttpVenue(
             VenueName("broker"),
             url="http://127.0.0.1:1",
-            dedupe="while_open",
+            capabilities=Capabilities(dedupe="while_open", lookup="all"),
             clock=ManualClock(),
             response_seconds={**RESPONSE_SECONDS, "GTC": SEND_LIMIT.total_seconds()},
         )

@@ -11,6 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.domain.ids import VenueName
+from switchyard.ports.venue import Capabilities
 from tests.support.scripted_server import reply, scripted_server
 from tests.support.venue_orders import an_order
 
@@ -23,10 +24,10 @@ async def broker(url: str, clock: ManualClock, *, request_expiry: bool = True) -
     venue = HttpVenue(
         VenueName("broker"),
         url=url,
-        dedupe="while_open",
+        capabilities=Capabilities(
+            dedupe="while_open", lookup="all", acceptance_window=WINDOW, request_expiry=request_expiry
+        ),
         clock=clock,
-        acceptance_window=WINDOW,
-        request_expiry=request_expiry,
     )
     await venue.start()
     try:

@@ -19,7 +19,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Accepted, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
+from switchyard.ports.venue import Accepted, Capabilities, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -63,7 +63,12 @@ async def paper_exchange(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
 async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     """The HTTP adapter, connected to the simulator in its own process."""
     simulator = VenueProcess(folder, "--fault", f"partial_fills={parts}")
-    venue = HttpVenue(VenueName("broker"), url=simulator.url, dedupe="permanent", clock=SystemClock())
+    venue = HttpVenue(
+        VenueName("broker"),
+        url=simulator.url,
+        capabilities=Capabilities(dedupe="permanent", lookup="all"),
+        clock=SystemClock(),
+    )
     try:
         await simulator.start()
         await venue.start()

@@ -5,6 +5,7 @@ written to an established connection, and up again after the sender has given up
 """
 
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -14,8 +15,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -23,11 +22,11 @@ import uvloop
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import RESPONSE_SECONDS, HttpVenue
 from switchyard.domain.ids import VenueName
+from switchyard.ports.venue import Capabilities
+from tests.support.polling import until
 from tests.support.venue_orders import an_order
 
 SCENARIOS = ("time-out", "cancelled", "kill", "stopped")
-# Generous: only a defect reaches it.
-DEADLINE_SECONDS = 30.0
 _GET_FLAGS, _SET_FLAGS, _IS_UP = 0x8913, 0x8914, 0x1
 _ANSWER = b"HTTP/1.1 404 Not Found\r\nContent-Length: 25\r\n\r\n" + b'{"error":"UNKNOWN_ORDER"}'
 
@@ -48,12 +47,22 @@ class Broker:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.received = b""
+        self._connections: list[tuple[socket.socket, threading.Thread]] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:
             connection, _ = self._listener.accept()
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            reader = threading.Thread(target=self._serve, args=(connection,), daemon=True)
+            self._connections.append((connection, reader))
+            reader.start()
+
+    def read_all(self) -> None:
+        """Read what has arrived on every connection, and no more than that: some stay half-open for good."""
+        for connection, reader in self._connections:
+            with contextlib.suppress(OSError):  # ended already
+                connection.shutdown(socket.SHUT_RD)
+            reader.join()
 
     def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -77,20 +86,13 @@ def held_bytes(port: int) -> list[int]:
     return [int(row[4].partition(":")[0], 16) for row in rows if int(row[2].partition(":")[2], 16) == port]
 
 
-def until(condition: Callable[[], bool], seconds_max: float = DEADLINE_SECONDS) -> None:
-    """Wait for something that should happen."""
-    deadline = time.monotonic() + seconds_max
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
 async def send(port: int, response_seconds: float, *, cancel: bool = False) -> str:
     """Open a connection with a lookup, wait for a line on stdin, and send an order on the connection."""
     limits = dict.fromkeys(RESPONSE_SECONDS, response_seconds)
     venue = HttpVenue(
         VenueName("broker"),
         url=f"http://127.0.0.1:{port}",
-        dedupe="none",
+        capabilities=Capabilities(dedupe="none", lookup="all"),
         clock=SystemClock(),
         response_seconds=limits,
     )
@@ -102,7 +104,7 @@ async def send(port: int, response_seconds: float, *, cancel: bool = False) -> s
     await asyncio.to_thread(sys.stdin.readline)
     sending = asyncio.create_task(venue.submit(an_order("one", price="1")))
     if cancel:
-        await asyncio.to_thread(until, lambda: any(held_bytes(port)))
+        await until(lambda: any(held_bytes(port)))
         sending.cancel()
     try:
         outcome = str(await sending)
@@ -118,12 +120,12 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(scenario: str) -> dict[str, object]:
+async def run(scenario: str) -> dict[str, object]:
     """Play the scenario; returns what the broker received before and after the partition healed."""
     set_loopback(is_up=True)
     broker = Broker()
     seconds = 4.9 if scenario in ("kill", "stopped") else 1.0
-    sender = subprocess.Popen(
+    sender = subprocess.Popen(  # noqa: ASYNC220 - nothing else runs in this loop
         [sys.executable, "-m", "tests.support.partition", "send", str(broker.port), str(seconds), scenario],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -135,7 +137,8 @@ def run(scenario: str) -> dict[str, object]:
     set_loopback(is_up=False)
     sender.stdin.write("send\n")
     sender.stdin.flush()
-    until(lambda: any(held_bytes(broker.port)))
+    if scenario in ("kill", "stopped"):
+        await until(lambda: any(held_bytes(broker.port)))
     before = broker.orders
     match scenario:
         case "kill":
@@ -144,14 +147,14 @@ def run(scenario: str) -> dict[str, object]:
         case "stopped":
             sender.send_signal(signal.SIGSTOP)
             # The kernel itself has to give up: TCP_USER_TIMEOUT, noticed at the next retransmission.
-            until(lambda: not any(held_bytes(broker.port)), 10.0)
+            await until(lambda: not any(held_bytes(broker.port)))
         case _:
             assert sender.stdout.readline() == "gave up\n"
     held = sum(held_bytes(broker.port))
     set_loopback(is_up=True)
     # A kernel that still holds the bytes retransmits them now; after that there is no connection that holds any.
-    until(lambda: not any(held_bytes(broker.port)))
-    time.sleep(0.2)  # the broker's thread reads what has arrived
+    await until(lambda: not any(held_bytes(broker.port)))
+    broker.read_all()
     sender.kill()
     sender.wait()
     return {"before": before, "held": held, "after": broker.orders}
@@ -162,4 +165,4 @@ if __name__ == "__main__":
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(send(int(sys.argv[2]), float(sys.argv[3]), cancel=sys.argv[4] == "cancelled"))
         os._exit(0)
-    _say(json.dumps(run(sys.argv[1])))
+    _say(json.dumps(asyncio.run(run(sys.argv[1]))))

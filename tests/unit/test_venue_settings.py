@@ -4,7 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from switchyard.bootstrap import declared_capabilities
 from switchyard.domain.errors import SettingError
+from switchyard.ports.venue import Capabilities
 from switchyard.settings import load_settings
 
 
@@ -26,6 +28,31 @@ def test_a_broker_has_its_own_final_errors_and_its_own_hop() -> None:
     assert (venue.hop_hold, venue.idempotency_header) == (timedelta(seconds=2.5), False)
     [none] = load_settings({"VENUE_FINAL_ERRORS_SIM": ""}).venues
     assert none.final_errors == frozenset()
+
+
+@pytest.mark.parametrize("dedupe", ["permanent", "while_open", "ttl", "none"])
+def test_the_capabilities_are_as_configured(dedupe: str) -> None:
+    [venue] = load_settings(
+        {
+            "VENUE_URL_SIM": "http://127.0.0.1:1",
+            "VENUE_DEDUPE_SIM": dedupe,
+            "VENUE_DEDUPE_TTL_SEC_SIM": "60",
+            "VENUE_LOOKUP_SIM": "open",
+            "VENUE_WINDOW_SEC_SIM": "3",
+            "VENUE_REQUEST_EXPIRY_SIM": "true",
+            "VENUE_HOP_HOLD_SEC_SIM": "5",
+            "VENUE_EXEC_ID_SCOPE_SIM": "symbol",
+        }
+    ).venues
+    assert declared_capabilities(venue) == Capabilities(
+        dedupe=venue.dedupe,
+        lookup="open",
+        acceptance_window=timedelta(seconds=3),
+        request_expiry=True,
+        dedupe_ttl=timedelta(seconds=60) if dedupe == "ttl" else None,
+        hop_hold=timedelta(seconds=5),
+        execution_ids="symbol",
+    )
 
 
 @pytest.mark.parametrize("value", ["200", "429", "4xx", "400:", ":CODE", "400;403", "600"])

@@ -44,16 +44,10 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
             venue = HttpVenue(
                 settings.name,
                 url=url,
-                dedupe=settings.dedupe,
+                capabilities=declared_capabilities(settings),
                 clock=core.clock,
-                lookup=settings.lookup,
-                acceptance_window=settings.window,
-                request_expiry=settings.request_expiry,
-                dedupe_ttl=settings.dedupe_ttl,
-                hop_hold=settings.hop_hold,
                 final_errors=settings.final_errors,
                 idempotency_header=settings.idempotency_header,
-                execution_ids=settings.exec_id_scope,
             )
     await venue.start()
     stack.push_async_callback(venue.close)
@@ -67,11 +61,12 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
     return Capabilities(
         dedupe=settings.dedupe,
-        dedupe_ttl=settings.dedupe_ttl,
+        dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
         lookup=settings.lookup,
         acceptance_window=settings.window,
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
+        execution_ids=settings.exec_id_scope,
     )
 
 

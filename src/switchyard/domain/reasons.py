@@ -32,6 +32,7 @@ AmbiguousCode = Literal[
     "NETWORK_DISCONNECTED",  # the request left, and the connection broke before a whole answer came
     "BROKER_5XX",  # HTTP 5xx: the venue may or may not have processed the request
     "CONFLICT",  # HTTP 409 that does not show this order
+    "REQUEST_EXPIRED",  # this copy of the request came too late; a proxy may have delivered another one in time
     "UNKNOWN",  # an answer that cannot be read, is about another order, or has an undocumented status
     "ADAPTER_FAILED",  # the venue adapter raised: a defect
 ]

@@ -8,7 +8,7 @@ from typing import Final, TypeVar, assert_never
 import msgspec
 
 from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
-from switchyard.adapters.venues.wire import ORDER_FINAL, UNKNOWN_ORDER, ErrorResponse, OrderResponse
+from switchyard.adapters.venues.wire import ORDER_FINAL, REQUEST_EXPIRED, UNKNOWN_ORDER, ErrorResponse, OrderResponse
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
@@ -25,6 +25,22 @@ _Wire = TypeVar("_Wire")
 
 def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
     """The outcome of sending an order."""
+    return _located(_submitted(order, exchange, now, final_errors), exchange)
+
+
+def cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+    """The outcome of sending a cancel."""
+    return _located(_cancelled(order, exchange, now, final_errors), exchange)
+
+
+def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:
+    """The outcome with the address that the request went to, where that matters: in doubt."""
+    if isinstance(outcome, Ambiguous) and not isinstance(exchange, NotSent):
+        return msgspec.structs.replace(outcome, address=exchange.address)
+    return outcome
+
+
+def _submitted(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             return _accepted(order, decoded(body, OrderResponse))
@@ -39,17 +55,16 @@ def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fin
             return _common_outcome(exchange, now, final_errors)
 
 
-def cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
-    """The outcome of sending a cancel."""
+def _cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             answer = decoded(body, OrderResponse)
             if answer is None or not _is_about(order, answer):
                 return Ambiguous("UNKNOWN", "the answer is not about this order")
             return Accepted(answer.broker_order_id)
-        case BrokerResponse(404, body) if (problem := decoded(body, ErrorResponse)) and problem.error == UNKNOWN_ORDER:
+        case BrokerResponse(404, body) if _error_code(body) == UNKNOWN_ORDER:
             return VenueRejected("UNKNOWN_ORDER")
-        case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) and problem.error == ORDER_FINAL:
+        case BrokerResponse(409, body) if _error_code(body) == ORDER_FINAL:
             return VenueRejected("ORDER_FINAL")
         case _:
             return _common_outcome(exchange, now, final_errors)
@@ -67,6 +82,11 @@ def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _error_code(body: bytes) -> str | None:
+    problem = decoded(body, ErrorResponse)
+    return None if problem is None else problem.error
 
 
 def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
@@ -101,6 +121,9 @@ def _common_outcome(exchange: Exchange, now: datetime, final_errors: FinalErrors
             return Ambiguous(code, detail)
         case BrokerResponse(429, _, retry_after):
             return Unsent("RATE_LIMITED", retry_after=_pause(retry_after, now), bytes_sent=True)
+        case BrokerResponse(400, body) if _error_code(body) == REQUEST_EXPIRED:
+            # A lookup finds the order, or it is absent and sent again with a new expiry.
+            return Ambiguous("REQUEST_EXPIRED")
         case BrokerResponse(status) if status >= 500:
             return Ambiguous("BROKER_5XX")
         case BrokerResponse(status):
@@ -115,6 +138,8 @@ def _final_rejection(exchange: Exchange, final_errors: FinalErrors) -> VenueReje
     if not isinstance(exchange, BrokerResponse):
         return None
     problem = decoded(exchange.body, ErrorResponse)
+    if problem is not None and problem.error == REQUEST_EXPIRED:
+        return None  # final for this copy of the request only
     if problem is None or final_errors.isdisjoint({(exchange.status, None), (exchange.status, problem.error)}):
         return None
     match exchange.status:

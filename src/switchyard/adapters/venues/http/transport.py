@@ -44,6 +44,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     retry_after: str | None = None
     venue_time: str | None = None
     date: str | None = None
+    address: str | None = None
+    """The peer that the connection led to."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class Lost(msgspec.Struct, frozen=True):
 
     code: AmbiguousCode
     detail: str | None = None
+    address: str | None = None
+    """The peer that the connection led to."""
 
 
 Exchange = BrokerResponse | NotSent | Lost
@@ -90,6 +94,14 @@ class _Departure:
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
         # A task that this wakes runs in a later turn of the loop, after the bytes are written.
         self._on_departure()
+
+    @property
+    def address(self) -> str | None:
+        """The peer that the connection leads to."""
+        if self.transport is None:
+            return None
+        host, port, *_ = self.transport.get_extra_info("peername") or ("unknown", 0)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def abort(self) -> None:
         """Destroy the connection, with everything that is not yet delivered; a close would deliver it first."""
@@ -183,6 +195,7 @@ class Transport:
                     timeout=_NO_TIMEOUTS,
                     trace_request_ctx=departure,
                 ) as response:
+                    address = departure.address  # the pool takes the connection back with the last byte
                     content = await _read(response, bytes_max)
                     is_complete = True
                     headers_read = response.headers
@@ -192,11 +205,12 @@ class Transport:
                         retry_after=headers_read.get("Retry-After"),
                         venue_time=headers_read.get(TIME_HEADER),
                         date=headers_read.get("Date"),
+                        address=address,
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.
             if departure is not None and departure.has_departed:
-                return _lost(error)
+                return _lost(error, departure.address)
             return NotSent("BROKER_DOWN", _not_sent_error(error))
         finally:
             if departure is not None and not is_complete:
@@ -228,16 +242,16 @@ async def _read(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
     return bytes(body)
 
 
-def _lost(error: Exception) -> Lost:
+def _lost(error: Exception, address: str | None) -> Lost:
     match error:
         case TimeoutError():
-            return Lost("NETWORK_TIMEOUT")
+            return Lost("NETWORK_TIMEOUT", None, address)
         case _Oversized() | aiohttp.ClientResponseError():
-            return Lost("UNKNOWN", str(error))
+            return Lost("UNKNOWN", str(error), address)
         case aiohttp.ClientError() | OSError():
-            return Lost("NETWORK_DISCONNECTED")
+            return Lost("NETWORK_DISCONNECTED", None, address)
         case _:
-            return Lost("UNKNOWN", repr(error))
+            return Lost("UNKNOWN", repr(error), address)
 
 
 def _not_sent_error(error: Exception) -> str:

@@ -5,7 +5,7 @@ never retries a send.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 from typing import Final, TypeGuard, assert_never
 from urllib.parse import quote as quoted
@@ -43,14 +43,11 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.domain.reasons import described
-from switchyard.domain.reports import ExecutionIdScope
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     SEND_LIMIT,
     Accepted,
     Capabilities,
-    Dedupe,
-    Lookup,
     OnDeparture,
     ProbeResult,
     ReportPage,
@@ -86,16 +83,10 @@ class HttpVenue:
         name: VenueName,
         *,
         url: str,
-        dedupe: Dedupe,
+        capabilities: Capabilities,
         clock: Clock,
-        lookup: Lookup = "all",
-        acceptance_window: timedelta | None = None,
-        request_expiry: bool = False,
-        dedupe_ttl: timedelta | None = None,
-        hop_hold: timedelta = timedelta(),
         final_errors: FinalErrors = FINAL_ERRORS,
         idempotency_header: bool = True,
-        execution_ids: ExecutionIdScope = "venue",
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
@@ -103,15 +94,7 @@ class HttpVenue:
     ) -> None:
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
-        self._capabilities = Capabilities(
-            dedupe=dedupe,
-            lookup=lookup,
-            dedupe_ttl=dedupe_ttl if dedupe == "ttl" else None,
-            acceptance_window=acceptance_window,
-            hop_hold=hop_hold,
-            request_expiry=request_expiry,
-            execution_ids=execution_ids,
-        )
+        self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
         self._sends = Transport(url, connections_max=connections_max, idle_seconds=idle_seconds, headers=headers)
@@ -194,16 +177,21 @@ class HttpVenue:
         return report_page(page, after, self._name)
 
     async def probe(self) -> ProbeResult:
-        """Look up an order id that does not exist; measures the broker's clock as well."""
+        """Look up an order id that does not exist; measures the broker's clock as well.
+
+        Only what would count as an answer about an order counts here: a proxy's 404 does not show that the broker
+        behind it is working through its input. Raises VenueUnavailable.
+        """
         asked_at = self._clock.monotonic()
         exchange = await self._query(_path(PROBE_ID), ORDER_BYTES_MAX)
-        if isinstance(exchange, BrokerResponse):
-            self._time.measure(exchange.venue_time, exchange.date, asked_at)
         if isinstance(exchange, BrokerResponse) and exchange.status == 429:
             return "busy"
-        if isinstance(exchange, BrokerResponse) and exchange.status in (200, 404):
-            return "answered"
-        raise self._unavailable(exchange)
+        if self._capabilities.lookup != "none":
+            self._found(PROBE_ID, exchange)
+        if not isinstance(exchange, BrokerResponse) or exchange.status not in (200, 404):
+            raise self._unavailable(exchange)
+        self._time.measure(exchange.venue_time, exchange.date, asked_at)
+        return "answered"
 
     def quote(self, symbol: str) -> Quote | None:
         """None: this adapter keeps no quotes; use `ask_quote`."""
@@ -239,7 +227,10 @@ class HttpVenue:
         return await self._queries.ask("GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max)
 
     async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
-        exchange = await self._query(_path(client_id), ORDER_BYTES_MAX)
+        return self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+
+    def _found(self, client_id: VenueClientOrderId, exchange: Exchange) -> OrderResponse | None:
+        """The order in the answer to a lookup, None if the broker itself says that it is unknown."""
         if _is_ok(exchange):
             response = decoded(exchange.body, OrderResponse)
             if response is not None and client_id == (response.client_order_id or response.idempotency_key):
