@@ -219,6 +219,18 @@ async def test_a_row_says_whether_the_venue_reported_before_the_order_existed(da
     assert {item.row.order_id: item.reported_before for item in due} == {id_of(accepted): True, id_of(other): False}
 
 
+async def test_a_later_generation_of_the_key_counts_as_reported_before(database: Database) -> None:
+    second = an_accept(key="k", generation=1)
+    report = msgspec.structs.replace(a_report(state_after(second)), exec_id="early")
+    await commit(database.journal, unmatched_report(report))
+    first, third, other = an_accept(key="k", generation=0), an_accept(key="k", generation=2), an_accept(key="l")
+    for change in (first, third, other):
+        await commit(database.journal, msgspec.structs.replace(change, keys=()))
+    due = await database.queries.due(START, 10)
+    reported = {item.row.order_id: item.reported_before for item in due}
+    assert reported == {id_of(first): True, id_of(third): False, id_of(other): False}
+
+
 async def test_the_oldest_order_without_an_attempt_is_found_by_venue(
     database: Database, queries: OutboxQueries
 ) -> None:

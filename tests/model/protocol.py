@@ -167,7 +167,9 @@ class Protocol:
         yield "the sender gives up", state._replace(record=doubtful, copies=copies, waited=0)
 
     def _is_stray(self, state: State, generation: int) -> bool:
-        return bool(state.strays) if self._rules.strays_of_all_generations else generation in state.strays
+        if self._rules.strays_of_later_generations:
+            return any(stray >= generation for stray in state.strays)
+        return generation in state.strays
 
     def _abandoned(self, copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
         """The requests after their sender gave up: with a zero linger, the kernel drops those that it holds."""

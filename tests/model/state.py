@@ -60,8 +60,8 @@ class Rules(NamedTuple):
     sent may still be on its way."""
     restored_keys_keep_id: bool = True
     """After a restore no key starts a new generation: the lost history may have sent the order that looks unsent."""
-    strays_of_all_generations: bool = True
-    """An order is held back if the venue has an order of any generation of its key, not only of its own."""
+    strays_of_later_generations: bool = True
+    """An order is held back if the venue has an order of its own or of a later generation of its key."""
     queued_strays_doubted: bool = True
     """An order that was accepted before its venue was read, and that the venue already has, goes into doubt."""
     ttl_needs_proof: bool = True

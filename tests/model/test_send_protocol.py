@@ -64,7 +64,7 @@ def test_a_restored_database_and_a_frozen_venue_lead_to_one_execution_at_most() 
         ("evidence_wins", NONE, SENDING, "an operator says: not sent"),
         ("restored_venue_waits", WHILE_OPEN, RESTORE, "db restored: the rows are in doubt"),
         ("restored_keys_keep_id", ioc(prompt(PERMANENT)), RESTORE, "the send deadline passed"),
-        ("strays_of_all_generations", ioc(prompt(PERMANENT)), RESTORE, "the backup is restored"),
+        ("strays_of_later_generations", ioc(prompt(PERMANENT)), RESTORE, "the backup is restored"),
         ("queued_strays_doubted", prompt(NONE), RESTORE, "the process reads the venue and opens it"),
         ("ttl_needs_proof", TTL, SENDING, "resend within the venue's deduplication time"),
     ],

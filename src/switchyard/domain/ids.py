@@ -23,8 +23,11 @@ _TAG_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 TAG_LENGTH = 4
 _HEX = "0123456789abcdef"
 TAG_BITS = 5 * TAG_LENGTH
-# With the tag 32 characters, the longest client order id that common venues accept.
-_DIGEST_LENGTH = 28
+# Digest and generation have 28 characters, with the tag 32: the longest client order id that common venues accept.
+_GENERATION_LENGTH = 5
+_DIGEST_LENGTH = 23
+# The characters that all generations of an idempotency key share.
+_INTENT_LENGTH = TAG_LENGTH + _DIGEST_LENGTH
 # Separates the parts. Accounts and keys have visible characters only, so no other split gives the same text.
 _BORDER = "\x1f"
 
@@ -70,10 +73,16 @@ def new_installation(milliseconds: int, ulid_bits: int, tag_bits: int) -> Instal
 
 def tag_of(client_id: VenueClientOrderId) -> str | None:
     """The tag that a client order id begins with; none if it does not have our form."""
-    tag, digest = client_id[:TAG_LENGTH], client_id[TAG_LENGTH:]
-    if len(digest) != _DIGEST_LENGTH or not set(tag) <= set(_TAG_CHARACTERS) or not set(digest) <= set(_HEX):
+    tag, number = client_id[:TAG_LENGTH], client_id[TAG_LENGTH:]
+    is_long_enough = len(number) == _DIGEST_LENGTH + _GENERATION_LENGTH
+    if not is_long_enough or not set(tag) <= set(_TAG_CHARACTERS) or not set(number) <= set(_HEX):
         return None
     return tag
+
+
+def last_generation(client_id: VenueClientOrderId) -> VenueClientOrderId:
+    """The highest id of the same key: ids from the given one to this one belong to the same or a later generation."""
+    return VenueClientOrderId(client_id[:_INTENT_LENGTH] + "f" * _GENERATION_LENGTH)
 
 
 def venue_client_order_id(
@@ -81,8 +90,9 @@ def venue_client_order_id(
 ) -> VenueClientOrderId:
     """The client order id at the venue: 32 characters, the same after a retry, a restart and a restore.
 
-    It begins with the installation's tag. Without an idempotency key it is derived from the order's own id.
+    It begins with the installation's tag and ends with the generation, so that the orders of one key can be recognised
+    as such. Without an idempotency key it is derived from the order's own id.
     """
-    intent = ("order", order) if key is None else ("key", account, operation, key, str(generation))
+    intent = ("order", order) if key is None else ("key", account, operation, key)
     digest = hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()
-    return VenueClientOrderId(tag + digest[:_DIGEST_LENGTH])
+    return VenueClientOrderId(f"{tag}{digest[:_DIGEST_LENGTH]}{generation:0{_GENERATION_LENGTH}x}")

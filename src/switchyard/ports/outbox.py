@@ -16,10 +16,11 @@ class Due(msgspec.Struct, frozen=True):
     row: OutboxRow
     state: OrderState
     reported_before: bool = False
-    """Whether the venue reported on this venue client order id before the order existed here.
+    """Whether the venue reported on this venue client order id, or on a later generation of its key, before the order
+    existed here.
 
-    That happens after an older database was restored: a repeated key creates an order with the same id as the lost
-    order, which the venue has already executed.
+    That happens after an older database was restored: a repeated key starts again at its first generation, with the
+    same id as the lost order, which the venue has already executed, or with the id of an attempt before that.
     """
 
 

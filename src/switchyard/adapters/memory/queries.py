@@ -7,7 +7,7 @@ from typing import Literal
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow
@@ -150,9 +150,10 @@ class MemoryQueries:
 
     def _with_state(self, row: OutboxRow) -> Due:
         state = self._journal.state(row.order_id)
-        client_id = state.order.venue_client_order_id
-        executions = self._journal.executions.values()
-        return Due(row, state, any(execution.stray_client_order_id == client_id for execution in executions))
+        first = state.order.venue_client_order_id
+        last = last_generation(first)
+        strays = (execution.stray_client_order_id for execution in self._journal.executions.values())
+        return Due(row, state, any(stray is not None and first <= stray <= last for stray in strays))
 
 
 def _matches(order: Order, wanted: OrderFilter) -> bool:

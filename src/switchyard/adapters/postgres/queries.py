@@ -58,7 +58,12 @@ _WITH_STATES = f"""
 WITH selected AS ({{selected}})
 SELECT
     selected.kind, selected.number,
-    EXISTS (SELECT FROM executions WHERE stray_client_order_id = orders.venue_client_order_id) AS reported_before,
+    EXISTS (
+        SELECT FROM executions
+        -- As in `domain.ids.last_generation`.
+        WHERE stray_client_order_id BETWEEN orders.venue_client_order_id
+        AND left(orders.venue_client_order_id, 27) || 'fffff'
+    ) AS reported_before,
     {rows.STATE_COLUMNS}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
 ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number

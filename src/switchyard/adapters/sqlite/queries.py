@@ -13,7 +13,7 @@ from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITI
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import Position
@@ -51,7 +51,10 @@ WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venu
 AND (order_id, kind, number) > (?4, ?5, ?6)
 ORDER BY order_id, kind, number LIMIT ?2
 """
-_STRAYS = "SELECT stray_client_order_id FROM executions WHERE stray_client_order_id IN (SELECT value FROM json_each(?))"
+_STRAYS = """
+SELECT value->>0 FROM json_each(?)
+WHERE EXISTS (SELECT 1 FROM executions WHERE stray_client_order_id BETWEEN value->>0 AND value->>1)
+"""
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -181,8 +184,9 @@ class SqliteQueries:
                 states = rows.states(
                     connection.execute(SELECT_STATES, (ids,)), connection.execute(SELECT_OUTBOX_OF, (ids,))
                 )
-                client_ids = rows.json_array([state.order.venue_client_order_id for state in states.values()])
-                strays = {client_id for (client_id,) in connection.execute(_STRAYS, (client_ids,))}
+                client_ids = [state.order.venue_client_order_id for state in states.values()]
+                ranges = rows.json_array([(client_id, last_generation(client_id)) for client_id in client_ids])
+                strays = {client_id for (client_id,) in connection.execute(_STRAYS, (ranges,))}
             return [
                 Due(state.row(kind, number), state, state.order.venue_client_order_id in strays)
                 for order_id, kind, number in keys
