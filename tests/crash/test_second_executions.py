@@ -12,6 +12,7 @@ from tests.support.cluster import Cluster
 from tests.support.dying import BOUNDARY_REACHED, pausing_command
 from tests.support.evidence import audit_lines
 from tests.support.exactly_once import settled
+from tests.support.hop_proxy import hop_proxy
 from tests.support.load import LoadClient
 from tests.support.orders import until_statuses
 from tests.support.polling import until
@@ -44,6 +45,32 @@ async def test_a_key_that_a_restored_database_has_lost_is_not_executed_again(
     await LoadClient(process).insist(KEYS)  # a client repeats the orders that it no longer finds
     # A lookup finds the orders with their fills; without a lookup an operator has to decide.
     await until_statuses(session, process, {"open_only": "FILLED", "none": "UNKNOWN"}[dedupe])
+    assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
+
+
+async def test_a_request_of_the_lost_history_that_arrives_after_a_restore_is_not_executed_again(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    broker = await cluster.broker(dedupe="open_only").start()
+    backup = SqliteBackup(cluster.folder)
+    async with hop_proxy(broker.port) as proxy:
+        settings = broker.client_settings(VENUE_URL_SIM=proxy.url, VENUE_WINDOW_SEC_SIM="1", VENUE_HOP_HOLD_SEC_SIM="5")
+        process = await cluster.process(**settings).start()
+        assert process.stop() == 0
+        backup.take()
+        await process.start()
+        proxy.hold(b"POST /orders ")
+        await LoadClient(process).insist(KEYS[:1])
+        await until(lambda: proxy.waiting == 1)
+        process.kill()
+        backup.restore()
+        declare_restored(process)
+        await process.start()
+        await LoadClient(process).insist(KEYS[:1])
+        # Either the process waits, or it has sent the order a second time.
+        await until(lambda: "venue_waits_after_restore" in process.log or proxy.waiting == 2)
+        proxy.release()
+        await until_statuses(session, process, "FILLED")
     assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
 
 

@@ -1,7 +1,10 @@
 """The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
 
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from functools import partial
+
+import structlog
 
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
@@ -10,24 +13,31 @@ from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.history.restore import restored_at
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.resolve import Resolver
+from switchyard.flow.sending.resolve import Resolver, arrival_time
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
+
+log = structlog.get_logger()
+
+
+# A restore longer ago than this has no request on the way any more, whatever the venue's settings are.
+RESTORE_IS_RECENT = timedelta(hours=1)
 
 
 def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
     dispatcher = _start_dispatcher(core, stack)
     for venue in core.venues.values():
-        _start_resolver(core, venue, stack)
+        watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
-        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue))
+        core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
 
 
-def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
+def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
     watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics)
     resolver = Resolver(
@@ -41,6 +51,7 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> None:
     )
     core.supervisor.start(stack, f"watch {venue.name}", watch.run)
     core.supervisor.start(stack, f"resolve {venue.name}", resolver.run)
+    return watch
 
 
 def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
@@ -84,9 +95,10 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
     )
 
 
-async def _follow(core: Core, venue: Venue) -> None:
+async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
+    await _await_lost_requests(core, venue, watch, gate)
     recorder = Recorder(
         venue,
         journal=core.database.journal,
@@ -102,6 +114,22 @@ async def _follow(core: Core, venue: Venue) -> None:
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         await recorder.run()
+
+
+async def _await_lost_requests(core: Core, venue: Venue, watch: VenueWatch, gate: VenueGate) -> None:
+    """After a restore, wait until no request of the lost history can arrive any more.
+
+    One that arrives after the venue was read is no stray, so a repeated key would be sent as well.
+    """
+    [settings] = [settings for settings in core.settings.venues if settings.name == venue.name]
+    restored = await restored_at(core.database.journal)
+    is_recent = restored is not None and core.clock.now() < restored + RESTORE_IS_RECENT
+    if not is_recent or not settings.url.startswith("http"):  # a venue in this process has ended with its sender
+        return
+    seconds = arrival_time(venue.capabilities, core.database.liveness.send_lingers).total_seconds()
+    gate.note_not_synced(f"after a restore, it must have been answering for {seconds:.0f} s first")
+    log.warning("venue_waits_after_restore", venue=venue.name, seconds=seconds)
+    await watch.answered_for(seconds)
 
 
 def _start_sweeper(core: Core, venue: Venue, recorder: Recorder, stack: AsyncExitStack) -> None:

@@ -105,6 +105,14 @@ class VenueWatch:
         """For how many seconds since the mark the venue has been answering without a break."""
         return self._answered - mark.answered if mark.run == self._run else self._answered
 
+    async def answered_for(self, seconds: float) -> None:
+        """Return once the venue has been answering without a break for this time, counted from now."""
+        mark = self.mark()
+        while True:
+            await asyncio.sleep(PROBE_SECONDS)
+            if self.answered_since(mark) >= seconds:
+                return
+
     def _count(self, started_at: float) -> None:
         if self._last_good is not None:
             gap = started_at - self._last_good

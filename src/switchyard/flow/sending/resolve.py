@@ -34,6 +34,18 @@ LOOKUPS_MAX = 8
 EXPIRY_MARGIN = timedelta(seconds=2)
 
 
+def arrival_time(capabilities: Capabilities, send_lingers: timedelta) -> timedelta:
+    """How long a venue must have been answering, after a sender gave up, before its request can no longer arrive.
+
+    As far as the venue documents it: without an acceptance window, only the time on the way counts.
+    """
+    window = capabilities.acceptance_window or timedelta()
+    if capabilities.request_expiry:
+        # Neither a slow sender nor a proxy can prolong this: the venue itself rejects the request after its expiry.
+        return window + EXPIRY_MARGIN
+    return window + send_lingers + capabilities.hop_hold
+
+
 def waiting_time(capabilities: Capabilities, send_lingers: timedelta) -> timedelta | None:
     """How long a venue must have been answering, after the sender gave up, before 'absent' proves absence.
 
@@ -43,10 +55,7 @@ def waiting_time(capabilities: Capabilities, send_lingers: timedelta) -> timedel
         return None  # an order that is not found may have been executed
     if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
         return None  # the venue does not document when a late copy can no longer be executed
-    if capabilities.request_expiry:
-        # Neither a slow sender nor a proxy can prolong this: the venue itself rejects the request after its expiry.
-        return capabilities.acceptance_window + EXPIRY_MARGIN
-    return capabilities.acceptance_window + send_lingers + capabilities.hop_hold
+    return arrival_time(capabilities, send_lingers)
 
 
 class Resolver:
