@@ -1,6 +1,8 @@
 """The command `switchyard`: its subcommands and exit codes."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import typer
 
@@ -30,9 +32,16 @@ reference.register(app)
 
 
 def run() -> None:
-    """Run the command and exit with its code; an expected error is one line on stderr."""
-    try:
+    """Run the command and exit with its code."""
+    with exiting_by_code():
         app(prog_name="switchyard")
+
+
+@contextmanager
+def exiting_by_code() -> Iterator[None]:
+    """End the process with the error's exit code; an expected error is one line on stderr."""
+    try:
+        yield
     except SwitchyardError as error:
         typer.echo(f"switchyard: {failure_line(error)}", err=True)
         sys.exit(exit_code(error))
