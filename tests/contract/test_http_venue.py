@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http import transport
 from switchyard.adapters.venues.http import venue as venue_module
 from switchyard.adapters.venues.http.outcomes import decoded
@@ -660,6 +661,33 @@ async def test_a_proxy_that_answers_for_its_broker_is_no_answer_to_a_probe(answe
     async with scripted_server(answer) as server, http_venue(server.url) as venue:
         with pytest.raises(VenueUnavailable):
             await venue.probe()
+
+
+async def test_an_answer_from_a_cache_is_no_answer() -> None:
+    absent = reply(404, {"error": "UNKNOWN_ORDER"}, Age="7")
+    async with scripted_server(absent) as server, http_venue(server.url) as venue:
+        with pytest.raises(VenueUnavailable):
+            await venue.probe()
+        with pytest.raises(VenueUnavailable):
+            await venue.find_by_client_order_id(ORDER.venue_client_order_id)
+        assert {request.headers["cache-control"] for request in server.requests} == {"no-cache, no-store"}
+
+
+async def test_every_probe_asks_for_another_id() -> None:
+    absent = reply(404, {"error": "UNKNOWN_ORDER"})
+    async with scripted_server(absent) as server:
+        venue = HttpVenue(
+            VenueName("broker"),
+            url=server.url,
+            capabilities=Capabilities(dedupe="none", lookup="all"),
+            clock=SystemClock(),
+        )
+        await venue.start()
+        await venue.probe()
+        await asyncio.sleep(0.002)  # the id has milliseconds
+        await venue.probe()
+        await venue.close()
+        assert len({request.path for request in server.requests}) == 2
 
 
 async def test_a_broker_without_a_lookup_may_answer_a_probe_with_any_404() -> None:

@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.http.venue_time import VenueTime
 from switchyard.domain.ids import VenueName
-from switchyard.ports.venue import Capabilities
+from switchyard.ports.venue import Capabilities, Unsent
 from tests.support.scripted_server import reply, scripted_server
 from tests.support.venue_orders import an_order
 
@@ -39,9 +39,10 @@ async def broker(url: str, clock: ManualClock, *, request_expiry: bool = True) -
 @pytest.mark.parametrize("request_expiry", [False, True])
 async def test_expires_at_is_sent_only_to_a_broker_with_request_expiry(request_expiry: bool) -> None:
     async with (
-        scripted_server(reply(200, {})) as server,
+        scripted_server(reply(404, ABSENT, X_Venue_Time=START.isoformat()), reply(200, {})) as server,
         broker(server.url, ManualClock(), request_expiry=request_expiry) as venue,
     ):
+        assert await venue.probe() == "answered"
         await venue.submit(an_order("one"))
         [body] = server.posted
         assert body.get("expires_at") == ("2026-01-05T09:00:03Z" if request_expiry else None)
@@ -57,6 +58,25 @@ async def test_the_skew_of_the_broker_is_measured_by_the_probe() -> None:
         await venue.submit(replace(an_order("one"), updated_at=START + timedelta(seconds=6)))
         [body] = server.posted
         assert body["expires_at"] == "2026-01-05T09:01:09.500000Z"
+
+
+async def test_nothing_is_sent_with_an_expiry_before_the_brokers_clock_is_known() -> None:
+    clock = ManualClock()
+    async with scripted_server(reply(404, ABSENT), reply(200, {})) as server, broker(server.url, clock) as venue:
+        assert await venue.probe() == "answered"  # without a time
+        assert await venue.submit(an_order("one")) == Unsent("VENUE_DOWN", "its clock is not known yet")
+        assert server.posted == []
+
+
+async def test_an_expiry_does_not_count_from_a_time_that_is_still_to_come() -> None:
+    clock = ManualClock()
+    known = reply(404, ABSENT, X_Venue_Time=START.isoformat())
+    async with scripted_server(known, reply(200, {})) as server, broker(server.url, clock) as venue:
+        assert await venue.probe() == "answered"
+        # The process that accepted the order has a clock that is ahead of this one's.
+        await venue.submit(replace(an_order("one"), updated_at=START + timedelta(seconds=4)))
+        [body] = server.posted
+        assert body["expires_at"] == "2026-01-05T09:00:03Z"
 
 
 def test_the_skew_counts_as_zero_until_it_is_known() -> None:

@@ -48,6 +48,27 @@ async def test_a_key_that_a_restored_database_has_lost_is_not_executed_again(
     assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
 
 
+async def test_an_order_that_only_a_lookup_shows_is_not_executed_again_after_a_restore(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    broker = await cluster.broker(dedupe="open_only").start()
+    backup = SqliteBackup(cluster.folder)
+    process = await cluster.process(**broker.client_settings(VENUE_WINDOW_SEC_SIM="1")).start()
+    assert process.stop() == 0
+    backup.take()
+    await process.start()
+    await broker.set_faults(drop_reports=1)  # filled, so not among the open orders either
+    await LoadClient(process).insist(KEYS[:1])
+    await until(lambda: len(broker.orders()) == 1)
+    process.kill()
+    backup.restore()
+    declare_restored(process)
+    await process.start()
+    await LoadClient(process).insist(KEYS[:1])
+    await until_statuses(session, process, "FILLED")
+    assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
+
+
 async def test_a_request_of_the_lost_history_that_arrives_after_a_restore_is_not_executed_again(
     cluster: Cluster, session: aiohttp.ClientSession
 ) -> None:

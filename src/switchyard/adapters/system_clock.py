@@ -22,8 +22,11 @@ class SystemClock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
-        return time.monotonic()
+        """Seconds on a clock that never goes back and also counts while the machine is suspended.
+
+        Otherwise an attempt, or a venue's deduplication time, would be younger than it is after a suspend.
+        """
+        return boot_seconds()
 
 
 def boot_seconds() -> float:

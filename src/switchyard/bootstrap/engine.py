@@ -108,7 +108,7 @@ class Engine:
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
             await open_venues(core, stack, remote_only=self._role == "gateway")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
-                start_worker(core, stack)
+                await start_worker(core, stack)
             self._database.listen(core.wakes.notify)
             yield
 

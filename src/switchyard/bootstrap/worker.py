@@ -12,10 +12,11 @@ from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
-from switchyard.flow.history.restore import mark_read, was_read
+from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
@@ -23,9 +24,9 @@ from switchyard.ports.venue import Venue
 log = structlog.get_logger()
 
 
-def start_worker(core: Core, stack: AsyncExitStack) -> None:
+async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
-    dispatcher = _start_dispatcher(core, stack)
+    dispatcher = await _start_dispatcher(core, stack)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
@@ -49,8 +50,10 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
     return watch
 
 
-def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
+async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
     settings, database = core.settings, core.database
+    restored = await restored_at(database.journal)
+    key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
     lanes = HeldLanes(database.lanes, worker, core.clock)
     dispatcher = Dispatcher(
@@ -70,6 +73,7 @@ def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
         was_read=partial(was_read, database.journal),
+        lost_keys=None if restored is None else LostKeys(restored, key_ttl, core.venues),
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)

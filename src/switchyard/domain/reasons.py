@@ -18,7 +18,7 @@ RejectCode = Literal[
 
 UnsentCode = Literal[
     "BROKER_DOWN",  # no connection: refused, failed name lookup, connect time-out, exhausted pool
-    "VENUE_DOWN",  # the venue adapter is not started, or is closed
+    "VENUE_DOWN",  # the venue adapter is not started, is closed, or does not know the venue's clock that it needs
     "VENUE_BUSY",  # the venue has no room for more orders right now
     "RATE_LIMITED",  # HTTP 429: the dispatcher slows down for this venue
     "TURN_TIMEOUT",  # the previous order of the same account and symbol did not leave within TURN_LIMIT

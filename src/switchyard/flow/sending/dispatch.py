@@ -19,6 +19,7 @@ from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow, is_first_
 from switchyard.domain.reasons import described
 from switchyard.flow.decide import Commit, after
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
+from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
@@ -29,7 +30,16 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
-from switchyard.ports.venue import TURN_LIMIT, Accepted, Ambiguous, SendOutcome, Unsent, Venue, ignore_departure
+from switchyard.ports.venue import (
+    TURN_LIMIT,
+    Accepted,
+    Ambiguous,
+    SendOutcome,
+    Unsent,
+    Venue,
+    VenueUnavailable,
+    ignore_departure,
+)
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -62,6 +72,7 @@ class Dispatcher:
         idle_seconds: float,
         stuck_after: timedelta,
         was_read: WasRead = always_read,
+        lost_keys: LostKeys | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -74,6 +85,7 @@ class Dispatcher:
         self._metrics = metrics
         self._slots = batch_size * parallelism
         self._idle_seconds = idle_seconds
+        self._lost_keys = lost_keys
         self._claiming: asyncio.Future[list[bool]] | None = None
         self._sends: dict[OutboxKey, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
@@ -192,6 +204,16 @@ class Dispatcher:
             _leave(turn)
             await self._commit(instead)
             return True
+        if self._lost_keys is not None and self._lost_keys.may_include(due, self._clock.now()):
+            try:
+                found = await self._venues[row.venue].find_by_client_order_id(row.venue_client_order_id)
+            except VenueUnavailable:
+                _leave(turn)
+                return False  # asked again with the next claim
+            if found is not None:
+                _leave(turn)
+                await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
+                return True
         begun_at = self._clock.monotonic()
         change = decisions.begin_attempt(state, row, self._worker, now)
         if not isinstance(await self._commit(change), Committed):

@@ -19,6 +19,7 @@ from aiohttp.connector import Connection
 from aiohttp.tracing import Trace
 from yarl import URL
 
+from switchyard.adapters.system_clock import boot_seconds
 from switchyard.adapters.venues.wire import TIME_HEADER
 from switchyard.domain.reasons import AmbiguousCode, UnsentCode
 from switchyard.ports.venue import OnDeparture, ignore_departure
@@ -46,6 +47,8 @@ class BrokerResponse(msgspec.Struct, frozen=True):
     date: str | None = None
     address: str | None = None
     """The peer that the connection led to."""
+    is_cached: bool = False
+    """Whether a cache on the way says that it answered instead of the broker."""
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -79,16 +82,20 @@ class _Departure:
         self._response_seconds = response_seconds
         self._on_departure = on_departure
         self.has_departed = False
+        self._begun_at = boot_seconds()
         self.transport: asyncio.BaseTransport | None = None
 
     def note(self) -> None:
         """Record that the first byte is about to be written; raises TimeoutError if the connect deadline has passed.
 
         After a pause of the process the connection may complete in the same loop turn in which the deadline passes;
-        without this check the request would still be sent.
+        without this check the request would still be sent. The loop's own clock stands still while the machine is
+        suspended.
         """
         ends_at = self._deadline.when()
         if ends_at is not None and asyncio.get_running_loop().time() > ends_at:
+            raise TimeoutError
+        if boot_seconds() - self._begun_at > CONNECT_SECONDS:
             raise TimeoutError
         self.has_departed = True
         self._deadline.reschedule(asyncio.get_running_loop().time() + self._response_seconds)
@@ -147,7 +154,13 @@ class Transport:
                 limit=self._connections_max, keepalive_timeout=self._idle_seconds, socket_factory=_new_socket
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept": "application/json", "Accept-Encoding": "identity", **self._headers},
+            headers={
+                "Accept": "application/json",
+                "Accept-Encoding": "identity",
+                # An answer about an order must come from the broker, not from a cache on the way.
+                "Cache-Control": "no-cache, no-store",
+                **self._headers,
+            },
             # A small compressed response could expand beyond the size limit.
             auto_decompress=False,
             # A proxy from an environment variable would be an undeclared hop (VENUE_HOP_HOLD_SEC_).
@@ -206,6 +219,7 @@ class Transport:
                         venue_time=headers_read.get(TIME_HEADER),
                         date=headers_read.get("Date"),
                         address=address,
+                        is_cached=headers_read.get("Age", "0").strip() != "0",
                     )
         except Exception as error:
             # For every kind of error, the outcome depends only on whether the request was sent.

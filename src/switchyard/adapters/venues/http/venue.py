@@ -52,6 +52,7 @@ from switchyard.ports.venue import (
     ProbeResult,
     ReportPage,
     SendOutcome,
+    Unsent,
     VenueOrder,
     VenueUnavailable,
     ignore_departure,
@@ -71,8 +72,6 @@ RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
 QUERY_SECONDS: Final = 5.0
 ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
-# Too short for a client order id of ours.
-PROBE_ID: Final = VenueClientOrderId("probe")
 
 
 class HttpVenue:
@@ -127,6 +126,8 @@ class HttpVenue:
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
+        if self._capabilities.request_expiry and not self._time.is_known:
+            return Unsent("VENUE_DOWN", "its clock is not known yet")
         message = place_order(order, self._expires_at(order))
         exchange = await self._send("/orders", order, encode(message), on_departure)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
@@ -153,10 +154,12 @@ class HttpVenue:
         path = "/orders?open=true"
         seen: set[str] = set()
         while True:
+            asked_at = self._clock.monotonic()
             exchange = await self._query(path, PAGE_BYTES_MAX)
             page = decoded(exchange.body, OpenOrders) if _is_ok(exchange) else None
-            if page is None:
+            if page is None or not isinstance(exchange, BrokerResponse):
                 raise self._unavailable(exchange)
+            self._time.measure(exchange.venue_time, exchange.date, asked_at)
             yield list(map(venue_order, page.orders))
             if page.next is None:
                 return
@@ -183,11 +186,13 @@ class HttpVenue:
         behind it is working through its input. Raises VenueUnavailable.
         """
         asked_at = self._clock.monotonic()
-        exchange = await self._query(_path(PROBE_ID), ORDER_BYTES_MAX)
+        # A new id each time, so that no cache has the answer.
+        probe_id = VenueClientOrderId(f"probe-{asked_at * 1000:.0f}")
+        exchange = await self._query(_path(probe_id), ORDER_BYTES_MAX)
         if isinstance(exchange, BrokerResponse) and exchange.status == 429:
             return "busy"
         if self._capabilities.lookup != "none":
-            self._found(PROBE_ID, exchange)
+            self._found(probe_id, exchange)
         if not isinstance(exchange, BrokerResponse) or exchange.status not in (200, 404):
             raise self._unavailable(exchange)
         self._time.measure(exchange.venue_time, exchange.date, asked_at)
@@ -224,7 +229,10 @@ class HttpVenue:
         )
 
     async def _query(self, path: str, bytes_max: int) -> Exchange:
-        return await self._queries.ask("GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max)
+        exchange = await self._queries.ask("GET", path, response_seconds=QUERY_SECONDS, bytes_max=bytes_max)
+        if isinstance(exchange, BrokerResponse) and exchange.is_cached:
+            return Lost("UNKNOWN", "a cache answered instead of the broker", exchange.address)
+        return exchange
 
     async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
         return self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
@@ -257,12 +265,13 @@ class HttpVenue:
     def _expires_at(self, order: Order) -> datetime | None:
         """When the broker must reject the request, in its own time.
 
-        Counted from the commit of the attempt, so that the request of a paused sender arrives too late.
+        Counted from the commit of the attempt, so that the request of a paused sender arrives too late; never from a
+        time that is still to come, which the clock of the process that accepted the order may have given to it.
         """
         window = self._capabilities.acceptance_window
         if window is None or not self._capabilities.request_expiry:
             return None
-        return order.updated_at + self._time.skew + window
+        return min(order.updated_at, self._clock.now()) + self._time.skew + window
 
     def _unavailable(self, exchange: Exchange) -> VenueUnavailable:
         return VenueUnavailable(f"{self._name}: {_describe(exchange)}")

@@ -14,7 +14,7 @@ ROUND_TRIP_SECONDS_MAX: Final = 1.0
 
 
 class VenueTime:
-    """The broker's time; its skew counts as zero before the first measurement."""
+    """The broker's time; its skew counts as zero before the first measurement (see `is_known`)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -31,6 +31,11 @@ class VenueTime:
         read = _time_of(venue_time) or _date_of(date)
         if read is not None and answered_at - asked_at <= ROUND_TRIP_SECONDS_MAX:
             self._anchor = (read, answered_at)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the broker's time was measured."""
+        return self._anchor is not None
 
     @property
     def skew(self) -> timedelta:
