@@ -91,7 +91,7 @@ async def test_a_key_whose_order_is_open_at_the_venue_and_lost_here_is_not_execu
     backup.restore()
     assert declare_restored(process)["epoch"] == 2
     await process.start()
-    await until(lambda: sum(line["type"] == "ReportUnmatched" for line in audit_lines(process)) == len(KEYS))
+    await until(lambda: process.log.count("venue_order_unknown") == len(KEYS))
     for key in KEYS:
         await place(session, process, key, price=RESTING)
     await until_statuses(session, process, "WORKING")
