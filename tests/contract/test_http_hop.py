@@ -42,6 +42,11 @@ async def asked(transport: Transport, method: str = "GET", body: bytes | None = 
     return await transport.ask(method, "/orders", body=body, response_seconds=0.3, bytes_max=1000)
 
 
+def loss_of(exchange: Exchange) -> str | None:
+    """The code of a lost exchange, whatever address it went to."""
+    return exchange.code if isinstance(exchange, Lost) else None
+
+
 def test_the_kernel_forgets_a_request_with_its_socket() -> None:
     with _new_socket(LOCAL) as made:
         linger = made.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)
@@ -75,7 +80,7 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
                     with pytest.raises(asyncio.CancelledError):
                         await sending
                 else:
-                    assert await sending == Lost("NETWORK_TIMEOUT")
+                    assert loss_of(await sending) == "NETWORK_TIMEOUT"
                 with pytest.raises(ConnectionResetError):
                     while chunk := await loop.sock_recv(peer, 65536):
                         received += len(chunk)
@@ -88,13 +93,13 @@ async def test_no_request_is_repeated_below_the_caller(lost: object, method: str
     replies = reply(200, {}), lost, reply(200, {})
     async with scripted_server(*replies) as server, transport_to(server.url) as transport:  # type: ignore[arg-type]
         assert isinstance(await asked(transport, method), BrokerResponse)
-        assert await asked(transport, method) == Lost("NETWORK_DISCONNECTED")
+        assert loss_of(await asked(transport, method)) == "NETWORK_DISCONNECTED"
         assert (server.connections, len(server.requests)) == (1, 2)
 
 
 async def test_a_connection_is_not_reused_after_a_request_was_given_up() -> None:
     async with scripted_server(never_reply, reply(200, {})) as server, transport_to(server.url) as transport:
-        assert await asked(transport) == Lost("NETWORK_TIMEOUT")
+        assert loss_of(await asked(transport)) == "NETWORK_TIMEOUT"
         assert isinstance(await asked(transport), BrokerResponse)
         assert server.connections == 2
 

@@ -13,6 +13,8 @@ from tests.support.polling import until
 
 KEYS = ("one", "two", "three")
 HELD_SECONDS = 8.0
+# Beyond the send deadline of an IOC order (2.5 s) and a resend that began just before it.
+DEADLINE_SECONDS = 4.0
 # After the venue continues: window and lingering time (6 s), and some more for a second order.
 WATCHED_SECONDS = 10.0
 
@@ -42,17 +44,22 @@ async def test_a_key_repeated_during_a_partition_is_executed_once(cluster: Clust
         assert set(venue.orders().values()) == {1}
 
 
-async def test_a_key_whose_order_is_proven_absent_is_not_tried_again(cluster: Cluster) -> None:
-    async with broker_and_gateway(cluster, "forever") as (venue, gateway):
+@pytest.mark.parametrize("dedupe", ["forever", "open_only"])
+async def test_a_key_whose_order_is_proven_absent_is_not_tried_again(cluster: Cluster, dedupe: str) -> None:
+    async with broker_and_gateway(cluster, dedupe) as (venue, gateway):
         await venue.set_faults(refused_5xx=1)
+        sent_at = time.monotonic()
         assert error(await do_order(gateway, "k", time_in_force="IOC", price=None)) == (504, "BROKER_TIMEOUT")
+        # With permanent deduplication the order is sent again until its deadline, and may then be executed.
+        await until(lambda: time.monotonic() - sent_at >= DEADLINE_SECONDS, pause_seconds=0.1)
         await venue.clear_faults()
 
         async def has_ended() -> bool:
             repeat = await do_order(gateway, "k", time_in_force="IOC", price=None)
-            return bool(repeat.json.get("status") == "expired")
+            return repeat.json.get("status") == "expired" or bool(venue.orders())
 
         await until(has_ended, pause_seconds=0.2)
+        assert not venue.orders(), "the key was tried again under another client order id"
         final = await do_order(gateway, "k", time_in_force="IOC", price=None)
         assert (final.status, final.json["reason_code"]) == (200, "ABSENT_AT_VENUE")
         assert not venue.orders()

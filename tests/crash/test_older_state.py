@@ -161,6 +161,24 @@ async def test_a_head_on_redis_reveals_an_older_machine(tmp_path: Path, redis_se
         house.close()
 
 
+async def test_orders_that_only_the_venue_knows_close_it(house: House) -> None:
+    await asyncio.gather(house.simulator.start(), house.process.start())
+    assert await asyncio.to_thread(house.process.stop) == 0
+    shutil.copytree(house.data, house.backup)
+    await house.process.start()
+    await LoadClient(house.process).insist(KEYS)
+    await settled(house.process, house.simulator)
+    assert await asyncio.to_thread(house.process.stop) == 0
+    before = house.simulator.check_nothing_twice()
+    house.put_back()
+    shutil.rmtree(house.folder / "state")  # no copy of the head shows that this database is older
+    await house.process.start()
+    await LoadClient(house.process).insist(["another-1"])
+    await until(lambda: "venue_closed" in house.process.log or house.simulator.executions() != before)
+    assert await asyncio.to_thread(house.process.stop) == 0
+    assert house.simulator.executions() == before
+
+
 async def test_a_file_moved_over_the_open_database_ends_the_process(house: House) -> None:
     process = house.process
     await process.start()

@@ -1,4 +1,4 @@
-"""Two long ways to a second execution: through an older database, and through a sender paused during a restart."""
+"""Long ways to a second execution: through an older database, and through a sender paused during a restart."""
 
 import asyncio
 import signal
@@ -14,12 +14,14 @@ from tests.support.evidence import audit_lines
 from tests.support.exactly_once import settled
 from tests.support.hop_proxy import hop_proxy
 from tests.support.load import LoadClient
-from tests.support.orders import until_statuses
+from tests.support.orders import place, until_statuses
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.process import upgraded_database
 
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
+# A price far from the market: the order stays open and causes no report.
+RESTING = 1
 STUCK = {"OUTBOX_STUCK_THRESHOLD_MIN": "0.01", "VENUE_WINDOW_SEC_SIM": "1"}
 
 
@@ -92,6 +94,55 @@ async def test_a_request_of_the_lost_history_that_arrives_after_a_restore_is_not
         await until(lambda: "venue_waits_after_restore" in process.log or proxy.waiting == 2)
         proxy.release()
         await until_statuses(session, process, "FILLED")
+    assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
+
+
+async def test_while_the_reports_of_a_restored_venue_fail_no_lost_key_is_sent(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    broker = cluster.broker(dedupe="none")
+    process = cluster.process(**broker.client_settings())
+    backup = SqliteBackup(cluster.folder)
+    await asyncio.gather(broker.start(), process.start())
+    assert process.stop() == 0
+    backup.take()
+    await process.start()
+    await LoadClient(process).insist(KEYS)
+    await settled(process, broker)
+    assert process.stop() == 0
+    backup.restore()
+    assert declare_restored(process)["epoch"] == 2
+    await broker.set_faults(reports_5xx=1)
+    await process.start()
+    await LoadClient(process).insist(KEYS)
+    await until(lambda: process.log.count("venue_not_synced") > 1 or max(broker.orders().values()) > 1)
+    await broker.clear_faults()
+    # The reports come first and settle the repeated keys.
+    await until_statuses(session, process, "FILLED")
+    assert set(broker.orders().values()) == {1}, "an error counted as an empty page of reports"
+
+
+async def test_a_key_whose_order_is_open_at_the_venue_and_lost_here_is_not_executed_again(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    broker = cluster.broker(dedupe="none")
+    process = cluster.process(**broker.client_settings(VENUE_LOOKUP_SIM="open"))
+    backup = SqliteBackup(cluster.folder)
+    await asyncio.gather(broker.start(), process.start())
+    assert process.stop() == 0
+    backup.take()
+    await process.start()
+    for key in KEYS:
+        await place(session, process, key, price=RESTING)
+    await until_statuses(session, process, "WORKING")
+    assert process.stop() == 0
+    backup.restore()
+    assert declare_restored(process)["epoch"] == 2
+    await process.start()
+    await until(lambda: process.log.count("venue_order_unknown") == len(KEYS))
+    for key in KEYS:
+        await place(session, process, key, price=RESTING)
+    await until_statuses(session, process, "WORKING")
     assert set(broker.orders().values()) == {1}, "the venue accepted a client order id twice"
 
 

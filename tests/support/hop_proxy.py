@@ -108,7 +108,10 @@ class HopProxy:
 
     async def replay_last(self, start: bytes = b"") -> bytes:
         """Deliver a copy of the last delivered request over a new connection; returns the broker's answer."""
-        request = next(one for one in reversed(self.delivered) if one.startswith(start))
+        return await self.replay(next(one for one in reversed(self.delivered) if one.startswith(start)))
+
+    async def replay(self, request: bytes) -> bytes:
+        """Deliver a copy of this request over a new connection; returns the broker's answer."""
         return await self._deliver_copy(request)
 
     async def start(self) -> None:

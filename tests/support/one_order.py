@@ -1,6 +1,6 @@
 """The dispatcher, its recovery and the resolver over one order at a scripted venue, on the in-memory database."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -53,7 +53,7 @@ class ScriptedVenue:
         self.orders: dict[VenueClientOrderId, int] = {}
         self.takes_orders = True
         self.can_be_asked = True
-        self.while_asked: Callable[[], None] | None = None
+        self.while_asked: Callable[[], Awaitable[None]] | None = None
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         if self.takes_orders:
@@ -68,7 +68,7 @@ class ScriptedVenue:
             raise VenueUnavailable("no answer")
         found = client_id in self.orders
         if self.while_asked is not None:
-            self.while_asked()
+            await self.while_asked()
         if not found:
             return None
         return VenueOrder(venue_client_order_id=client_id, venue_order_id="venue-1", status="WORKING", filled_qty=ZERO)

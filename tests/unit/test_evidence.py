@@ -201,6 +201,17 @@ async def test_within_the_time_to_live_a_resend_needs_no_lookup_and_after_it_a_p
     assert (state.row("new", 1).attempt, state.row("new", 1).status) == (3, "failed"), "a new first attempt"
 
 
+async def test_the_hold_of_a_proxy_shortens_the_time_for_resends() -> None:
+    setup = await in_doubt("ttl", dedupe_ttl=60 * SECOND, hop_hold=20 * SECOND)
+    # 60 s less a tenth, less the 9 s in which a resend may still be on its way, less the hold.
+    setup.clock.advance(24 * SECOND)
+    state = await setup.send()
+    assert (state.row("new", 1).attempt, state.row("new", 1).status) == (2, "failed")
+    setup.clock.advance(5 * SECOND)
+    state = await setup.send()
+    assert (state.row("new", 1).attempt, state.row("new", 1).status) == (2, "uncertain")
+
+
 async def test_another_process_does_not_know_the_time_of_the_first_send() -> None:
     setup = await in_doubt("ttl", dedupe_ttl=60 * SECOND)
     setup.restart()

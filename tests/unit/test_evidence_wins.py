@@ -1,7 +1,7 @@
 """Decisions against evidence: a fill or a venue order id outweighs a rejection, a person and a late answer."""
 
 from decimal import Decimal
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
 from switchyard.domain.events import DecisionFact
-from switchyard.domain.lifecycle import next_status
+from switchyard.domain.lifecycle import is_final, next_status
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ReportStatus
 from switchyard.flow.decide import after
@@ -91,6 +91,15 @@ def test_a_part_fill_releases_the_cancel_that_waits_for_the_orders_fate() -> Non
     assert (state.row("new", 1).status, state.row("cancel", 1).status) == ("sent", "queued")
 
 
+@pytest.mark.parametrize("evidence", [{"filled_qty": TEN, "filled_notional": TEN}, {"venue_order_id": "v-1"}])
+@pytest.mark.parametrize("cancels", [False, True])
+def test_absent_ends_no_order_that_a_fill_or_a_venue_order_id_shows(evidence: dict[str, Any], cancels: bool) -> None:
+    state = cancelled(in_doubt()) if cancels else in_doubt()
+    state = OrderState(order=replace(state.order, **evidence), outbox=state.outbox)
+    change = decisions.record_absent(state, state.row("new", 1), START)
+    assert (change.outbox[0].status, is_final(change.orders[0].status)) == ("sent", False)
+
+
 def test_not_sent_is_rejected_against_a_fill_and_against_a_venue_order_id() -> None:
     filled = in_doubt()
     filled = OrderState(order=replace(filled.order, filled_qty=TEN, filled_notional=TEN), outbox=filled.outbox)
@@ -102,8 +111,9 @@ def test_not_sent_is_rejected_against_a_fill_and_against_a_venue_order_id() -> N
         assert decided(state, "sent").outbox[0].status == "sent"
 
 
-def test_not_sent_ends_the_order_and_never_sends_it() -> None:
-    state = cancelled(in_doubt())
+@pytest.mark.parametrize("cancels", [False, True])
+def test_not_sent_ends_the_order_and_never_sends_it(cancels: bool) -> None:
+    state = cancelled(in_doubt()) if cancels else in_doubt()
     change = decided(state, "not-sent")
     assert (change.orders[0].status, change.orders[0].reason) == ("CANCELED", "NOT_SENT_BY_DECISION")
     assert {row.status for row in change.outbox} == {"dead"}

@@ -100,7 +100,13 @@ async def test_absent_counts_from_when_the_venue_was_asked_not_from_when_it_answ
     await setup.accept()
     await setup.send()
     assert await setup.resolve() == 0
-    setup.venue.while_asked = lambda: setup.clock.advance(2 * SECOND)
+
+    async def probed_meanwhile() -> None:
+        for _ in range(2):
+            setup.clock.advance(SECOND)
+            await setup.watch.probe_once()
+
+    setup.venue.while_asked = probed_meanwhile
     assert await setup.resolve(after=WINDOW - 2 * SECOND) == 0
     setup.venue.while_asked = None
     assert await setup.resolve() == 1
