@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.decisions import begin_attempt, record_sent, request_cancel
+from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, request_cancel
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
@@ -385,6 +385,27 @@ async def test_a_cancel_that_is_acknowledged_and_not_carried_out_is_sent_again(s
     assert sweeping.counted("venue_cancels_repeated_total") == 1
     await sweeping.swept()
     assert cancel_count(await sweeping.state(order)) == 2, "that one is not acknowledged yet"
+
+
+async def test_a_cancel_of_an_order_in_doubt_is_sent_again_as_well(sweeping: Sweeping) -> None:
+    accepted = an_accept(qty=HUNDRED)
+    order = accepted.orders[0]
+    sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    doubt = record_doubt(state_after(accepted, sending), sending.outbox[0], "NETWORK_TIMEOUT", None, START)
+    cancel = request_cancel(state_after(accepted, sending, doubt), START)
+    assert cancel is not None
+    for change in (accepted, sending, doubt, cancel):
+        await sweeping.commit(change)
+    state = await sweeping.state(order)
+    await sweeping.commit(record_sent(state, state.row("new", 1), "venue-1", START))
+    await acknowledge_cancels(sweeping, order)
+    sweeping.venue.show(order, "WORKING")
+
+    await sweeping.swept()
+    sweeping.clock.advance(timedelta(seconds=CANCEL_SECONDS))
+    await sweeping.swept()
+
+    assert sweeping.counted("venue_cancels_repeated_total") == 1
 
 
 async def test_after_a_few_ignored_cancels_an_alarm_is_raised_once(sweeping: Sweeping) -> None:
