@@ -20,6 +20,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions import sweep
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CANCELS_MAX
+from switchyard.flow.executions.ended import LAG
 from switchyard.flow.executions.gaps import GAP_SECONDS, GapWatch
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import GRACE, Sweeper
@@ -263,6 +264,30 @@ async def test_an_order_that_is_missing_at_the_venue_raises_an_alarm_and_stays_u
     assert [await sweeping.swept() for _ in range(4)] == [0] * 4
     assert (await sweeping.state(order)).order == order
     assert sweeping.counted("venue_orders_missing_total") == 1
+
+
+async def test_an_order_that_ended_here_and_is_open_at_the_venue_raises_an_alarm_until_it_is_gone(
+    sweeping: Sweeping,
+) -> None:
+    order = await sweeping.working()
+    sweeping.venue.reported = [a_report(await sweeping.state(order), "CANCELED", qty=ZERO)]
+    await sweeping.recorder.run_once()
+    sweeping.venue.show(order, "WORKING")
+    gate = sweeping.recorder.gate
+    gate.open()
+    await sweeping.sweeper.run_once()
+    assert gate.problem is None, "the venue's list may lag behind its reports"
+
+    sweeping.clock.advance(LAG)
+    for _ in range(2):
+        await sweeping.sweeper.run_once()
+    assert gate.problem is not None
+    assert order.order_id in gate.problem.reason
+    assert sweeping.counted("venue_ended_orders_open_total", venue=VENUE) == 1
+
+    sweeping.venue.shown.clear()
+    await sweeping.sweeper.run_once()
+    assert gate.problem is None
 
 
 async def test_an_order_that_is_not_sent_yet_is_not_missing(sweeping: Sweeping) -> None:

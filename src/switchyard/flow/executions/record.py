@@ -66,14 +66,14 @@ class Recorder:
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
-        self._gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
+        self.gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
         self.strays = Strays(
             venue.name,
             journal=journal,
             queries=queries,
             commit=commit,
             metrics=metrics,
-            gate=self._gate,
+            gate=self.gate,
             is_ours=is_ours,
         )
         self._last_number: int | None = None
@@ -105,9 +105,9 @@ class Recorder:
         try:
             page = await self._venue.reports(self._last_number, PAGE)
         except VenueUnavailable as error:
-            self._gate.note_unheard(str(error))
+            self.gate.note_unheard(str(error))
             raise
-        self._gate.note_heard()
+        self.gate.note_heard()
         count = len(page.reports) + len(page.unreadable)
         restarted = self._is_restarted(page, self._last_number)
         if not count and not restarted:
