@@ -443,6 +443,15 @@ async def test_a_cancel_has_the_same_kinds_of_outcome_as_an_order(response: Repl
         assert (request.method, request.path) == ("POST", "/orders/one/cancel")
 
 
+async def test_a_cancel_does_not_carry_the_orders_idempotency_key() -> None:
+    """A broker that repeats the first answer to a key would answer with the order, and cancel nothing."""
+    shown = reply(200, order_response())
+    async with scripted_server(shown, shown) as server, http_venue(server.url) as venue:
+        await venue.submit(ORDER)
+        await venue.cancel(ORDER)
+        assert ["idempotency-key" in request.headers for request in server.requests] == [True, False]
+
+
 # Queries.
 
 

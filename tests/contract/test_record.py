@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.reports import ExecutionIdScope
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
-from tests.support.recording import RecorderHarness, fills
+from tests.support.recording import RecorderHarness, ScriptedVenue, fills
 
 
 @pytest.fixture
@@ -145,3 +146,16 @@ async def test_equal_execution_ids_of_unknown_orders_are_distinguished(harness: 
     await harness.recorder.run_once()
 
     assert harness.report_count("unmatched") == 2
+
+
+async def test_a_report_on_an_order_of_another_venue_is_counted_and_changes_nothing(harness: RecorderHarness) -> None:
+    [state] = await harness.orders(an_accept())
+    harness.venue = ScriptedVenue(VenueName("second-name"))
+    harness.start()
+    harness.venue.script = [replace(report, venue=harness.venue.name) for report in fills([state, state], "10")]
+
+    assert await harness.recorder.run_once() == 2
+
+    assert (await harness.state(state)).order.filled_qty == 0
+    assert (harness.report_count("other_venue"), harness.report_count("unmatched")) == (2, 0)
+    assert [change.executions for change in harness.commits] == [()]

@@ -16,6 +16,7 @@ from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.executions import record
+from switchyard.flow.executions.ended import LAG
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.ports.venue import UnreadableReport, VenueOrder, VenueUnavailable
 from tests.support.build import VENUE, a_report, an_accept, state_after
@@ -287,3 +288,17 @@ async def test_an_error_of_the_venue_is_no_empty_page(harness: RecorderHarness) 
     harness.venue.reports_down = True
     with pytest.raises(VenueUnavailable):
         await harness.recorder.run_once()
+
+
+async def test_a_synchronisation_shows_an_order_that_ended_here_and_is_open_at_the_venue(
+    harness: RecorderHarness,
+) -> None:
+    [state] = await harness.orders(an_accept(now=START - LAG))
+    cancel = decisions.request_cancel(state, START - LAG)
+    assert cancel is not None
+    await harness.orders(cancel)
+    harness.venue.shown = [shown(state.order.venue_client_order_id)]
+    assert await sync_of(harness).run_once()
+    assert harness.gate.problem is not None
+    assert state.order.order_id in harness.gate.problem.reason
+    assert harness.counted("venue_ended_orders_open_total", venue=VENUE) == 1

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Outcome
-from switchyard.domain.decisions import begin_attempt, record_sent, request_cancel
+from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, request_cancel
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
@@ -20,6 +20,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions import sweep
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CANCELS_MAX
+from switchyard.flow.executions.ended import LAG
 from switchyard.flow.executions.gaps import GAP_SECONDS, GapWatch
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import GRACE, Sweeper
@@ -265,6 +266,30 @@ async def test_an_order_that_is_missing_at_the_venue_raises_an_alarm_and_stays_u
     assert sweeping.counted("venue_orders_missing_total") == 1
 
 
+async def test_an_order_that_ended_here_and_is_open_at_the_venue_raises_an_alarm_until_it_is_gone(
+    sweeping: Sweeping,
+) -> None:
+    order = await sweeping.working()
+    sweeping.venue.reported = [a_report(await sweeping.state(order), "CANCELED", qty=ZERO)]
+    await sweeping.recorder.run_once()
+    sweeping.venue.show(order, "WORKING")
+    gate = sweeping.recorder.gate
+    gate.open()
+    await sweeping.sweeper.run_once()
+    assert gate.problem is None, "the venue's list may lag behind its reports"
+
+    sweeping.clock.advance(LAG)
+    for _ in range(2):
+        await sweeping.sweeper.run_once()
+    assert gate.problem is not None
+    assert order.order_id in gate.problem.reason
+    assert sweeping.counted("venue_ended_orders_open_total", venue=VENUE) == 1
+
+    sweeping.venue.shown.clear()
+    await sweeping.sweeper.run_once()
+    assert gate.problem is None
+
+
 async def test_an_order_that_is_not_sent_yet_is_not_missing(sweeping: Sweeping) -> None:
     accepted = an_accept()
     sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
@@ -385,6 +410,27 @@ async def test_a_cancel_that_is_acknowledged_and_not_carried_out_is_sent_again(s
     assert sweeping.counted("venue_cancels_repeated_total") == 1
     await sweeping.swept()
     assert cancel_count(await sweeping.state(order)) == 2, "that one is not acknowledged yet"
+
+
+async def test_a_cancel_of_an_order_in_doubt_is_sent_again_as_well(sweeping: Sweeping) -> None:
+    accepted = an_accept(qty=HUNDRED)
+    order = accepted.orders[0]
+    sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+    doubt = record_doubt(state_after(accepted, sending), sending.outbox[0], "NETWORK_TIMEOUT", None, START)
+    cancel = request_cancel(state_after(accepted, sending, doubt), START)
+    assert cancel is not None
+    for change in (accepted, sending, doubt, cancel):
+        await sweeping.commit(change)
+    state = await sweeping.state(order)
+    await sweeping.commit(record_sent(state, state.row("new", 1), "venue-1", START))
+    await acknowledge_cancels(sweeping, order)
+    sweeping.venue.show(order, "WORKING")
+
+    await sweeping.swept()
+    sweeping.clock.advance(timedelta(seconds=CANCEL_SECONDS))
+    await sweeping.swept()
+
+    assert sweeping.counted("venue_cancels_repeated_total") == 1
 
 
 async def test_after_a_few_ignored_cancels_an_alarm_is_raised_once(sweeping: Sweeping) -> None:

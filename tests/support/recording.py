@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
@@ -28,8 +28,8 @@ OUR_TAG = "ours"
 class ScriptedVenue(NullVenue):
     """Sends the reports of `script`, and shows the orders of `shown`; raises while `is_down`."""
 
-    def __init__(self) -> None:
-        super().__init__(VENUE, clock=ManualClock())
+    def __init__(self, name: VenueName = VENUE) -> None:
+        super().__init__(name, clock=ManualClock())
         self.script: list[ExecutionReport] = []
         self.unreadable: list[UnreadableReport] = []
         self.shown: list[VenueOrder] = []

@@ -100,6 +100,25 @@ def test_absent_ends_no_order_that_a_fill_or_a_venue_order_id_shows(evidence: di
     assert (change.outbox[0].status, is_final(change.orders[0].status)) == ("sent", False)
 
 
+@pytest.mark.parametrize("evidence", ["answer", "report", "fill", "verdict", "contradiction"])
+def test_an_order_in_doubt_that_is_found_waits_for_its_pending_cancel(evidence: str) -> None:
+    state = cancelled(in_doubt())
+    row = state.row("new", 1)
+    match evidence:
+        case "answer":
+            state = after(state, decisions.record_sent(state, row, "venue-1", START))
+        case "report":
+            state = reported(state, "WORKING")
+        case "fill":
+            state = reported(state, "PARTIALLY_FILLED", TEN)
+        case "verdict":
+            state = after(state, decided(state, "sent"))
+        case "contradiction":
+            shown = OrderState(order=replace(state.order, venue_order_id="venue-1"), outbox=state.outbox)
+            state = after(shown, decisions.record_rejected(shown, row, "UNAUTHORIZED", START))
+    assert (state.order.status, state.row("cancel", 1).status) == ("CANCEL_REQUESTED", "queued")
+
+
 def test_not_sent_is_rejected_against_a_fill_and_against_a_venue_order_id() -> None:
     filled = in_doubt()
     filled = OrderState(order=replace(filled.order, filled_qty=TEN, filled_notional=TEN), outbox=filled.outbox)

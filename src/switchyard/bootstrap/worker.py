@@ -9,6 +9,7 @@ from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.executions.recall import StrayRecall
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
@@ -114,6 +115,8 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     await mark_read(core.database.journal, core.sequencer.commit, venue.name)
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
+        recall = StrayRecall(venue, recorder, queries=core.database.queries)
+        core.supervisor.start(stack, f"strays {venue.name}", recall.run)
         await recorder.run()
 
 

@@ -20,6 +20,7 @@ FINAL: Final[frozenset[Status]] = frozenset({"FILLED", "CANCELED", "REJECTED", "
 Step = Literal[
     "attempt",  # an attempt to send begins
     "acknowledge",  # the venue has the order
+    "acknowledge_with_cancel",  # the venue has an order that was in doubt, and a cancel of it is pending
     "unsent",  # proven: nothing reached the venue
     "doubt",  # the answer was lost or unreadable
     "reject",  # the venue's documented rejection
@@ -62,6 +63,7 @@ _TABLE: Final[dict[Status, dict[Step, Status]]] = {
     "UNKNOWN": {
         "attempt": "UNKNOWN",  # a resend does not settle the earlier attempt
         "acknowledge": "WORKING",
+        "acknowledge_with_cancel": "CANCEL_REQUESTED",
         "unsent": "ACCEPTED",
         "doubt": "UNKNOWN",
         "reject": "REJECTED",

@@ -60,3 +60,7 @@ class Queries(Protocol):
     async def executions(self, venue: VenueName, exec_ids: Sequence[str]) -> Mapping[str, Execution]:
         """Return those of the execution ids that were recorded, with the order or stray of each."""
         ...
+
+    async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
+        """Return a page of a venue's reports that were filed as strays and whose order exists now, sorted by id."""
+        ...

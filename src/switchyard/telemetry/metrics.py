@@ -177,6 +177,12 @@ class Metrics:
         self.orders_missing = Counter(
             "venue_orders_missing_total", "Open orders that their venue no longer has", registry=registry
         )
+        self.ended_open = Counter(
+            "venue_ended_orders_open_total",
+            "Orders that have ended here and that their venue shows open, by venue",
+            ["venue"],
+            registry=registry,
+        )
         self.quantity_gaps = Counter(
             "venue_quantity_gaps_total",
             "Filled quantities that do not match the venue's own fills",

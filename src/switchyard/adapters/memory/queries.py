@@ -72,6 +72,16 @@ class MemoryQueries:
         executions = [self._journal.executions.get((venue, exec_id)) for exec_id in exec_ids]
         return {execution.exec_id: execution for execution in executions if execution is not None}
 
+    async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
+        """Return a page of the strays whose order exists now."""
+        client_ids = {order.venue_client_order_id for order in self._journal.orders.values() if order.venue == venue}
+        matching = [
+            execution
+            for execution in self._journal.executions.values()
+            if execution.venue == venue and execution.stray_client_order_id in client_ids and execution.exec_id > after
+        ]
+        return sorted(matching, key=lambda execution: execution.exec_id)[: min(limit, PAGE_MAX)]
+
     async def due(
         self,
         now: datetime,

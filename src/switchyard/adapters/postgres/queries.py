@@ -70,6 +70,12 @@ ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number
 """
 _BY_SEQ = "selected.seq, selected.order_id, selected.kind DESC"
 _BY_KEY = "selected.order_id, selected.kind"
+_MATCHED_STRAYS = f"""
+SELECT {EXECUTIONS.qualified("executions")} FROM executions
+JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
+WHERE stray_client_order_id IS NOT NULL AND executions.venue = $1 AND exec_id > $2
+ORDER BY exec_id LIMIT $3
+"""
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
     f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
@@ -164,6 +170,13 @@ class PostgresQueries:
         sql = f"SELECT {EXECUTIONS.column_list} FROM executions WHERE venue = $1 AND exec_id = ANY($2)"
         stored = [Execution(*record) for record in await self._reader.rows(sql, venue, exec_ids)]
         return {execution.exec_id: execution for execution in stored}
+
+    async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
+        """One page of the strays whose order exists now."""
+        return [
+            Execution(*record)
+            for record in await self._reader.rows(_MATCHED_STRAYS, venue, after, min(limit, PAGE_MAX))
+        ]
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

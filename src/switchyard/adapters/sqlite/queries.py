@@ -55,6 +55,12 @@ _STRAYS = """
 SELECT value->>0 FROM json_each(?)
 WHERE EXISTS (SELECT 1 FROM executions WHERE stray_client_order_id BETWEEN value->>0 AND value->>1)
 """
+_MATCHED_STRAYS = f"""
+SELECT {EXECUTIONS.qualified("executions")} FROM executions
+JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
+WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
+ORDER BY exec_id LIMIT ?
+"""
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -163,6 +169,14 @@ class SqliteQueries:
         values = (venue, rows.json_array(exec_ids))
         stored: list[Any] = await self._connections.read(lambda connection: connection.execute(sql, values).fetchall())
         return {execution.exec_id: execution for execution in (Execution(*columns) for columns in stored)}
+
+    async def matched_strays(self, venue: VenueName, *, after: str = "", limit: int) -> list[Execution]:
+        """One page of the strays whose order exists now."""
+        values = (venue, after, min(limit, PAGE_MAX))
+        stored: list[Any] = await self._connections.read(
+            lambda connection: connection.execute(_MATCHED_STRAYS, values).fetchall()
+        )
+        return [Execution(*columns) for columns in stored]
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions.rows import ended_attempt, order_change, stepped
+from switchyard.domain.decisions.rows import ended_attempt, evidence_step, order_change, stepped
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import SendCode, described
@@ -31,5 +31,6 @@ def record_contradicted(
 ) -> Change:
     """The venue rejected an order that it has: the row is sent, the order goes on, the row keeps the rejection."""
     sent = ended_attempt(row, now, "sent", "CONTRADICTED", described(code, detail), bytes_sent=True)
-    order = stepped(state.order, "part_fill" if state.order.filled_qty else "acknowledge", now)
+    step = evidence_step(state, "part_fill" if state.order.filled_qty else "acknowledge")
+    order = stepped(state.order, step, now)
     return order_change("OrderSent", order, (sent,))

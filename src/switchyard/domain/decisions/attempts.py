@@ -9,6 +9,7 @@ from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.rows import (
     closed_cancels,
     ended_attempt,
+    evidence_step,
     has_pending_cancel,
     moved,
     order_change,
@@ -41,7 +42,8 @@ def record_sent(
     sent = ended_attempt(row, now, "sent", code, None, bytes_sent=True)
     if row.kind == "cancel":
         return order_change("CancelSent", touched(state.order, now), (sent,))
-    order = stepped(state.order, "acknowledge", now, venue_order_id=venue_order_id or state.order.venue_order_id)
+    step = evidence_step(state, "acknowledge")
+    order = stepped(state.order, step, now, venue_order_id=venue_order_id or state.order.venue_order_id)
     return order_change("OrderSent", order, (sent,))
 
 

@@ -8,7 +8,7 @@ from typing import assert_never
 from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
-from switchyard.domain.decisions.rows import closed_cancels, stepped
+from switchyard.domain.decisions.rows import closed_cancels, evidence_step, stepped
 from switchyard.domain.events import (
     SYSTEM_ACCOUNT,
     OrderFact,
@@ -38,7 +38,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
     notional = before.filled_notional
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
-    step = _report_step(before, report, filled)
+    step = evidence_step(state, _report_step(before, report, filled))
     ends = step in ("canceled", "reject", "expire", "reject_part_filled") and not is_final(before.status)
     order = stepped(
         before,

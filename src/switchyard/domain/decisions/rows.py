@@ -78,6 +78,15 @@ def has_pending_cancel(state: OrderState) -> bool:
     return any(row.kind == "cancel" and row.status not in SETTLED for row in state.outbox)
 
 
+def evidence_step(state: OrderState, step: Step) -> Step:
+    """The step for evidence that the venue has the order; an order in doubt goes on to wait for its pending cancel.
+
+    Only in that status is a cancel watched: one that the venue acknowledges and does not carry out is sent again.
+    """
+    is_awaited = state.order.status == "UNKNOWN" and has_pending_cancel(state)
+    return "acknowledge_with_cancel" if is_awaited and step in ("acknowledge", "part_fill") else step
+
+
 def closed_cancels(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
     """The cancels that need not be sent any more because the order has ended.
 

@@ -3,12 +3,12 @@
 Set by synchronisation and by the recorder; read by `/health`. It calls the dispatcher through two callbacks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 import structlog
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import OrderId, VenueName
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
@@ -50,6 +50,7 @@ class VenueGate:
         self._made_at = clock.monotonic()
         self._closed: str | None = None
         self._unheard: str | None = None
+        self._ended: frozenset[OrderId] = frozenset()
         self.is_open = False
         self.is_locked = False
         metrics.venue_state.labels(venue).set(0)
@@ -58,7 +59,8 @@ class VenueGate:
     def problem(self) -> VenueProblem | None:
         """What an operator should know; none while all is well."""
         if self.is_open:
-            return None if self._unheard is None else VenueProblem(self._venue, True, self._unheard)
+            reasons = [reason for reason in (self._unheard, self._open_there) if reason is not None]
+            return VenueProblem(self._venue, True, "; ".join(reasons)) if reasons else None
         waits = self._clock.monotonic() - self._made_at
         reason = self._closed or (f"not synchronised after {waits:.0f} s" if waits >= SYNC_SECONDS else None)
         return None if reason is None else VenueProblem(self._venue, False, reason)
@@ -92,6 +94,22 @@ class VenueGate:
         if self._unheard is None:
             log.error("venue_unheard", venue=self._venue, error=error)
         self._unheard = f"its reports cannot be read: {error}"
+
+    def note_ended(self, order_ids: Collection[OrderId]) -> None:
+        """All orders that have ended here and that the venue shows open; each is counted and logged once."""
+        for order_id in sorted(set(order_ids) - self._ended):
+            self._metrics.ended_open.labels(self._venue).inc()
+            log.error("ended_order_open_at_venue", venue=self._venue, order_id=order_id)
+        self._ended = frozenset(order_ids)
+
+    @property
+    def _open_there(self) -> str | None:
+        if not self._ended:
+            return None
+        return (
+            f"it shows {len(self._ended)} order(s) open that have ended here, such as {min(self._ended)}: "
+            "cancel them at the venue"
+        )
 
     def note_heard(self) -> None:
         """A read of reports succeeded."""

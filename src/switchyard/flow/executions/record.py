@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
@@ -66,18 +66,19 @@ class Recorder:
         self._commit = commit
         self._clock = clock
         self._metrics = metrics
-        self._gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
+        self.gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
         self.strays = Strays(
             venue.name,
             journal=journal,
             queries=queries,
             commit=commit,
             metrics=metrics,
-            gate=self._gate,
+            gate=self.gate,
             is_ours=is_ours,
         )
         self._last_number: int | None = None
         self._holds_cursor = False
+        self._other_venues: set[VenueName] = set()
         self.behind: dict[VenueClientOrderId, Decimal] = {}
         """Orders whose reported filled total is higher than the sum of the fills that we have, with that total."""
         self.fell_behind = Wake()
@@ -104,9 +105,9 @@ class Recorder:
         try:
             page = await self._venue.reports(self._last_number, PAGE)
         except VenueUnavailable as error:
-            self._gate.note_unheard(str(error))
+            self.gate.note_unheard(str(error))
             raise
-        self._gate.note_heard()
+        self.gate.note_heard()
         count = len(page.reports) + len(page.unreadable)
         restarted = self._is_restarted(page, self._last_number)
         if not count and not restarted:
@@ -123,6 +124,7 @@ class Recorder:
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         states = await self._states(reports)
+        reports = self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
         by_position: dict[PositionKey, list[ExecutionReport]] = {}
         strays = [report for report in named if report.venue_client_order_id not in states]
@@ -167,6 +169,32 @@ class Recorder:
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
         ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
         return dict(await self._journal.load_by_client_order_id(list(ids)))
+
+    def _of_this_venue(
+        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
+    ) -> list[ExecutionReport]:
+        """The reports without those on orders of another venue.
+
+        Two venue names may lead to one broker: the recorder of the order's own venue reads the same report and applies
+        it. Under a second name its execution id would be new, and the fill would count twice.
+        """
+        own = []
+        for report in reports:
+            state = states.get(report.venue_client_order_id)
+            if state is None or state.order.venue == self._venue.name:
+                own.append(report)
+                continue
+            self._metrics.reports.labels("other_venue").inc()
+            if state.order.venue not in self._other_venues:
+                self._other_venues.add(state.order.venue)
+                log.error(
+                    "report_of_another_venue",
+                    venue=self._venue.name,
+                    order_venue=state.order.venue,
+                    order_id=state.order.order_id,
+                    exec_id=report.exec_id,
+                )
+        return own
 
     async def _storable(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]

@@ -20,6 +20,7 @@ from switchyard.domain.reasons import EndReason
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.decide import Commit
 from switchyard.flow.executions.cancels import CANCEL_SECONDS, CancelWatch
+from switchyard.flow.executions.ended import ended_orders
 from switchyard.flow.executions.record import Recorder
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -92,8 +93,7 @@ class Sweeper:
         """Compare every open order with the venue's; returns how many missing reports were applied."""
         self._asked = {}
         page = await self._queries.open_orders(self._venue.name, limit=PAGE)
-        if not page:
-            return 0
+        asked_at = self._clock.now()
         try:
             shown = {
                 order.venue_client_order_id: order async for orders in self._venue.open_orders() for order in orders
@@ -104,7 +104,10 @@ class Sweeper:
         untouched_since = self._clock.now() - GRACE
         missing = 0
         not_canceled: list[OrderId] = []
+        others = dict.fromkeys(shown)
         while page:
+            for order in page:
+                others.pop(order.venue_client_order_id, None)
             not_canceled += [
                 order.order_id
                 for order in page
@@ -117,6 +120,7 @@ class Sweeper:
             )
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
         await self._cancels.look(not_canceled)
+        self._recorder.gate.note_ended(await ended_orders(self._journal, self._venue.name, list(others), asked_at))
         return missing
 
     async def ask_behind_once(self) -> int:

@@ -12,6 +12,7 @@ import structlog
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.outbox import is_first_attempt
 from switchyard.domain.reports import ExecutionReport, is_storable
+from switchyard.flow.executions.ended import ended_orders
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.ports.clock import Clock
@@ -54,6 +55,7 @@ class VenueSync:
         reports are all there is to read.
         """
         open_orders: list[VenueOrder] = []
+        asked_at = self._clock.now()
         try:
             if self._venue.capabilities.lookup != "none":
                 async for orders in self._venue.open_orders():
@@ -64,6 +66,8 @@ class VenueSync:
             self._gate.note_not_synced(str(error))
             log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
+        shown = [order.venue_client_order_id for order in open_orders]
+        self._gate.note_ended(await ended_orders(self._journal, self._venue.name, shown, asked_at))
         for first in range(0, len(open_orders), PAGE):
             await self._compare(open_orders[first : first + PAGE])
         log.info("venue_synced", venue=self._venue.name, open_orders=len(open_orders))

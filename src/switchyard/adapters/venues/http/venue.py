@@ -129,14 +129,14 @@ class HttpVenue:
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
         message = place_order(order, self._expires_at(order))
-        exchange = await self._send("/orders", order, encode(message), on_departure)
+        exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._find_duplicate(order) or outcome
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Cancel an order by its `venue_client_order_id`."""
+        """Cancel an order by its `venue_client_order_id`; without the order's key, whose answer a broker may repeat."""
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
         return cancelled(order, exchange, self._clock.now(), self._final_errors)
 
@@ -213,10 +213,16 @@ class HttpVenue:
         return Quote(bid=canonical(quote.bid), ask=canonical(quote.ask))
 
     async def _send(
-        self, path: str, order: Order, body: bytes = b"", on_departure: OnDeparture = ignore_departure
+        self,
+        path: str,
+        order: Order,
+        body: bytes = b"",
+        on_departure: OnDeparture = ignore_departure,
+        *,
+        with_key: bool = False,
     ) -> Exchange:
         headers = {"Content-Type": "application/json"}
-        if self._idempotency_header:
+        if with_key:
             headers[IDEMPOTENCY_HEADER] = order.venue_client_order_id
         return await self._sends.ask(
             "POST",
