@@ -1,6 +1,8 @@
 """The contract of `DatabaseTime`, and the steady clock over it, on every engine."""
 
 from datetime import timedelta
+from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -10,12 +12,15 @@ from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain.decisions import begin_attempt, is_past_deadline, record_unsent
-from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.clock import REFRESH_AFTER, DatabaseClock
+from switchyard.ports.database_time import DatabaseTime, StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import WORKER, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.polling import until
 from tests.support.stepped import step_server_clock
+from tests.support.wrapped import Forwarding
 
 HOUR = timedelta(hours=1)
 SOON = timedelta(seconds=30)
@@ -64,16 +69,32 @@ async def test_the_newest_event_is_known(database: Database) -> None:
     assert abs(newest - now) < timedelta(milliseconds=1)
 
 
-async def test_an_offset_is_shared_where_several_processes_use_the_database(database: Database) -> None:
-    assert (await database.time.read()).shared is None
-    await database.time.share(HOUR)
+async def test_the_time_is_stored_only_over_the_time_that_was_read(database: Database) -> None:
     reading = await database.time.read()
-    if isinstance(database, SqliteDatabase):
-        assert reading.shared is None
-        return
-    assert reading.shared is not None
-    assert reading.shared.ahead == HOUR
-    assert timedelta(0) <= reading.wall - reading.shared.written_at < SOON
+    assert reading.stored is None
+    first = StoredTime(ahead=HOUR, written_at=reading.wall, boot_id=None, boot_seconds=1.5, jumped_at=None)
+    second = StoredTime(
+        ahead=-HOUR, written_at=reading.wall + SOON, boot_id="b", boot_seconds=31.5, jumped_at=reading.wall
+    )
+    assert await database.time.store(first, read=None)
+    assert (await database.time.read()).stored == first
+    assert await database.time.store(second, read=first)
+    assert not await database.time.store(first, read=None)
+    assert not await database.time.store(first, read=first)
+    assert (await database.time.read()).stored == second
+
+
+async def test_the_stored_time_outlives_a_restart_of_an_embedded_database(tmp_path: Path) -> None:
+    path = tmp_path / "switchyard.db"
+    await SqliteDatabase.upgrade(path)
+    database = await SqliteDatabase.open(path)
+    wall = (await database.time.read()).wall
+    stored = StoredTime(ahead=HOUR, written_at=wall, boot_id="b", boot_seconds=31.5, jumped_at=wall)
+    await database.time.store(stored, read=None)
+    await database.close()
+    database = await SqliteDatabase.open(path)
+    assert (await database.time.read()).stored == stored
+    await database.close()
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
@@ -108,6 +129,46 @@ async def test_after_a_step_back_and_a_restart_an_order_that_cannot_wait_has_exp
 
     assert timedelta(0) < restarted - now < SOON
     assert is_past_deadline(ioc.orders[0], restarted)
+
+
+class SteppedAfterReading(Forwarding):
+    """Database times whose wall clock is stepped once, between a reading and what follows it."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(database.time)
+        self._database = database
+        self.ahead: timedelta | None = None
+
+    async def read(self) -> TimeReading:
+        reading: TimeReading = await self.port.read()
+        if self.ahead is not None:
+            await step(self._database, self.ahead)
+            self.ahead = None
+        return reading
+
+
+async def test_a_step_between_reading_and_storing_moves_no_process(postgres_url: str) -> None:
+    first, second = [await PostgresDatabase.open(postgres_url) for _ in range(2)]
+    try:
+        stepped = SteppedAfterReading(first)
+        storing, looking = DatabaseClock(cast(DatabaseTime, stepped), SystemClock(), Metrics()), clock_of(second)
+        await storing.start()
+        now = await looking.start()
+        stored = (await first.time.read()).stored
+
+        async def is_due() -> bool:
+            reading = await first.time.read()
+            return stored is not None and reading.wall - stored.written_at > REFRESH_AFTER
+
+        await until(is_due)
+        stepped.ahead = 25 * HOUR
+        await storing.look()
+        assert (await first.time.read()).stored != stored, "it was stored after the step"
+        assert await looking.look() - now < SOON
+        assert await storing.look() - now < SOON
+    finally:
+        await first.close()
+        await second.close()
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR])

@@ -57,10 +57,21 @@ async def test_reap_removes_expired_keys_of_final_orders(database: Database) -> 
     live, done, fresh = an_accept(key="live"), an_accept(key="done"), an_accept(key="fresh", now=LONG_AFTER)
     for change in (live, done, fresh, canceled(done), canceled(fresh)):
         await commit(database.journal, change)
-    reaped = await database.keys.reap(LONG_AFTER, None, 100)
+    reaped = await database.keys.reap(LONG_AFTER, None, None, 100)
     assert (reaped.count, reaped.after) == (1, None)
     left = [key for key in ("live", "done", "fresh") if await database.keys.entry(ACCOUNT, PLACE_ORDER, key)]
     assert left == ["live", "fresh"]
+
+
+async def test_reap_keeps_a_key_for_its_whole_time_to_live_after_a_jump_of_the_clock(database: Database) -> None:
+    before, after = an_accept(key="before"), an_accept(key="after", now=LONG_AFTER)
+    for change in (before, after, canceled(before), canceled(after)):
+        await commit(database.journal, change)
+    ttl = entry_of(before).expires_at - entry_of(before).created_at
+    jumped_at, second = LONG_AFTER - timedelta(seconds=1), timedelta(seconds=1)
+    assert (await database.keys.reap(jumped_at + ttl, jumped_at, None, 100)).count == 0
+    assert (await database.keys.reap(jumped_at + ttl + second / 2, jumped_at, None, 100)).count == 1
+    assert (await database.keys.reap(LONG_AFTER + ttl + second, jumped_at, None, 100)).count == 1
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
@@ -72,7 +83,7 @@ async def test_reaping_in_pages_checks_every_key_once(database: Database, limit:
             await commit(database.journal, canceled(accepted))
     removed, after = 0, None
     for _ in range(10):
-        reaped = await database.keys.reap(LONG_AFTER, after, limit)
+        reaped = await database.keys.reap(LONG_AFTER, None, after, limit)
         removed, after = removed + reaped.count, reaped.after
         if after is None:
             break
@@ -84,7 +95,7 @@ async def test_a_reaped_key_is_reused_in_a_later_generation(database: Database) 
     first = an_accept(key="again")
     await commit(database.journal, first)
     await commit(database.journal, canceled(first))
-    assert (await database.keys.reap(LONG_AFTER, None, 10)).count == 1
+    assert (await database.keys.reap(LONG_AFTER, None, None, 10)).count == 1
     repeated = an_accept(key="again", now=LONG_AFTER)
     assert await database.journal.append(0, "again", [repeated], LONG_AFTER) == [Conflict()], (
         "the order keeps its venue client order id"

@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.flow.clock import FIRST_READINGS, PAUSE_MIN, SLEW_MAX, DatabaseClock
-from switchyard.ports.database_time import SharedOffset, TimeReading
+from switchyard.ports.database_time import StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import an_accept
 from tests.support.journal_checks import commit
@@ -31,10 +31,12 @@ class SlowTime(MemoryTime):
         self._wall = clock
         self.asked = 0
         self.takes: list[timedelta] = []
+        self.after_read: Callable[[], None] = lambda: None
 
     async def read(self) -> TimeReading:
         self.asked += 1
         reading = await super().read()
+        self.after_read()
         if self.takes:
             self._wall.advance(self.takes.pop(0))
         return reading
@@ -49,8 +51,8 @@ class Bench:
         self.metrics = Metrics()
         self.during_sleep: Callable[[], None] = lambda: None
 
-    def process(self) -> DatabaseClock:
-        return DatabaseClock(self.time, self.wall, self.metrics, sleep=self._sleep)
+    def process(self, boot_id: str | None = None) -> DatabaseClock:
+        return DatabaseClock(self.time, self.wall, self.metrics, boot_id=boot_id, sleep=self._sleep)
 
     async def _sleep(self, seconds: float) -> None:
         self.wall.advance(timedelta(seconds=seconds))
@@ -160,7 +162,13 @@ async def test_a_process_that_starts_before_the_others_noticed_the_step_waits_fo
 
     def refresh() -> None:
         # The running process looks while the new one waits.
-        bench.time.shared = SharedOffset(running.now() - bench.wall.now(), bench.wall.now())
+        bench.time.stored = StoredTime(
+            ahead=running.now() - bench.wall.now(),
+            written_at=bench.wall.now(),
+            boot_id=None,
+            boot_seconds=0,
+            jumped_at=None,
+        )
 
     bench.during_sleep = refresh
     later = bench.process()
@@ -213,6 +221,103 @@ async def test_a_process_that_was_paused_follows_the_others() -> None:
     assert abs(paused.now() - other.now()) < SLEWED
     assert [entry["event"] for entry in logs] == ["clock_paused"]
     assert 60 * SECOND > PAUSE_MIN
+
+
+async def test_a_step_between_reading_and_storing_moves_no_process() -> None:
+    bench = Bench()
+    one, other = bench.process(), bench.process()
+    await one.start()
+    await other.start()
+    bench.wall.advance(SECOND)
+
+    def step_once() -> None:
+        bench.wall.step(25 * HOUR)
+        bench.time.after_read = lambda: None
+
+    bench.time.after_read = step_once
+    await one.look()
+    await other.look()
+    await bench.pass_seconds(3, one, other)
+    assert abs(one.now() - (START + 4 * SECOND)) < SLEWED
+    assert abs(other.now() - one.now()) < SLEWED
+    late = bench.process()
+    await late.start()
+    assert abs(late.now() - one.now()) < SLEWED
+
+
+async def test_a_process_that_reads_before_and_stores_after_another_changes_nothing() -> None:
+    bench = Bench()
+    paused, started = bench.process(), bench.process()
+    await paused.start()
+    bench.wall.advance(HOUR)
+    reading = await bench.time.read()
+    await started.start()
+    stored = bench.time.stored
+    assert not await paused._store(reading, 0)
+    assert bench.time.stored == stored
+
+
+@pytest.mark.parametrize("boot_id", ["same", None])
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_start_after_a_step_forward_says_from_when_ages_count(boot_id: str | None, is_shared: bool) -> None:
+    bench = Bench()
+    bench.time.is_shared = is_shared
+    first = bench.process(boot_id)
+    await first.start()
+    await bench.pass_seconds(60, first)
+    bench.wall.step(25 * HOUR)
+    with capture_logs() as logs:
+        restarted = bench.process(boot_id)
+        now = await restarted.start()
+    assert abs(now - bench.wall.now()) < SLEWED
+    assert restarted.jumped_at is not None
+    assert now - SLEWED <= restarted.jumped_at <= now
+    assert [entry["event"] for entry in logs] == ["clock_jumped"]
+    await bench.pass_seconds(3, restarted)
+    again = bench.process(boot_id)
+    await again.start()
+    assert again.jumped_at is not None
+    assert again.jumped_at >= restarted.jumped_at, "a jump is remembered over the next restart"
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_downtime_that_the_machine_measured_is_no_jump(is_shared: bool) -> None:
+    bench = Bench()
+    bench.time.is_shared = is_shared
+    first = bench.process("same")
+    await first.start()
+    await bench.pass_seconds(200, first)
+    bench.wall.advance(30 * HOUR)
+    restarted = bench.process("same")
+    await restarted.start()
+    assert restarted.now() == bench.wall.now()
+    assert restarted.jumped_at == first.jumped_at
+
+
+async def test_downtime_across_a_reboot_is_a_jump() -> None:
+    bench = Bench()
+    first = bench.process("one boot")
+    await first.start()
+    bench.wall.advance(HOUR)
+    restarted = bench.process("another boot")
+    started = await restarted.start()
+    assert restarted.jumped_at == started
+
+
+async def test_a_process_that_follows_a_jump_knows_that_it_was_one() -> None:
+    """It was paused; meanwhile the wall clock was stepped, and another process started and took the new time."""
+    bench = Bench()
+    paused = bench.process()
+    await paused.start()
+    bench.wall.advance(10 * SECOND)
+    bench.wall.step(25 * HOUR)
+    other = bench.process()
+    await other.start()
+    await paused.look()
+    assert abs(paused.now() - other.now()) < SLEWED
+    assert paused.jumped_at == other.jumped_at
+    assert other.jumped_at is not None
+    assert other.jumped_at > START + 25 * HOUR
 
 
 def test_before_the_start_it_is_the_process_own_time() -> None:

@@ -31,6 +31,7 @@ class ManualClock:
 
     def __init__(self) -> None:
         self.time = START
+        self.jumped_at: datetime | None = None
 
     def now(self) -> datetime:
         return self.time

@@ -4,7 +4,9 @@ import os
 import random
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 # Values per system call: one call per value would cost more than the rest of making an id.
 _VALUES_PER_FILL = 256
@@ -16,6 +18,8 @@ os.register_at_fork(after_in_child=_pools.clear)
 
 class SystemClock:
     """The machine's wall clock and monotonic clock."""
+
+    jumped_at: datetime | None = None
 
     def now(self) -> datetime:
         """The time in UTC."""
@@ -32,6 +36,17 @@ class SystemClock:
 def boot_seconds() -> float:
     """Seconds on a clock that never goes back and, where the system has one, also counts while it is suspended."""
     return time.clock_gettime(_BOOT_CLOCK)
+
+
+def boot_id() -> str | None:
+    """The id that the kernel made up when it started: `boot_seconds` of two processes compare only if theirs are equal.
+
+    None where the system has no such id.
+    """
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return None
 
 
 class SystemRandomness:

@@ -2,7 +2,7 @@
 
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
@@ -50,7 +50,7 @@ class Core:
         self.wrappers = wrappers
         self.wall_clock = wrappers.clock(SystemClock())
         """For times that people and other systems compare with their own, such as those in tokens."""
-        self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds)
+        self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds, boot_id=boot_id())
         self.randomness = SystemRandomness()
         self.wakes = Wakes()
         self.catalogue = Catalogue(settings.instruments)

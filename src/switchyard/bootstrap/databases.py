@@ -13,7 +13,7 @@ from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
-from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
+from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.files import highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import DecisionFact
@@ -225,7 +225,7 @@ def _direct_append(database: Database, clock: Clock) -> Append:
 
 async def _started_clock(database: Database) -> DatabaseClock:
     """The time of the database's processes, for a command: an event dated ahead would move their next start ahead."""
-    clock = DatabaseClock(database.time, SystemClock(), Metrics(), ticks=boot_seconds)
+    clock = DatabaseClock(database.time, SystemClock(), Metrics(), ticks=boot_seconds, boot_id=boot_id())
     await clock.start()
     return clock
 

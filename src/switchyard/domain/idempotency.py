@@ -14,6 +14,7 @@ __all__ = [
     "PLACE_ORDER",
     "KeyEntry",
     "checked_key",
+    "counted_from",
     "generate_idempotency_key",
     "validate_idempotency_key",
 ]
@@ -42,6 +43,15 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
     result_digest: str | None = None
     version: int = 1
     """A write of version n needs version n-1 in the database, or no row for n = 1."""
+
+    def expiry(self, jumped_at: datetime | None) -> datetime:
+        """`expires_at`; for a key from before a jump of the clock, its whole time to live after the jump."""
+        return counted_from(self.created_at, jumped_at) + (self.expires_at - self.created_at)
+
+
+def counted_from(at: datetime, jumped_at: datetime | None) -> datetime:
+    """The time from which an age is counted: what a jump of the clock skipped may not have passed."""
+    return at if jumped_at is None else max(at, jumped_at)
 
 
 def checked_key(text: str) -> str:

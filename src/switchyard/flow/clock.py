@@ -1,8 +1,9 @@
 """One steady time for all processes of a database: deadlines, ages and dates do not follow a step of a wall clock.
 
-`DatabaseClock` reads the database's wall clock once at the start, together with the journal's newest date and the
-offset that running processes share. From then on a monotonic clock carries the time on. Later looks correct it by a
-small rate, report a step of the wall clock and refresh the shared offset; they never step the time.
+`DatabaseClock` reads the database's wall clock once at the start, together with the journal's newest date and the time
+that other processes have stored. From then on a monotonic clock carries the time on. Later looks correct it by a small
+rate, report a step of the wall clock and store the time; they never step it. Where the time does go forward by more
+than a clock has measured, `jumped_at` says so, and keys from before it count their age from there.
 """
 
 import asyncio
@@ -13,17 +14,19 @@ import structlog
 
 from switchyard.domain.decisions import SEND_DEADLINES
 from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import DatabaseTime, SharedOffset, TimeReading
+from switchyard.ports.database_time import DatabaseTime, StoredTime, TimeReading
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 LOOK_SECONDS = 1.0
-# The offset is refreshed by the first process that finds it this old, so its writes do not grow with the processes.
+# The stored time is refreshed by the first process that finds it this old: its writes do not grow with the processes.
 REFRESH_AFTER = timedelta(seconds=0.9)
-# Three refreshes: an offset of this age, by the wall clock, was written by a running process.
+# In a database of one process it serves only the next start: often enough that drift since then stays below `STEP_MIN`.
+REFRESH_AFTER_ALONE = timedelta(minutes=1)
+# Three refreshes: a time of this age, by the wall clock, was stored by a running process.
 FRESH = timedelta(seconds=3)
-# How long a start waits for the refresh of an offset that is not fresh: the wall clock may have been stepped just now.
+# How long a start waits for the refresh of a time that is not fresh: the wall clock may have been stepped just now.
 WATCH_SECONDS = 2.5
 WATCH_PAUSE_SECONDS = 0.1
 # The best of a few readings at the start, so that one slow answer does not make this clock late.
@@ -34,13 +37,17 @@ SLEW_MAX = 0.0005
 # Beyond this the wall clock was stepped; drift and slow answers stay far below.
 STEP_MIN = timedelta(seconds=1)
 # A process whose time stood still for longer than this (a paused virtual machine) follows the other processes. More
-# than `FRESH`: a fresh offset that differs by this much cannot be explained by a step of the wall clock.
+# than `FRESH`: a fresh time that differs by this much cannot be explained by a step of the wall clock.
 PAUSE_MIN = timedelta(seconds=5)
 ZERO = timedelta()
 
 
 class DatabaseClock:
-    """Implements `Clock`. `ticks` are seconds that include the time in which the machine is suspended."""
+    """Implements `Clock`.
+
+    `ticks` are seconds that include the time in which the machine is suspended. Those of two processes with the same
+    `boot_id` can be compared.
+    """
 
     def __init__(
         self,
@@ -49,45 +56,60 @@ class DatabaseClock:
         metrics: Metrics,
         *,
         ticks: Callable[[], float] | None = None,
+        boot_id: str | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._time = time
         self._clock = clock
         self._metrics = metrics
         self._ticks = ticks or clock.monotonic
+        self._boot_id = boot_id
         self._sleep = sleep
         self._anchor: tuple[datetime, float] | None = None
         """This clock's time, and the ticks at which it was right."""
         self._rate = 1.0
         self._difference = ZERO
         """The database's wall clock minus this clock, at the last look."""
+        self._jumped_at: datetime | None = None
 
     async def start(self) -> datetime:
         """Set the time, before any stage uses it: as the running processes have it, or as the database has it."""
+        while not await self._start_once():
+            pass  # another process has stored its time meanwhile, so the next reading is fresh
+        return self.now()
+
+    async def _start_once(self) -> bool:
         readings = [await self._read() for _ in range(FIRST_READINGS)]
         reading, answered_at, _ = min(readings, key=lambda timed: timed[2])
-        if reading.shared is not None and not _is_fresh(reading):
-            reading, answered_at = await self._watch(reading.shared, reading, answered_at)
-        at = reading.wall
-        if _is_fresh(reading):
-            assert reading.shared is not None, "only an offset can be fresh"
-            at += reading.shared.ahead
+        if reading.stored is not None and self._time.is_shared and not _is_fresh(reading):
+            reading, answered_at = await self._watch(reading.stored, reading, answered_at)
+        at, stored = reading.wall, reading.stored
+        jumped_at = None if stored is None else stored.jumped_at
+        if stored is not None and self._time.is_shared and _is_fresh(reading):
+            at += stored.ahead
         else:
             newest = _newest(reading)
             if newest is not None and newest > reading.wall:
                 # The wall clock was stepped back while no process ran, and nothing tells for how long: an order with
                 # a send deadline expires rather than leaves late.
                 at = newest + max(SEND_DEADLINES.values())
+            if not self._has_measured(stored, at, answered_at):
+                jumped_at = at
         if reading.newest_event_at is not None:
             at = max(at, reading.newest_event_at)
         # Set at the answer, not at the question: late by the round trip at most, and never ahead.
         self._anchor = (at, answered_at)
         self._difference = reading.wall - at
+        self._jumped_at = jumped_at
+        if not await self._store(reading, answered_at):
+            return False
+        if stored is not None and jumped_at != stored.jumped_at:
+            since = at - stored.written_at - stored.ahead
+            log.warning("clock_jumped", seconds=round(since.total_seconds(), 3), jumped_at=at.isoformat())
         if abs(self._difference) > STEP_MIN:
             self._report_step(self._difference)
         self._metrics.clock_step.set(self._difference.total_seconds())
-        await self._share(reading)
-        return self.now()
+        return True
 
     async def run(self) -> None:
         """Look periodically for as long as the process lives."""
@@ -101,9 +123,10 @@ class DatabaseClock:
         if self._anchor is None:
             return await self.start()
         at = self._at(answered_at)
-        if reading.shared is not None and _is_fresh(reading):
-            pause = reading.wall + reading.shared.ahead - at
-            if pause > PAUSE_MIN:
+        if reading.stored is not None:
+            self._jumped_at = _later(self._jumped_at, reading.stored.jumped_at)
+            pause = reading.wall + reading.stored.ahead - at
+            if self._time.is_shared and _is_fresh(reading) and pause > PAUSE_MIN:
                 log.warning("clock_paused", seconds=pause.total_seconds())
                 at += pause
         difference = _difference(reading.wall - at, round_trip)
@@ -114,8 +137,13 @@ class DatabaseClock:
         slew = difference.total_seconds() / LOOK_SECONDS
         self._anchor = (at, answered_at)
         self._rate = 1 + max(-SLEW_MAX, min(SLEW_MAX, slew))
-        await self._share(reading)
+        await self._store(reading, answered_at)
         return self.now()
+
+    @property
+    def jumped_at(self) -> datetime | None:
+        """The time right after it last went forward by more than any process had measured."""
+        return self._jumped_at
 
     def now(self) -> datetime:
         """The time of all processes; this process's own time before `start`, which precedes every stage."""
@@ -137,18 +165,40 @@ class DatabaseClock:
         answered_at = self._ticks()
         return reading, answered_at, timedelta(seconds=answered_at - asked_at)
 
-    async def _watch(self, before: SharedOffset, reading: TimeReading, answered_at: float) -> tuple[TimeReading, float]:
-        """Wait for a running process to refresh the offset; returns the last reading."""
+    def _has_measured(self, stored: StoredTime | None, at: datetime, ticks: float) -> bool:
+        """Whether this machine's clock shows that the time since the stored one has really passed."""
+        if stored is None or self._boot_id is None or stored.boot_id != self._boot_id:
+            return False
+        passed_seconds = ticks - stored.boot_seconds
+        measured = timedelta(seconds=passed_seconds * (1 + SLEW_MAX)) + STEP_MIN
+        return passed_seconds >= 0 and at - (stored.written_at + stored.ahead) <= measured
+
+    async def _watch(self, before: StoredTime, reading: TimeReading, answered_at: float) -> tuple[TimeReading, float]:
+        """Wait for a running process to refresh the stored time; returns the last reading."""
         ends_at = self._ticks() + WATCH_SECONDS
-        while reading.shared == before and self._ticks() < ends_at:
+        while reading.stored == before and self._ticks() < ends_at:
             await self._sleep(WATCH_PAUSE_SECONDS)
             reading, answered_at, _ = await self._read()
         return reading, answered_at
 
-    async def _share(self, reading: TimeReading) -> None:
-        age = None if reading.shared is None else reading.wall - reading.shared.written_at
-        if age is None or not ZERO <= age < REFRESH_AFTER:
-            await self._time.share(-self._difference)
+    async def _store(self, reading: TimeReading, answered_at: float) -> bool:
+        """Store the time if the stored one is old or has no such jump; returns False if another process was faster."""
+        stored = reading.stored
+        refresh_after = REFRESH_AFTER if self._time.is_shared else REFRESH_AFTER_ALONE
+        if (
+            stored is not None
+            and ZERO <= reading.wall - stored.written_at < refresh_after
+            and stored.jumped_at == self._jumped_at
+        ):
+            return True
+        time = StoredTime(
+            ahead=-self._difference,
+            written_at=reading.wall,
+            boot_id=self._boot_id,
+            boot_seconds=answered_at,
+            jumped_at=self._jumped_at,
+        )
+        return await self._time.store(time, read=stored)
 
     def _report_step(self, step: timedelta) -> None:
         log.error(
@@ -159,15 +209,18 @@ class DatabaseClock:
 
 
 def _is_fresh(reading: TimeReading) -> bool:
-    """Whether a running process wrote the shared offset, and the wall clock was not stepped since."""
-    return reading.shared is not None and ZERO <= reading.wall - reading.shared.written_at <= FRESH
+    """Whether a running process stored the time, and the wall clock was not stepped since."""
+    return reading.stored is not None and ZERO <= reading.wall - reading.stored.written_at <= FRESH
 
 
 def _newest(reading: TimeReading) -> datetime | None:
     """The latest time that a process of this database is known to have reached."""
-    shared = None if reading.shared is None else reading.shared.written_at + reading.shared.ahead
-    known = [at for at in (reading.newest_event_at, shared) if at is not None]
-    return max(known, default=None)
+    stored = None if reading.stored is None else reading.stored.written_at + reading.stored.ahead
+    return _later(reading.newest_event_at, stored)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((at for at in (one, other) if at is not None), default=None)
 
 
 def _difference(least: timedelta, round_trip: timedelta) -> timedelta:

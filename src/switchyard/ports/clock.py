@@ -7,6 +7,14 @@ from typing import Protocol
 class Clock(Protocol):
     """Wall time for dates, monotonic time for durations."""
 
+    @property
+    def jumped_at(self) -> datetime | None:
+        """The time right after it last went forward by more than was measured, from which the ages of keys count.
+
+        None if there was no such jump, and for clocks that no key is judged by.
+        """
+        ...
+
     def now(self) -> datetime:
         """Return the current time in UTC."""
         ...

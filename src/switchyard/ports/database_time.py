@@ -1,4 +1,4 @@
-"""The port of the times that a database knows: its wall clock, its newest event, and the offset of its processes."""
+"""The port of the times that a database knows: its wall clock, its newest event, and the time of its processes."""
 
 from datetime import datetime, timedelta
 from typing import Protocol
@@ -6,12 +6,19 @@ from typing import Protocol
 import msgspec
 
 
-class SharedOffset(msgspec.Struct, frozen=True):
-    """The difference between the time of the running processes and the database's wall clock."""
+class StoredTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time that the processes had at one moment, for a process that starts later."""
 
     ahead: timedelta
+    """The processes' time minus the database's wall clock, both at `written_at`."""
     written_at: datetime
-    """By the database's wall clock."""
+    """By the database's wall clock, in the same reading as `ahead`."""
+    boot_id: str | None
+    """Of the machine of the process that wrote it, since its last boot; None where the system has no such id."""
+    boot_seconds: float
+    """On that machine's clock since its boot, at `written_at`."""
+    jumped_at: datetime | None
+    """The processes' time right after it last went forward by more than was measured; see `Clock.jumped_at`."""
 
 
 class TimeReading(msgspec.Struct, frozen=True):
@@ -20,17 +27,20 @@ class TimeReading(msgspec.Struct, frozen=True):
     wall: datetime
     """The database's wall clock, which can be stepped."""
     newest_event_at: datetime | None
-    shared: SharedOffset | None
-    """None where only one process can use the database, and before the first `share`."""
+    stored: StoredTime | None
+    """None before the first `store`."""
 
 
 class DatabaseTime(Protocol):
-    """The database's wall clock, and the offset that its processes share."""
+    """The database's wall clock, and the time of its processes."""
+
+    is_shared: bool
+    """Whether several processes can use the database at once."""
 
     async def read(self) -> TimeReading:
         """Return the database's times."""
         ...
 
-    async def share(self, ahead: timedelta) -> None:
-        """Store how far this process's time is ahead of the database's wall clock, for processes that start later."""
+    async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
+        """Replace the time that was read; returns False, and changes nothing, if another process has replaced it."""
         ...

@@ -34,6 +34,6 @@ class KeyStore(Protocol):
         """Return entries created after `since` whose keys lie between `first` and `last`, both included."""
         ...
 
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
-        """Check the next `limit` entries and remove those that have expired and whose order is final."""
+    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
+        """Check the next `limit` entries and remove those past `KeyEntry.expiry` whose order is final."""
         ...

@@ -13,6 +13,7 @@ class ManualClock:
     def __init__(self, start: datetime = START) -> None:
         self._now = start
         self._elapsed = timedelta()
+        self.jumped_at: datetime | None = None
 
     def now(self) -> datetime:
         """Return the current time in UTC."""

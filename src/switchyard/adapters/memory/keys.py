@@ -32,14 +32,14 @@ class MemoryKeyStore:
         ]
         return matching[:limit]
 
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
         """Check the next `limit` entries and remove those that have expired and whose order is final."""
         page = sorted(key for key in self._journal.keys if after is None or key > after)[:limit]
-        removable = [key for key in page if self._is_removable(self._journal.keys[key], now)]
+        removable = [key for key in page if self._is_removable(self._journal.keys[key], now, jumped_at)]
         for key in removable:
             del self._journal.keys[key]
         return Reaped(len(removable), page[-1] if len(page) == limit else None)
 
-    def _is_removable(self, entry: KeyEntry, now: datetime) -> bool:
+    def _is_removable(self, entry: KeyEntry, now: datetime, jumped_at: datetime | None) -> bool:
         order = self._journal.orders.get(entry.order_id)
-        return entry.expires_at < now and (order is None or is_final(order.status))
+        return entry.expiry(jumped_at) < now and (order is None or is_final(order.status))

@@ -21,14 +21,15 @@ WHERE account_id = $1 AND operation = $2 AND idempotency_key BETWEEN $3 AND $4 A
 # missing is removed as if the order were final.
 _REAP = """
 WITH page AS (
-    SELECT account_id, operation, idempotency_key, expires_at, order_id, version FROM idempotency_keys
+    SELECT account_id, operation, idempotency_key, created_at, expires_at, order_id, version FROM idempotency_keys
     WHERE (account_id, operation, idempotency_key) > ($1, $2, $3)
     ORDER BY account_id, operation, idempotency_key LIMIT $4
 ), removed AS (
     DELETE FROM idempotency_keys AS stored USING page
     WHERE (stored.account_id, stored.operation, stored.idempotency_key)
         = (page.account_id, page.operation, page.idempotency_key)
-    AND stored.version = page.version AND page.expires_at < $5
+    AND stored.version = page.version
+    AND greatest(page.created_at, $7) + (page.expires_at - page.created_at) < $5 -- `KeyEntry.expiry`
     AND coalesce((SELECT orders.status FROM orders WHERE orders.order_id = page.order_id), 'FILLED') = ANY ($6::text[])
     RETURNING 1
 )
@@ -58,8 +59,8 @@ class PostgresKeyStore:
         records = await self._reader.rows(_BETWEEN, account, operation, first, last, since, limit)
         return [KeyEntry(**record) for record in records]
 
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
-        [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL))
+        [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL), jumped_at)
         is_last = row["seen"] < limit
         return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))

@@ -25,7 +25,7 @@ class SqliteDatabase:
         self.liveness = SqliteLiveness()
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)
-        self.time = SqliteTime(self.journal, SystemClock())
+        self.time = SqliteTime(connections, self.journal, SystemClock())
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteDatabase":

@@ -1,22 +1,55 @@
-"""The machine's wall clock: an embedded database has no other, and no second process to share an offset with."""
+"""The machine's wall clock, since an embedded database has no other, and the one row of `steady_clock`."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+import apsw
+
+from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
+from switchyard.domain.chain import stamp
 from switchyard.ports.clock import Clock
-from switchyard.ports.database_time import TimeReading
+from switchyard.ports.database_time import StoredTime, TimeReading
+
+_READ = "SELECT ahead_seconds, written_at, boot_id, boot_seconds, jumped_at FROM steady_clock"
+_STORE = """
+INSERT OR REPLACE INTO steady_clock (only_row, ahead_seconds, written_at, boot_id, boot_seconds, jumped_at)
+VALUES (1, ?, ?, ?, ?, ?)
+"""
 
 
 class SqliteTime:
-    """ports.clock.DatabaseTime on SQLite."""
+    """ports.database_time.DatabaseTime on SQLite; no other process writes the row, so it is read once."""
 
-    def __init__(self, journal: SqliteJournal, clock: Clock) -> None:
+    def __init__(self, connections: Connections, journal: SqliteJournal, clock: Clock) -> None:
         self._journal = journal
         self._clock = clock
+        self.is_shared = False
+        self._stored = _stored_time(connections.writer)
 
     async def read(self) -> TimeReading:
-        """The machine's time and the journal's newest date."""
-        return TimeReading(self._clock.now(), self._journal.newest_event_at, None)
+        """The machine's time, the journal's newest date and the row."""
+        return TimeReading(self._clock.now(), self._journal.newest_event_at, self._stored)
 
-    async def share(self, ahead: timedelta) -> None:
-        """Does nothing: no other process can use the file."""
+    async def store(self, time: StoredTime, *, read: StoredTime | None) -> bool:
+        """Replace the row."""
+        if read != self._stored:
+            return False
+        jumped_at = None if time.jumped_at is None else stamp(time.jumped_at)
+        values = (time.ahead.total_seconds(), stamp(time.written_at), time.boot_id, time.boot_seconds, jumped_at)
+        await self._journal.maintain(lambda connection: connection.execute(_STORE, values).fetchall())
+        self._stored = time
+        return True
+
+
+def _stored_time(connection: apsw.Connection) -> StoredTime | None:
+    row = connection.execute(_READ).fetchone()
+    if row is None:
+        return None
+    ahead_seconds, written_at, boot_id, boot_seconds, jumped_at = row
+    return StoredTime(
+        ahead=timedelta(seconds=ahead_seconds),
+        written_at=datetime.fromisoformat(written_at),
+        boot_id=boot_id,
+        boot_seconds=boot_seconds,
+        jumped_at=None if jumped_at is None else datetime.fromisoformat(jumped_at),
+    )

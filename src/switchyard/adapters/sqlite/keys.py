@@ -10,7 +10,7 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.tables import IDEMPOTENCY_KEYS
 from switchyard.domain.chain import stamp
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyEntry, counted_from
 from switchyard.domain.ids import AccountId
 from switchyard.domain.lifecycle import FINAL
 from switchyard.ports.keys import KeyId, Reaped
@@ -25,7 +25,7 @@ WHERE account_id = ? AND operation = ? AND idempotency_key BETWEEN ? AND ? AND c
 """
 # Pages in primary key order: an index on `expires_at` would add a write to every accepted order.
 _PAGE = """
-SELECT account_id, operation, idempotency_key, expires_at < ?, order_id FROM idempotency_keys
+SELECT account_id, operation, idempotency_key, order_id, created_at, expires_at FROM idempotency_keys
 WHERE (account_id, operation, idempotency_key) > (?, ?, ?)
 ORDER BY account_id, operation, idempotency_key LIMIT ?
 """
@@ -61,12 +61,12 @@ class SqliteKeyStore:
         page = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
         return [rows.key_entry(row) for row in page]
 
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
 
         def remove_expired(connection: apsw.Connection) -> Reaped:
-            page: list[Any] = connection.execute(_PAGE, (stamp(now), *(after or ("", "", "")), limit)).fetchall()
-            expired = [(*key, order_id) for *key, is_expired, order_id in page if is_expired]
+            page: list[Any] = connection.execute(_PAGE, (*(after or ("", "", "")), limit)).fetchall()
+            expired = [row[:4] for row in page if _has_expired(row[4], row[5], now, jumped_at)]
             count = 0
             if expired:
                 connection.execute(_REMOVE, (rows.json_array(expired), rows.json_array(sorted(FINAL))))
@@ -74,3 +74,11 @@ class SqliteKeyStore:
             return Reaped(count, tuple(page[-1][:3]) if len(page) == limit else None)
 
         return await self._journal.maintain(remove_expired)
+
+
+def _has_expired(created: str, expires: str, now: datetime, jumped_at: datetime | None) -> bool:
+    """`KeyEntry.expiry`, on the text of the row; most keys have not expired, and their dates are not parsed."""
+    if expires >= stamp(now):
+        return False
+    created_at, expires_at = datetime.fromisoformat(created), datetime.fromisoformat(expires)
+    return counted_from(created_at, jumped_at) + (expires_at - created_at) < now

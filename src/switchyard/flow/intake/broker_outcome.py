@@ -4,11 +4,12 @@ Reads orders and follows the order's event stream; writes only the expiry of an 
 """
 
 import contextlib
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import QueueFull
+from switchyard.domain.idempotency import counted_from
 from switchyard.domain.ids import OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
@@ -38,9 +39,10 @@ class BrokerOutcome:
         queries: Queries,
         hub: StreamHub,
         clock: Clock,
-        expires_from: datetime | None = None,
+        key_ttl: timedelta,
+        restored_at: datetime | None,
     ) -> None:
-        """`expires_from`: before this time only a worker expires orders.
+        """Until every key from before a restore has expired, only a worker expires orders.
 
         After a restore, an order that was not sent from here may have been executed by the lost history under the same
         client order id. A worker knows that, once it has read the venue.
@@ -50,7 +52,8 @@ class BrokerOutcome:
         self._queries = queries
         self._hub = hub
         self._clock = clock
-        self._expires_from = expires_from
+        self._key_ttl = key_ttl
+        self._restored_at = restored_at
 
     async def order(self, order_id: OrderId) -> Order:
         """Return the order as it is now."""
@@ -96,7 +99,9 @@ class BrokerOutcome:
 
     def _is_late(self, order: Order) -> bool:
         now = self._clock.now()
-        if self._expires_from is not None and now < self._expires_from:
+        if self._restored_at is not None and (
+            now < counted_from(self._restored_at, self._clock.jumped_at) + self._key_ttl
+        ):
             return False
         return order.status == "ACCEPTED" and decisions.is_past_deadline(order, now)
 

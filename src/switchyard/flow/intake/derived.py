@@ -17,7 +17,7 @@ import structlog
 
 from switchyard.domain.canonical import digest
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
+from switchyard.domain.idempotency import KeyEntry, counted_from, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, ended_unsent
@@ -120,11 +120,14 @@ class DerivedDesk:
         The settings can forbid reuse after expiry and reuse after a failure.
         """
         behavior = self._settings.behavior
-        if intent.created_at - entry.created_at >= self._resolution:
+        jumped_at = self._clock.jumped_at
+        if intent.created_at - counted_from(entry.created_at, jumped_at) >= self._resolution:
             return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
         if not behavior.allow_retry_after_failure:
             return False
-        if self._restored_at is not None and intent.created_at < self._restored_at + self._resolution:
+        if self._restored_at is not None and (
+            intent.created_at - counted_from(self._restored_at, jumped_at) < self._resolution
+        ):
             return False  # the first request may have been executed in a history that a restore has lost
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])

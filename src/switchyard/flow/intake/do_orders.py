@@ -34,7 +34,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.idempotency import KeyEntry, checked_key
+from switchyard.domain.idempotency import KeyEntry, checked_key, counted_from
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
@@ -149,11 +149,12 @@ class DoDesk:
     async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
         """For the same request if its order was provably never sent; for any request after expiry and a final order."""
         state = await self._outcome.state(entry.order_id)
-        if self._clock.now() >= entry.expires_at and is_final(state.order.status):
+        now, jumped_at = self._clock.now(), self._clock.jumped_at
+        if now >= entry.expiry(jumped_at) and is_final(state.order.status):
             return True
         # An order under this key may have been executed in a history that a restore has lost: until every key of that
         # history has expired, another client order id could execute the intent again.
-        may_be_lost = self._restored_at is not None and self._clock.now() < self._restored_at + self._key_ttl
+        may_be_lost = self._restored_at is not None and now < counted_from(self._restored_at, jumped_at) + self._key_ttl
         return entry.request_digest == intent.digest and is_proven_unsent(state) and not may_be_lost
 
     async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:

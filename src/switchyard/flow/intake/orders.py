@@ -78,7 +78,7 @@ class OrderDesk:
 
     async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
         """After the key has expired, but never before its order is final."""
-        if self._clock.now() < entry.expires_at:
+        if self._clock.now() < entry.expiry(self._clock.jumped_at):
             return False
         state = (await self._journal.load([entry.order_id])).get(entry.order_id)
         return state is None or is_final(state.order.status)

@@ -38,7 +38,7 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Process one page; returns how many keys were removed."""
-        reaped = await self._keys.reap(self._clock.now(), self._after, PAGE)
+        reaped = await self._keys.reap(self._clock.now(), self._clock.jumped_at, self._after, PAGE)
         self._after = reaped.after
         if reaped.count:
             self._metrics.reaped.inc(reaped.count)

@@ -139,12 +139,15 @@ CREATE TABLE outbox_lanes (
 );
 INSERT INTO outbox_lanes (lane) SELECT generate_series(0, 63); -- LANES in domain/outbox.py
 
--- How far the time of the running processes is ahead of the wall clock, for a process that starts. Not derived from the
--- journal either; one row at most.
+-- The time of the running processes, for a process that starts (`StoredTime`). Not derived from the journal either; one
+-- row at most.
 CREATE TABLE steady_clock (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
-    ahead interval NOT NULL,
-    written_at timestamptz NOT NULL
+    ahead interval NOT NULL, -- of the wall clock, at `written_at`
+    written_at timestamptz NOT NULL,
+    boot_id text,
+    boot_seconds double precision NOT NULL,
+    jumped_at timestamptz
 );
 
 CREATE TABLE positions (

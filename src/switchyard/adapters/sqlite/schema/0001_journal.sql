@@ -165,3 +165,13 @@ CREATE TABLE append_groups (
     at       TEXT NOT NULL,
     outcomes TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- The time of the process, for its next start (`StoredTime`); not derived from the journal, and one row at most.
+CREATE TABLE steady_clock (
+    only_row      INTEGER PRIMARY KEY CHECK (only_row = 1),
+    ahead_seconds REAL NOT NULL, -- of the wall clock, at `written_at`
+    written_at    TEXT NOT NULL,
+    boot_id       TEXT,
+    boot_seconds  REAL NOT NULL,
+    jumped_at     TEXT
+) STRICT;
