@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -174,6 +175,37 @@ async def test_a_file_moved_over_the_open_database_ends_the_process(house: House
     assert "replaced while this process had it open" in process.log
     assert not client.acknowledged
     assert not house.simulator.executions()
+
+
+async def test_a_paused_gateway_does_not_hide_what_the_others_have_seen(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    url = postgres_server.create_database()
+    assert run_command("db", "upgrade", SWITCHYARD_DATABASE_URL=url).returncode == 0
+    simulator = VenueProcess(tmp_path / "venue", dedupe=DEDUPE)
+    paused = Process(tmp_path, "gateway", SWITCHYARD_DATABASE_URL=url)
+    gateway = Process(tmp_path, "gateway", SWITCHYARD_DATABASE_URL=url)
+    worker = Process(tmp_path, "worker", SWITCHYARD_DATABASE_URL=url, **simulator.client_settings())
+    try:
+        await paused.start()
+        await gateway.start()
+        await LoadClient(gateway).insist(KEYS)
+        dump = postgres_server.dump(url)
+        await until(lambda: len(list((tmp_path / "state").glob("head-*.json"))) == 1)
+        paused.send(signal.SIGSTOP)
+        await simulator.start()
+        await worker.start()
+        await settled(gateway, simulator)
+        for process in (worker, gateway):
+            assert await asyncio.to_thread(process.stop) == 0
+        postgres_server.restore(url, dump)
+        worker.spawn()
+        assert await asyncio.to_thread(worker.wait) == 4
+        assert "switchyard db restored" in worker.log
+        assert len(simulator.check_nothing_twice()) == len(KEYS)
+    finally:
+        for process in (worker, gateway, paused, simulator):
+            process.close()
 
 
 async def test_an_older_postgresql_database_under_a_running_worker_sends_nothing(

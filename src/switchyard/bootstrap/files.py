@@ -65,8 +65,8 @@ def write_heads(settings: Settings, installation: str, head: Head, clock: Clock)
     content = head_content(head, 0, clock.now(), journal_key(settings), installation)
     for file in head_files(settings, installation):
         try:
-            file.lock()
-            file.write(content)
+            with file.locked():
+                file.write(content)
         except OSError as error:
             log.warning("head_write_failed", path=file.name, error=str(error))
         finally:
