@@ -14,7 +14,7 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_seconds
-from switchyard.bootstrap.files import highest_place, move_files_aside, write_heads
+from switchyard.bootstrap.files import check_none_is_missing, highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
@@ -101,8 +101,13 @@ async def open_database(settings: Settings) -> Database:
     return await SqliteDatabase.open(sqlite_path(settings))
 
 
-async def upgrade_database(settings: Settings) -> int:
-    """Upgrade the schema to this version, and return its number."""
+async def upgrade_database(settings: Settings, *, rebuilding: bool = False) -> int:
+    """Upgrade the schema to this version, and return its number; a new database must not replace a missing one.
+
+    With `rebuilding` it may, because the missing one is about to be rebuilt.
+    """
+    if not rebuilding and await _is_new(settings):
+        check_none_is_missing(settings)
     if settings.database_url is not None:
         return await PostgresDatabase.upgrade(settings.database_url)
     return await SqliteDatabase.upgrade(sqlite_path(settings))
@@ -110,11 +115,15 @@ async def upgrade_database(settings: Settings) -> int:
 
 async def upgrade_if_new(settings: Settings) -> None:
     """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
+    if await _is_new(settings):
+        await upgrade_database(settings)
+
+
+async def _is_new(settings: Settings) -> bool:
+    """Whether the configured database is missing or empty."""
     if settings.database_url is not None:
-        if await PostgresDatabase.is_new(settings.database_url):
-            await PostgresDatabase.upgrade(settings.database_url)
-    elif await SqliteDatabase.is_new(sqlite_path(settings)):
-        await SqliteDatabase.upgrade(sqlite_path(settings))
+        return await PostgresDatabase.is_new(settings.database_url)
+    return await SqliteDatabase.is_new(sqlite_path(settings))
 
 
 def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:

@@ -26,10 +26,18 @@ log = structlog.get_logger()
 HEAD_SECONDS = 1.0
 
 
-def head_content(head: Head, shard: int, now: datetime, key: bytes, installation: str = "") -> bytes:
+def head_content(
+    head: Head, shard: int, now: datetime, key: bytes, installation: str = "", database: str = ""
+) -> bytes:
     """The signed content of a head file."""
     unsigned = SignedHead(
-        epoch=head.epoch, shard=shard, seq=head.seq, hash=head.hash, at=stamp(now), installation=installation
+        epoch=head.epoch,
+        shard=shard,
+        seq=head.seq,
+        hash=head.hash,
+        at=stamp(now),
+        installation=installation,
+        database=database,
     )
     return unsigned.signed(key).content()
 
@@ -93,6 +101,7 @@ class HeadKeeper:
         clock: Clock,
         metrics: Metrics,
         installation: str = "",
+        database: str = "",
         shard: int = 0,
     ) -> None:
         self._files = files
@@ -101,6 +110,7 @@ class HeadKeeper:
         self._clock = clock
         self._metrics = metrics
         self._installation = installation
+        self._database = database
         self._shard = shard
         self._seen = Head(0, 0, "")
         self._written: dict[str, Head] = {}
@@ -180,7 +190,8 @@ class HeadKeeper:
         with file.locked():
             is_kept = self._is_kept(file, head)
             if not is_kept:
-                file.write(head_content(head, self._shard, self._clock.now(), self._key, self._installation))
+                now = self._clock.now()
+                file.write(head_content(head, self._shard, now, self._key, self._installation, self._database))
         self._written[file.name] = head
         return 0 if is_kept else 1
 
@@ -190,4 +201,8 @@ class HeadKeeper:
             kept = parse_head(file.name, file.read(), None)
         except HistoryMismatch:
             return False  # what cannot be read is replaced
-        return kept is not None and (place_of(kept) == head or (kept.epoch, kept.seq) > (head.epoch, head.seq))
+        if kept is None:
+            return False
+        if place_of(kept) == head:
+            return kept.database == self._database  # a database that was moved is known by its new place
+        return (kept.epoch, kept.seq) > (head.epoch, head.seq)
