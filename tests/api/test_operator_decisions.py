@@ -4,14 +4,18 @@ import asyncio
 import json
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap import open_database, upgrade_database
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
+from switchyard.flow.sending.declared import declaration
 from switchyard.settings import Settings, load_settings
 from tests.support.build import VENUE, WORKER, an_accept, state_after
+from tests.support.cluster import Cluster
+from tests.support.orders import place, until_statuses
 from tests.support.process import run_command
 
 
@@ -20,12 +24,13 @@ def environment(tmp_path: Path, engine_settings: dict[str, str]) -> dict[str, st
     return {"SWITCHYARD_DATA_DIR": str(tmp_path / "var"), **engine_settings}
 
 
-def in_doubt(environment: dict[str, str]) -> str:
-    """Write an uncertain order into a database that no process has open."""
+def in_doubt(environment: dict[str, str], *, declares: bool = True) -> str:
+    """Write an uncertain order into a database that no process has open; its worker declared that no lookup decides."""
     accepted = an_accept()
     attempt = decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
     doubt = decisions.record_doubt(state_after(attempt), attempt.outbox[0], "NETWORK_TIMEOUT", None, START)
-    asyncio.run(write(load_settings(environment), [accepted, attempt, doubt]))
+    declared = [Change(cursors=(declaration(VENUE, lookup_decides=False),))] if declares else []
+    asyncio.run(write(load_settings(environment), [*declared, accepted, attempt, doubt]))
     return accepted.orders[0].order_id
 
 
@@ -113,6 +118,29 @@ def test_not_sent_is_left_to_the_lookup_that_can_decide(environment: dict[str, s
         code, output = resolve(environment | venue, order_id, "not-sent", *options)
         assert (code, "can still be asked" in output) == (1, True)
     assert resolve(environment | venue, order_id, "sent")[0] == 0
+
+
+async def test_a_shell_without_the_venues_settings_leaves_not_sent_to_the_lookup_too(
+    environment: dict[str, str], cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    broker = await cluster.broker(dedupe="open_only", faults={"drop_answer": 1.0, "late_reports": 60.0}).start()
+    await broker.set_faults(lagging_lookup=30.0)
+    process = cluster.process(**broker.client_settings(VENUE_WINDOW_SEC_SIM="30"), **environment)
+    await process.start()
+    order_id = await place(session, process)
+    await until_statuses(session, process, "UNKNOWN")
+    assert await asyncio.to_thread(process.stop) == 0
+    for options in ((), ("--resend", "--yes")):
+        code, output = await asyncio.to_thread(resolve, environment, order_id, "not-sent", *options)
+        assert (code, "can still be asked" in output) == (1, True), output
+
+
+def test_not_sent_needs_the_settings_of_a_venue_that_no_worker_has_declared(environment: dict[str, str]) -> None:
+    order_id = in_doubt(environment, declares=False)
+    code, output = resolve(environment, order_id, "not-sent")
+    assert (code, f"VENUE_URL_{VENUE.upper()}: no worker has opened" in output) == (4, True)
+    broker = {"SOR_VENUES": VENUE, f"VENUE_URL_{VENUE.upper()}": "http://127.0.0.1:1"}
+    assert resolve(environment | broker, order_id, "not-sent")[0] == 0
 
 
 async def decisions_of(settings: Settings, order_id: str) -> list[object]:

@@ -120,19 +120,41 @@ async def test_a_database_restored_under_a_running_worker_stops_it_and_keeps_the
     assert kept_seq(path) == 5
 
 
-async def test_of_two_workers_in_one_folder_one_writes_and_the_other_takes_over(tmp_path: Path) -> None:
+async def test_of_two_workers_in_one_folder_each_writes_the_heads_that_it_sees_first(tmp_path: Path) -> None:
     path = tmp_path / "head.json"
     log = AuditFixture(MemoryJournal(), path)
     first, second = keeper(log, path), keeper(log, path)
     await first.open()
     await second.open()
     await log.add_events(1)
-    assert [await second.run_once(), await first.run_once()] == [0, 1]
-    await first.close()
+    assert [await second.run_once(), await first.run_once(), kept_seq(path)] == [1, 0, 1]
     await log.add_events(1)
-    assert await second.run_once() == 1
-    assert kept_seq(path) == 2
+    assert [await first.run_once(), await second.run_once(), kept_seq(path)] == [1, 0, 2]
+    await first.close()
     await second.close()
+
+
+async def test_a_head_never_replaces_a_later_one(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    behind, ahead = (AuditFixture(MemoryJournal(), path) for _ in range(2))
+    await behind.add_events(2)
+    await ahead.add_events(3)
+    first, second = keeper(behind, path), keeper(ahead, path)
+    await first.open()
+    await second.open()
+    assert [await second.run_once(), await first.run_once(), kept_seq(path)] == [1, 0, 3]
+
+
+async def test_a_head_file_that_another_process_keeps_locked_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "head.json"
+    log = AuditFixture(MemoryJournal(), path)
+    await log.add_events(1)
+    worker = keeper(log, path)
+    await worker.open()
+    with LocalHeadFile(path).locked():
+        assert await worker.run_once() == 0
+    assert log.count("stage_failures_total", stage="head") == 1
+    assert [await worker.run_once(), kept_seq(path)] == [1, 1]
 
 
 async def test_a_failed_write_is_counted_and_tried_again(tmp_path: Path) -> None:

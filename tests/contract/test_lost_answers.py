@@ -200,6 +200,41 @@ async def test_a_server_that_is_down_raises_journal_unavailable(server: Postgres
     await database.close()
 
 
+async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowledged_before_the_standby_has_it(
+    server: PostgresServer,
+) -> None:
+    url = server.create_database()
+    await PostgresDatabase.upgrade(url)
+    administrator = await asyncpg.connect(url)
+    await administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
+    await administrator.close()
+    server.stop()
+    server.start()
+    administrator = await asyncpg.connect(url, server_settings={"synchronous_commit": "local"})
+    database = await PostgresDatabase.open(url)
+    cancelled: set[int] = set()
+
+    async def is_waiting_again() -> bool:
+        pids = await administrator.fetch("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        assert not appending.done(), "acknowledged without the standby"
+        return bool({record["pid"] for record in pids} - cancelled)
+
+    appending = asyncio.create_task(database.journal.append(0, "unconfirmed", [an_accept()], START))
+    for _ in range(2):
+        await until(is_waiting_again)
+        [waiting] = await administrator.fetch("SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+        cancelled.add(waiting["pid"])
+        await administrator.execute("SELECT pg_cancel_backend($1)", waiting["pid"])
+    await until(is_waiting_again)
+    assert await administrator.fetchval("SELECT count(*) FROM orders") == 1, "committed, on this server only"
+
+    await administrator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+    await administrator.execute("SELECT pg_reload_conf()")
+    assert await appending == [Committed(1)]
+    await administrator.close()
+    await database.close()
+
+
 async def test_acknowledged_groups_survive_a_crash_of_the_server(server: PostgresServer) -> None:
     url = server.create_database()
     await PostgresDatabase.upgrade(url)

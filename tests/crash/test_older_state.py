@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -105,6 +106,50 @@ async def test_a_data_folder_put_back_as_a_whole_sends_nothing_before_it_is_decl
     assert await first_event(house.process, kept_id) == "order_update"
 
 
+async def test_an_empty_data_folder_in_the_place_of_a_known_one_is_rejected(house: House) -> None:
+    await house.simulator.start()
+    await house.process.start()
+    await LoadClient(house.process).insist(KEYS[:1])
+    await settled(house.process, house.simulator)
+    assert await asyncio.to_thread(house.process.stop) == 0
+    [head] = (house.folder / "state").glob("head-*.json")
+    house.data.rename(house.folder / "elsewhere")  # its volume is not mounted
+    house.data.mkdir()
+    house.process.spawn()
+    assert await asyncio.to_thread(house.process.wait) == 4
+    assert f"if a new database is meant, which knows none of the orders and keys of the old one, remove {head}" in (
+        house.process.log
+    )
+    upgraded = await asyncio.to_thread(run_command, "db", "upgrade", **tool_settings(house.process))
+    assert (upgraded.returncode, len(upgraded.stderr.splitlines())) == (4, 1)
+
+    shutil.rmtree(house.data)
+    (house.folder / "elsewhere").rename(house.data)
+    await house.process.start()
+    assert await asyncio.to_thread(house.process.stop) == 0
+    assert len(house.simulator.check_nothing_twice()) == 1
+
+    shutil.rmtree(house.data)
+    head.unlink()
+    await house.process.start()
+
+
+async def test_an_emptied_postgresql_database_is_rejected(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    process = Process(tmp_path, SWITCHYARD_DATABASE_URL=url)
+    try:
+        await process.start()
+        await LoadClient(process).insist(KEYS[:1])
+        assert await asyncio.to_thread(process.stop) == 0
+        postgres_server.empty(url)
+        process.spawn()
+        assert await asyncio.to_thread(process.wait) == 4
+        place = url.replace("postgres@", "")
+        assert f"there is no database in {place}, but there was one" in process.log
+    finally:
+        process.close()
+
+
 async def test_an_earlier_audit_file_is_rebuilt_as_a_restored_database(house: House) -> None:
     await house.back_up_before_sending()
     tags = {client_id[:4] for client_id in house.simulator.orders()}
@@ -192,6 +237,37 @@ async def test_a_file_moved_over_the_open_database_ends_the_process(house: House
     assert "replaced while this process had it open" in process.log
     assert not client.acknowledged
     assert not house.simulator.executions()
+
+
+async def test_a_paused_gateway_does_not_hide_what_the_others_have_seen(
+    tmp_path: Path, postgres_server: PostgresServer
+) -> None:
+    url = postgres_server.create_database()
+    assert run_command("db", "upgrade", SWITCHYARD_DATABASE_URL=url).returncode == 0
+    simulator = VenueProcess(tmp_path / "venue", dedupe=DEDUPE)
+    paused = Process(tmp_path, "gateway", SWITCHYARD_DATABASE_URL=url)
+    gateway = Process(tmp_path, "gateway", SWITCHYARD_DATABASE_URL=url)
+    worker = Process(tmp_path, "worker", SWITCHYARD_DATABASE_URL=url, **simulator.client_settings())
+    try:
+        await paused.start()
+        await gateway.start()
+        await LoadClient(gateway).insist(KEYS)
+        dump = postgres_server.dump(url)
+        await until(lambda: len(list((tmp_path / "state").glob("head-*.json"))) == 1)
+        paused.send(signal.SIGSTOP)
+        await simulator.start()
+        await worker.start()
+        await settled(gateway, simulator)
+        for process in (worker, gateway):
+            assert await asyncio.to_thread(process.stop) == 0
+        postgres_server.restore(url, dump)
+        worker.spawn()
+        assert await asyncio.to_thread(worker.wait) == 4
+        assert "switchyard db restored" in worker.log
+        assert len(simulator.check_nothing_twice()) == len(KEYS)
+    finally:
+        for process in (worker, gateway, paused, simulator):
+            process.close()
 
 
 async def test_an_older_postgresql_database_under_a_running_worker_sends_nothing(

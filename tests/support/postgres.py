@@ -63,10 +63,14 @@ class PostgresServer:
 
     def restore(self, url: str, dump: Path) -> None:
         """Replace the database with a backup; open connections are terminated."""
+        self.empty(url)
+        self._run("pg_restore", "--exit-on-error", "-d", url, dump)
+
+    def empty(self, url: str) -> None:
+        """Replace the database with an empty one; open connections are terminated."""
         name = url.rpartition("/")[2]
         for statement in (f"DROP DATABASE {name} WITH (FORCE)", f"CREATE DATABASE {name}"):
             self._run("psql", "-X", "-q", "-d", self.url(), "-c", statement)
-        self._run("pg_restore", "--exit-on-error", "-d", url, dump)
 
     def start(self) -> None:
         """Start or restart; returns when the server accepts connections."""

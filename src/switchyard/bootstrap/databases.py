@@ -14,14 +14,16 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
-from switchyard.bootstrap.files import highest_place, move_files_aside, write_heads
+from switchyard.bootstrap.files import check_none_is_missing, highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.errors import SettingError
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
+from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
@@ -101,8 +103,13 @@ async def open_database(settings: Settings) -> Database:
     return await SqliteDatabase.open(sqlite_path(settings))
 
 
-async def upgrade_database(settings: Settings) -> int:
-    """Upgrade the schema to this version, and return its number."""
+async def upgrade_database(settings: Settings, *, rebuilding: bool = False) -> int:
+    """Upgrade the schema to this version, and return its number; a new database must not replace a missing one.
+
+    With `rebuilding` it may, because the missing one is about to be rebuilt.
+    """
+    if not rebuilding and await _is_new(settings):
+        check_none_is_missing(settings)
     if settings.database_url is not None:
         return await PostgresDatabase.upgrade(settings.database_url)
     return await SqliteDatabase.upgrade(sqlite_path(settings))
@@ -110,11 +117,15 @@ async def upgrade_database(settings: Settings) -> int:
 
 async def upgrade_if_new(settings: Settings) -> None:
     """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
+    if await _is_new(settings):
+        await upgrade_database(settings)
+
+
+async def _is_new(settings: Settings) -> bool:
+    """Whether the configured database is missing or empty."""
     if settings.database_url is not None:
-        if await PostgresDatabase.is_new(settings.database_url):
-            await PostgresDatabase.upgrade(settings.database_url)
-    elif await SqliteDatabase.is_new(sqlite_path(settings)):
-        await SqliteDatabase.upgrade(sqlite_path(settings))
+        return await PostgresDatabase.is_new(settings.database_url)
+    return await SqliteDatabase.is_new(sqlite_path(settings))
 
 
 def rebuild_target(settings: Settings) -> SqliteRebuild | PostgresRebuild:
@@ -152,7 +163,7 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
             clock,
             row_id=row_id,
             decision=decision,
-            is_decidable=partial(lookup_decides, settings),
+            lookup_decides=partial(_lookup_decides_anywhere, settings, database.journal),
         )
     finally:
         await database.close()
@@ -172,6 +183,21 @@ def lookup_decides(settings: Settings, venue: VenueName) -> bool:
         and configured.dedupe != "none"
         for configured in settings.venues
     )
+
+
+async def _lookup_decides_anywhere(settings: Settings, journal: Journal, venue: VenueName) -> bool:
+    """The same for a command, whose shell may lack the venue's settings: a worker's declaration holds too."""
+    by_workers = await declared(journal, venue)
+    is_known_here = any(
+        configured.name == venue and configured.url.startswith("http") for configured in settings.venues
+    )
+    if by_workers is None and not is_known_here:
+        raise SettingError(
+            f"VENUE_URL_{venue.upper()}",
+            f"no worker has opened {venue} on this database, and it is no broker in this shell: set it and the other "
+            f"VENUE_ settings of {venue} as the workers have them, because they tell whether a person may decide",
+        )
+    return bool(by_workers) or lookup_decides(settings, venue)
 
 
 async def accept_restored(settings: Settings) -> Restored:

@@ -6,7 +6,6 @@ import resource
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Literal
 
 from switchyard.bootstrap.caches import Caches
@@ -20,6 +19,7 @@ from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
 from switchyard.domain.events import DecisionFact
+from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
@@ -84,6 +84,10 @@ class Engine:
 
     async def end_doubt(self, row_id: str, decision: DecisionFact) -> Order:
         """Record an operator's decision about an uncertain row while the stages run."""
+
+        async def decides(venue: VenueName) -> bool:
+            return lookup_decides(self.settings, venue)
+
         return await end_doubt(
             self._database.journal,
             self._database.queries,
@@ -91,7 +95,7 @@ class Engine:
             self.clock,
             row_id=row_id,
             decision=decision,
-            is_decidable=partial(lookup_decides, self.settings),
+            lookup_decides=decides,
         )
 
     @asynccontextmanager

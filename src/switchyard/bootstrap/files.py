@@ -7,7 +7,7 @@ import structlog
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.adapters.redis.head import RedisHead
-from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.flow.readers.head import head_content, place_of
 from switchyard.ports.clock import Clock
@@ -31,6 +31,27 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
     if redis_url is not None:
         files.append(RedisHead(redis_url, installation))
     return files
+
+
+def database_place(settings: Settings) -> str:
+    """The place of the configured database, without credentials: the data folder, or the server and database name."""
+    if settings.database_url is None:
+        return str(settings.data_dir.absolute())
+    address = settings.database_url.partition("://")[2].partition("?")[0]
+    return "postgresql://" + address.rpartition("@")[2]
+
+
+def check_none_is_missing(settings: Settings) -> None:
+    """Raise CannotStart before a new database is created where the state folder knows one: that one is missing."""
+    place = database_place(settings)
+    for path in sorted(settings.state_dir.glob("head-*.json")):
+        head = _readable_head(LocalHeadFile(path))
+        if head is not None and head.database == place:
+            raise CannotStart(
+                f"there is no database in {place}, but there was one, up to seq {head.seq} ({path}). Mount its volume "
+                "or put the database back; if a new database is meant, which knows none of the orders and keys of the "
+                f"old one, remove {path}"
+            )
 
 
 def audit_head(path: Path) -> SignedHead | None:
@@ -62,11 +83,11 @@ def move_files_aside(settings: Settings, epoch: int) -> None:
 
 def write_heads(settings: Settings, installation: str, head: Head, clock: Clock) -> None:
     """Write the head to all copies that can be written; the others are written by the next process that runs."""
-    content = head_content(head, 0, clock.now(), journal_key(settings), installation)
+    content = head_content(head, 0, clock.now(), journal_key(settings), installation, database_place(settings))
     for file in head_files(settings, installation):
         try:
-            file.lock()
-            file.write(content)
+            with file.locked():
+                file.write(content)
         except OSError as error:
             log.warning("head_write_failed", path=file.name, error=str(error))
         finally:

@@ -4,7 +4,7 @@ import socket
 from contextlib import AsyncExitStack
 
 from switchyard.bootstrap.core import Core
-from switchyard.bootstrap.files import audit_files, head_files
+from switchyard.bootstrap.files import audit_files, database_place, head_files
 from switchyard.flow.readers.audit import AuditWriter
 from switchyard.flow.readers.head import HeadKeeper
 from switchyard.flow.readers.stream import StreamHub
@@ -16,6 +16,7 @@ async def start_head(core: Core, stack: AsyncExitStack) -> None:
     keeper = HeadKeeper(
         head_files(core.settings, core.installation.id),
         installation=core.installation.id,
+        database=database_place(core.settings),
         key=journal_key(core.settings),
         journal=core.database.journal,
         clock=core.clock,

@@ -6,6 +6,7 @@ from functools import partial
 import structlog
 
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
+from switchyard.bootstrap.databases import lookup_decides
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
@@ -15,6 +16,7 @@ from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.declared import declare
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
@@ -99,6 +101,8 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
 async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     """Record what happened at the venue while no worker ran, open it for sending, then record its reports."""
     gate = core.gates[venue.name]
+    decides = lookup_decides(core.settings, venue.name)
+    await declare(core.database.journal, core.sequencer.commit, venue.name, lookup_decides=decides)
     await _await_lost_requests(core, venue, watch, gate)
     recorder = Recorder(
         venue,

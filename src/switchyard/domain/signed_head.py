@@ -22,11 +22,13 @@ class SignedHead(msgspec.Struct, frozen=True, kw_only=True):
     at: str
     installation: str = ""
     """The id of the database's installation; empty where it is not known."""
+    database: str = ""
+    """The place of the database, without credentials: its folder or URL; empty where it is not known."""
     mac: str = ""
 
     def signed(self, key: bytes) -> "SignedHead":
         """The same head with its mac."""
-        text = f"{self.epoch}\n{self.shard}\n{self.seq}\n{self.hash}\n{self.at}\n{self.installation}"
+        text = f"{self.epoch}\n{self.shard}\n{self.seq}\n{self.hash}\n{self.at}\n{self.installation}\n{self.database}"
         return msgspec.structs.replace(self, mac=hmac.new(key, text.encode(), hashlib.sha256).hexdigest())
 
     def content(self) -> bytes:

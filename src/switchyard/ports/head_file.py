@@ -1,5 +1,6 @@
 """The head file: a copy of the journal's head outside the database."""
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 
@@ -16,8 +17,8 @@ class HeadFile(Protocol):
         """Whether processes with other data folders and keys write it too; it may then be out of reach."""
         ...
 
-    def lock(self) -> bool:
-        """Make this process the only writer; false while another process is."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other processes from writing between a read and a write; OSError if another one keeps it locked."""
         ...
 
     def read(self) -> bytes | None:
@@ -29,5 +30,5 @@ class HeadFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release what the calls need."""
         ...

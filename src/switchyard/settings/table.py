@@ -26,8 +26,8 @@ SETTINGS: tuple[Setting, ...] = (
             "from this machine only."),
     Setting("SWITCHYARD_STATE_DIR", "state_dir", None, Path,
             "Folder outside the data folder for a signed copy of the journal's head, by which a restored older data "
-            "folder or database is noticed before anything is sent. Unset: `switchyard` in `$XDG_STATE_HOME`, else in "
-            "`~/.local/state`."),
+            "folder or database, or an empty one in its place, is noticed before anything is sent. Unset: `switchyard` "
+            "in `$XDG_STATE_HOME`, else in `~/.local/state`."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
             "TCP port of the gateway; `0` chooses a free port."),
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),

@@ -2,10 +2,17 @@
 
 import os
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from switchyard.adapters.files.durable import replace_file
 from switchyard.adapters.files.lock import lock_beside
+
+# A write takes milliseconds. A process that holds the lock for longer is paused, or its disk does not answer.
+LOCK_SECONDS_MAX = 1.0
+LOCK_PAUSE_SECONDS = 0.01
 
 
 def head_path_of(audit_path: Path) -> Path:
@@ -19,8 +26,7 @@ class LocalHeadFile:
     def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self._path = path
         self._is_shared = is_shared
-        self._guard = threading.Lock()
-        self._lock: int | None = None
+        self._guard = threading.RLock()
 
     @property
     def name(self) -> str:
@@ -32,12 +38,15 @@ class LocalHeadFile:
         """Whether processes with other data folders and keys write it too."""
         return self._is_shared
 
-    def lock(self) -> bool:
-        """Make this process the only writer; false while another process is."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from writing; OSError if another one keeps the lock for LOCK_SECONDS_MAX."""
         with self._guard:
-            if self._lock is None:
-                self._lock = lock_beside(self._path)
-            return self._lock is not None
+            descriptor = self._lock()
+            try:
+                yield
+            finally:
+                os.close(descriptor)
 
     def read(self) -> bytes | None:
         """The content, or none if the file does not exist."""
@@ -52,8 +61,12 @@ class LocalHeadFile:
             replace_file(self._path, content)
 
     def close(self) -> None:
-        """Release the lock."""
-        with self._guard:
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+        """Nothing is held between the calls."""
+
+    def _lock(self) -> int:
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while (descriptor := lock_beside(self._path)) is None:
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(f"another process holds {self._path}.lock: it is paused, or cannot write")
+            time.sleep(LOCK_PAUSE_SECONDS)
+        return descriptor

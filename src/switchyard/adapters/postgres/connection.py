@@ -25,6 +25,8 @@ SERVER_SETTINGS = {
     "default_transaction_isolation": "read committed",
     # A 2xx response promises a flushed WAL, whatever the server's default is.
     "synchronous_commit": "on",
+    # `PostgresJournal` needs the warning about a commit that did not wait for its standby.
+    "client_min_messages": "warning",
     # Every statement is a short index scan, planned once. A plan made while the tables are empty must not be a
     # sequential scan, since it is used after they have grown.
     "plan_cache_mode": "force_generic_plan",

@@ -44,6 +44,10 @@ SETTLE_SECONDS_MAX = 10.0
 # A restarting server rejects connections immediately: the pause keeps the retries from loading it.
 SETTLE_PAUSE_SECONDS = 0.1
 
+# The server's function that waits for the synchronous standby. If the wait is cancelled (by an administrator or a
+# statement timeout), it warns, and the commit is reported as successful although only this server has it.
+SYNC_WAIT = "SyncRepWaitForLSN"
+
 # The server or the driver rejected a value: the same group would fail again, another group may succeed.
 _BAD_DATA = (
     asyncpg.DataError,  # from the server, or from the driver's own encoders
@@ -77,6 +81,10 @@ FROM (SELECT string_agg(line, '' ORDER BY seq) AS text, count(*) AS count FROM p
 """
 
 
+class _NotReplicated(Exception):
+    """A group was committed on the server, but its synchronous standby may not have it."""
+
+
 class PostgresJournal:
     """ports.journal.Journal on a server that several processes share."""
 
@@ -86,6 +94,8 @@ class PostgresJournal:
         self._settle_seconds_max = settle_seconds_max
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
+        self._is_local_only = False
+        """Whether the server reported that the last commit did not wait for its synchronous standby."""
         self._seen: dict[int, Head] = {}
         """By shard: the head after the last append or, before that, at the first call of `head`."""
 
@@ -193,25 +203,30 @@ class PostgresJournal:
                 # This call wrote nothing; an earlier call whose answer was lost may have.
                 if lost is None:
                     raise
+            except _NotReplicated as error:
+                log.warning("commit_not_replicated", group_id=arguments.new_group_id, error=str(error))
+                lost = error
             except CONNECTION_LOST as error:
                 log.warning("commit_answer_lost", group_id=arguments.new_group_id, error=repr(error))
                 lost = error
             self._disconnect()
             if clock.time() >= deadline:
-                raise OutcomeUnknown(f"the answer to a commit was lost: {lost!r}") from lost
+                raise OutcomeUnknown(f"the outcome of a commit is not known: {lost!r}") from lost
             await asyncio.sleep(SETTLE_PAUSE_SECONDS)
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.is_closed():
             try:
                 self._connection = await connect(self._url)
+                self._connection.add_log_listener(self._notice)
             except DATABASE_ERRORS as error:
                 raise JournalUnavailable(f"the database cannot be reached: {error!r}") from error
         return self._connection
 
     async def _call(self, connection: Connection, arguments: AppendArguments) -> Record:
+        self._is_local_only = False
         try:
-            return await connection.fetchrow(APPEND, *arguments)
+            result = await connection.fetchrow(APPEND, *arguments)
         except _BAD_DATA as error:
             raise GroupRejected(f"commit failed: group rejected by the database: {error}") from error
         except CONNECTION_LOST:
@@ -223,6 +238,17 @@ class PostgresJournal:
                     "restored` opened a new epoch; nothing was written"
                 ) from error
             raise JournalUnavailable(f"commit failed, nothing was written: {error}") from error
+        if self._is_local_only:
+            # The repeat locks the shard's head, so it has a commit record of its own, later than the group's: it
+            # returns only when the standby has both.
+            raise _NotReplicated("the wait for the synchronous standby was cancelled")
+        return result
+
+    def _notice(self, _: Connection, message: asyncpg.PostgresLogMessage) -> None:
+        """Called for each warning of the server, and before the call that it belongs to returns."""
+        # The warning has no SQLSTATE of its own, and its text is translated; the place in the source is neither.
+        if message.server_source_function == SYNC_WAIT:
+            self._is_local_only = True
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -1,5 +1,6 @@
 """ports.head_file.HeadFile as a key on Redis: a copy of the head that a restore of this machine does not touch."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import redis
@@ -22,9 +23,9 @@ class RedisHead:
         """The key, for messages; the URL may contain a password."""
         return f"the Redis key {self._key}"
 
-    def lock(self) -> bool:
-        """Nothing is locked: a head never replaces a later one."""
-        return True
+    def locked(self) -> AbstractContextManager[None]:
+        """Nothing is locked: a head that went back is ahead again a second later."""
+        return nullcontext()
 
     def read(self) -> bytes | None:
         """The content, or none if the key does not exist."""

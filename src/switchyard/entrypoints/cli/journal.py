@@ -134,7 +134,7 @@ def replay(
     async def rebuild() -> ReplayResult:
         if dry_run:
             return await replay_file(source)
-        await upgrade_database(settings)
+        await upgrade_database(settings, rebuilding=True)
         async with rebuild_target(settings) as target:
             result = await replay_file(source, target, audit_head(audit_path))
         done = await accept_restored(settings)

@@ -26,10 +26,18 @@ log = structlog.get_logger()
 HEAD_SECONDS = 1.0
 
 
-def head_content(head: Head, shard: int, now: datetime, key: bytes, installation: str = "") -> bytes:
+def head_content(
+    head: Head, shard: int, now: datetime, key: bytes, installation: str = "", database: str = ""
+) -> bytes:
     """The signed content of a head file."""
     unsigned = SignedHead(
-        epoch=head.epoch, shard=shard, seq=head.seq, hash=head.hash, at=stamp(now), installation=installation
+        epoch=head.epoch,
+        shard=shard,
+        seq=head.seq,
+        hash=head.hash,
+        at=stamp(now),
+        installation=installation,
+        database=database,
     )
     return unsigned.signed(key).content()
 
@@ -82,7 +90,7 @@ def place_of(head: SignedHead) -> Head:
 
 
 class HeadKeeper:
-    """Keeps the copies of the head for a process; of several processes with the same path, one writes it."""
+    """Keeps the copies of the head for a process; several processes may keep the same copy, and it never goes back."""
 
     def __init__(
         self,
@@ -93,6 +101,7 @@ class HeadKeeper:
         clock: Clock,
         metrics: Metrics,
         installation: str = "",
+        database: str = "",
         shard: int = 0,
     ) -> None:
         self._files = files
@@ -101,6 +110,7 @@ class HeadKeeper:
         self._clock = clock
         self._metrics = metrics
         self._installation = installation
+        self._database = database
         self._shard = shard
         self._seen = Head(0, 0, "")
         self._written: dict[str, Head] = {}
@@ -120,8 +130,6 @@ class HeadKeeper:
                     raise
                 log.warning("head_replaced_after_restore", path=file.name, epoch=head.epoch, seq=head.seq)
         self._seen = head
-        for file in self._files:
-            await self._attempt(file, None)
 
     async def run_once(self) -> int:
         """Check the journal against the last head seen, and write its head where that moved; returns the number."""
@@ -150,7 +158,7 @@ class HeadKeeper:
             await asyncio.sleep(HEAD_SECONDS)
 
     async def close(self) -> None:
-        """Write the last head and release the locks; errors are left to the next start, which checks again."""
+        """Write the last head and release the files; errors are left to the next start, which checks again."""
         with contextlib.suppress(SwitchyardError):
             await self.run_once()
         for file in self._files:
@@ -161,8 +169,8 @@ class HeadKeeper:
             return 0
         return sum([await self._attempt(file, head) for file in self._files])
 
-    async def _attempt(self, file: HeadFile, head: Head | None) -> int:
-        """Lock the file and write the head, unless another process writes the file or it holds a later head."""
+    async def _attempt(self, file: HeadFile, head: Head) -> int:
+        """Write the head, unless the file has it or a later one."""
         try:
             written = await asyncio.to_thread(self._write, file, head)
         except OSError as error:
@@ -175,13 +183,26 @@ class HeadKeeper:
         self._failing.discard(file.name)
         return written
 
-    def _write(self, file: HeadFile, head: Head | None) -> int:
-        if not file.lock() or head is None or self._written.get(file.name) == head:
+    def _write(self, file: HeadFile, head: Head) -> int:
+        if self._written.get(file.name) == head:
             return 0
-        with contextlib.suppress(HistoryMismatch):  # what cannot be read is replaced
-            kept = parse_head(file.name, file.read(), None)
-            if kept is not None and (kept.epoch, kept.seq) > (head.epoch, head.seq):
-                return 0
-        file.write(head_content(head, self._shard, self._clock.now(), self._key, self._installation))
+        # Locked for this write only: a process that is paused later must not keep the heads of the others back.
+        with file.locked():
+            is_kept = self._is_kept(file, head)
+            if not is_kept:
+                now = self._clock.now()
+                file.write(head_content(head, self._shard, now, self._key, self._installation, self._database))
         self._written[file.name] = head
-        return 1
+        return 0 if is_kept else 1
+
+    def _is_kept(self, file: HeadFile, head: Head) -> bool:
+        """Whether the file has this head or a later one, of another process."""
+        try:
+            kept = parse_head(file.name, file.read(), None)
+        except HistoryMismatch:
+            return False  # what cannot be read is replaced
+        if kept is None:
+            return False
+        if place_of(kept) == head:
+            return kept.database == self._database  # a database that was moved is known by its new place
+        return (kept.epoch, kept.seq) > (head.epoch, head.seq)

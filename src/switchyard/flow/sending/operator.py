@@ -1,7 +1,7 @@
 """Operator decisions: end a doubt that no venue can settle. Reads the order, commits an `OperatorDecision`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
@@ -54,31 +54,29 @@ async def end_doubt(
     *,
     row_id: str,
     decision: DecisionFact,
-    is_decidable: Callable[[VenueName], bool],
+    lookup_decides: Callable[[VenueName], Awaitable[bool]],
 ) -> Order:
     """Record an operator's decision about a row in doubt; returns the order after the decision.
 
-    `is_decidable` tells whether a venue's own lookup settles such a doubt: `not-sent` is then not a person's to decide.
+    `lookup_decides` tells whether a venue's own lookup settles such a doubt: a person may then not decide `not-sent`.
     """
     fact = decision
     check_decision(row_id, fact)
     order_id, kind, number = parse_outbox_id(row_id)
-    if order_id not in await journal.load([order_id]):
+    state = (await journal.load([order_id])).get(order_id)
+    if state is None:
         raise NotFound
+    is_pending = fact.verdict == "not-sent" and kind == "new" and await lookup_decides(state.order.venue)
 
     def decide_newest(state: OrderState) -> Change:
         row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)
         if row is None:
             raise NotFound
         change = decisions.decide_by_hand(state, row, fact, clock.now())
-        if (
-            fact.verdict == "not-sent"
-            and kind == "new"
-            and row.last_error != "EXECUTED_BEFORE"
-            and is_decidable(row.venue)
-        ):
+        if is_pending and row.last_error != "EXECUTED_BEFORE":
             raise LookupPending(
-                f"{row.venue} can still be asked about this order, and its answer decides; only `--as sent` is possible"
+                f"{row.venue} can still be asked about this order, and its answer decides; only `--as sent` is "
+                f"possible. If {row.venue} is gone for good, start a worker with VENUE_LOOKUP_{row.venue.upper()}=none"
             )
         return change
 
