@@ -1,10 +1,10 @@
 """Every script in `examples/` runs against a started Switchyard and prints what it says."""
 
+import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,10 +23,10 @@ EXPECTED = {
 }
 
 
-@pytest.fixture
-async def process(tmp_path: Path) -> AsyncIterator[Process]:
-    process = Process(tmp_path)
-    await process.start()
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(tmp_path_factory.mktemp("examples"))
+    asyncio.run(process.start())
     yield process
     process.close()
 
