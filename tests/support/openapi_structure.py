@@ -55,7 +55,16 @@ STRUCTURE = _object(
     {
         "openapi": {"const": "3.1.0"},
         "jsonSchemaDialect": {"const": "https://json-schema.org/draft/2020-12/schema"},
-        "info": _object({"title": TEXT, "version": TEXT, "summary": TEXT, "description": TEXT}, {}),
+        "info": _object(
+            {
+                "title": TEXT,
+                "version": TEXT,
+                "summary": TEXT,
+                "license": _object({"name": TEXT}, {}),
+                "description": TEXT,
+            },
+            {},
+        ),
         "servers": {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})},
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},

@@ -33,7 +33,7 @@ class ReferenceRoutes:
             Route("/docs", _route(reference_page, HTML)),
             Route(STYLE_PATH, _route(_style, "text/css; charset=utf-8")),
             Route("/openapi.json", _route(as_json, "application/json")),
-            Route("/openapi.yaml", _route(as_yaml, "text/yaml; charset=utf-8")),
+            Route("/openapi.yaml", _route(as_yaml, "text/plain; charset=utf-8")),
         ]
 
 
