@@ -21,6 +21,7 @@ from switchyard.client import (
     ResyncRequired,
     Retry,
     RiskConstraints,
+    TokenExpired,
     UnknownEvent,
     UnreadableResponse,
 )
@@ -158,10 +159,12 @@ async def test_recorded_events_have_typed_facts(client: AsyncClient, embedded: R
     assert all(isinstance(order, OrderSnapshot) for order in orders)
 
 
-def test_messages_of_a_newer_gateway_are_unknown_events_and_a_gap_names_its_endpoint() -> None:
+def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> None:
     new = stream_event(Message(event="margin_call", data="{}", id="7"))
     assert isinstance(new, UnknownEvent)
     assert new.id == "7"
+    end = stream_event(Message(event="token_expired", data='{"reason":"TOKEN_EXPIRED"}', id="7"))
+    assert isinstance(end, TokenExpired)
     gap = stream_event(
         Message(
             event="resync_required",

@@ -1,7 +1,9 @@
 """The API reference: the page at `/` and `/docs`, and the contract as one document."""
 
+import asyncio
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,7 +17,7 @@ from switchyard.entrypoints.http.reference.bundle import document
 from tests.support.bundled import body_examples, references
 from tests.support.contract_files import operations
 from tests.support.gateway import RunningGateway
-from tests.support.process import run_command
+from tests.support.process import clean_environment, run_command
 
 
 class Page(HTMLParser):
@@ -28,6 +30,7 @@ class Page(HTMLParser):
         self.loaded: list[str] = []
         self.inline: list[str] = []
         self.words = ""
+        self.commands: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -45,11 +48,15 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words += data
+        if data.startswith("curl "):
+            self.commands.append(data)
 
 
 async def page(gateway: RunningGateway, path: str = "/docs") -> Page:
     answer = await gateway.request("GET", path, account=None, headers={"Accept": "text/html,*/*;q=0.8"})
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "style-src 'self';" in answer.headers["content-security-policy"]
+    assert "unsafe" not in answer.headers["content-security-policy"]
     return Page(answer.body.decode())
 
 
@@ -77,6 +84,24 @@ async def test_the_page_shows_every_operation_and_schema_and_its_links_work(embe
     assert anchors <= set(shown.ids)
     for link in {link for link in shown.links if link.startswith("/")}:
         assert (await embedded.get(link, account=None)).status == 200
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) -> None:
+    shown = await page(embedded)
+    assert len(shown.commands) == len(list(operations()))
+    order_id = (await embedded.place()).json["orderId"]
+    for command in shown.commands:
+        if "/stream" in command:  # does not end
+            continue
+        pasted = command.replace("ord_01JCQ8Z4M0W6T1V9K3X5R7N2BD", order_id).replace("acct-1", "demo")
+        environment = clean_environment(URL=embedded.url, TOKEN=embedded.token())
+        process = await asyncio.create_subprocess_shell(
+            f"{pasted} -o /dev/null -w '%{{http_code}}'", env=environment, stdout=asyncio.subprocess.PIPE
+        )
+        status, _ = await process.communicate()
+        # The order may be final when it is canceled.
+        assert status in ((b"202", b"409") if "/cancel" in command else (b"200", b"201", b"202")), command
 
 
 async def test_a_browser_gets_the_page_at_the_root_and_other_clients_an_index(embedded: RunningGateway) -> None:

@@ -9,6 +9,7 @@ from switchyard.client.events import (
     ResyncRequired,
     StreamEvent,
     StreamReady,
+    TokenExpired,
     UnknownEvent,
 )
 from switchyard.client.placement import place_order_with_idempotency
@@ -39,6 +40,7 @@ __all__ = [
     "RiskConstraints",
     "StreamEvent",
     "StreamReady",
+    "TokenExpired",
     "UnknownEvent",
     "UnreadableResponse",
     "is_final",

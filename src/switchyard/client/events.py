@@ -95,6 +95,10 @@ class ResyncRequired(StreamEvent, frozen=True, kw_only=True):
     """The path at which the missed events can be read."""
 
 
+class TokenExpired(StreamEvent, frozen=True, kw_only=True):
+    """The token has expired and the stream ends here: open one after `id` with a new token."""
+
+
 class UnknownEvent(StreamEvent, frozen=True, kw_only=True):
     """A message that a newer gateway added; ignore it."""
 
@@ -118,5 +122,7 @@ def stream_event(message: Message) -> StreamEvent:
         case "resync_required":
             fields = msgspec.structs.asdict(read(message.data, _Resync))
             return ResyncRequired(message=message, **fields)
+        case "token_expired":
+            return TokenExpired(message=message)
         case _:
             return UnknownEvent(message=message)

@@ -23,6 +23,7 @@ from switchyard.entrypoints.http.reference.markup import (
 Node = dict[str, Any]
 
 STYLE_PATH = "/docs/reference.css"
+VARIABLES = "URL=http://127.0.0.1:8081\nTOKEN=$(switchyard token --account demo)"
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
 
 
@@ -88,7 +89,12 @@ class _Page:
             )
             for name, scheme in self._openapi["components"]["securitySchemes"].items()
         ]
-        return joined(element("h2", "Authentication"), schemas.table(("scheme", "sent as", "description"), rows))
+        return joined(
+            element("h2", "Authentication"),
+            schemas.table(("scheme", "sent as", "description"), rows),
+            element("p", "The commands on this page use two variables. On the gateway's machine set them with:"),
+            element("pre", element("code", VARIABLES)),
+        )
 
     def _tags(self) -> Iterator[Markup]:
         for tag in self._openapi["tags"]:

@@ -15,6 +15,8 @@ from switchyard.entrypoints.http.reference.bundle import as_json, as_yaml
 from switchyard.entrypoints.http.reference.page import STYLE_PATH, reference_page
 
 HTML = "text/html; charset=utf-8"
+# The page needs its style sheet and an empty icon, nothing else.
+PAGE_POLICY = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
 INDEX = {
     "name": "switchyard",
     "version": __version__,
@@ -55,7 +57,10 @@ def _route(build: Callable[[], bytes], media_type: str) -> Callable[[Request], A
 
 async def _content(build: Callable[[], bytes], media_type: str) -> Response:
     # The first call parses the contract, which would hold up the orders of that moment.
-    return Response(await asyncio.to_thread(build), headers={"Content-Type": media_type})
+    headers = {"Content-Type": media_type}
+    if media_type == HTML:
+        headers["Content-Security-Policy"] = PAGE_POLICY
+    return Response(await asyncio.to_thread(build), headers=headers)
 
 
 @cache
