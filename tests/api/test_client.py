@@ -128,6 +128,14 @@ async def test_an_order_that_was_never_sent_is_not_in_doubt(kind: str, unused_ur
     assert failure.value.idempotency_key is None
 
 
+async def test_https_against_a_plain_port_says_so_and_is_not_in_doubt(kind: str, embedded: RunningGateway) -> None:
+    url = embedded.url.replace("http://", "https://")
+    async with make_client(kind, url, "token", retry=QUICK) as client:
+        with pytest.raises(NotReachable, match=r"no TLS connection to .*: use http://") as failure:
+            await client.place("USDJPY", "BUY", 1)
+    assert not failure.value.in_doubt
+
+
 async def test_a_rejection_is_final_and_names_the_field(client: AsyncClient, proxy: FaultyProxy) -> None:
     with pytest.raises(ApiError) as failure:
         await client.place("USDJPY", "BUY", 10**15)

@@ -173,6 +173,8 @@ class AsyncClient:
         return URL(self._base_url + path, encoded=True)
 
     def _not_reachable(self, error: Exception) -> NotReachable:
+        if isinstance(error, aiohttp.ClientSSLError):
+            return NotReachable.no_tls(self._base_url, error)
         if isinstance(error, aiohttp.ClientConnectorError):
             # No connection was made, so nothing was sent and nothing is in doubt.
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror

@@ -3,6 +3,7 @@
 import os
 import select
 import socket
+import ssl
 from collections.abc import Generator, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -78,6 +79,9 @@ class Connections:
         connection = self._kind(self._host, self._port, timeout=timeout_seconds)
         try:
             connection.connect()
+        except ssl.SSLError as error:
+            connection.close()
+            raise NotReachable.no_tls(self._base_url, error) from error
         except OSError as error:
             # No connection was made, so nothing was sent and nothing is in doubt.
             connection.close()

@@ -56,6 +56,12 @@ class NotReachable(ClientError):
         return cls(f"no connection to {url}: {cause}", in_doubt=False)
 
     @classmethod
+    def no_tls(cls, url: str, error: Exception) -> Self:
+        """No TLS connection could be made, so the request was not sent."""
+        step = "use http:// if it has no certificate" if "WRONG_VERSION" in str(error) else "check its certificate"
+        return cls(f"no TLS connection to {url}: {step}", in_doubt=False)
+
+    @classmethod
     def lost(cls, url: str, error: Exception) -> Self:
         """The connection was lost or timed out before the response was complete."""
         return cls(f"no response from {url}: {str(error) or type(error).__name__}")
