@@ -10,7 +10,7 @@ import typer
 from switchyard.domain.errors import SettingError
 
 if TYPE_CHECKING:
-    from switchyard.client import Client
+    from switchyard.client import AsyncClient
     from switchyard.settings import Settings
 
 DEFAULT_ACCOUNT = "demo"
@@ -47,9 +47,9 @@ AccountOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
-def connect(url: str | None, account: str) -> "Client":
+def connect(url: str | None, account: str) -> "AsyncClient":
     """A client for the gateway, with the token of the environment or one signed with the local secret."""
-    from switchyard.client import Client
+    from switchyard.client import AsyncClient
     from switchyard.client.address import gateway_url
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -58,7 +58,7 @@ def connect(url: str | None, account: str) -> "Client":
     if settings is not None:
         url = url or gateway_url(settings.host, settings.port)
         token = token or _local_token(settings, account)
-    return Client(url or "", token)
+    return AsyncClient(url or "", token)
 
 
 def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:

@@ -1,9 +1,11 @@
 """The command `switchyard`: its subcommands and exit codes."""
 
 import sys
+from typing import Annotated
 
 import typer
 
+from switchyard import __version__
 from switchyard.domain.errors import CannotStart, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
 from switchyard.entrypoints.cli import journal, outbox, processes, reference, simulator, trading, watch
 
@@ -16,7 +18,6 @@ INTERRUPTED = 130  # Ctrl-C: 128 + SIGINT, as in shells
 app = typer.Typer(
     help="Exactly-once order execution between trading strategies and brokers.",
     no_args_is_help=True,
-    add_completion=False,
     # Expected errors are one line; for unexpected ones the plain traceback is the most useful.
     pretty_exceptions_enable=False,
 )
@@ -27,6 +28,21 @@ watch.register(app)
 journal.register(app)
 outbox.register(app)
 reference.register(app)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"switchyard {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself; the subcommand does the rest."""
 
 
 def run() -> None:

@@ -22,7 +22,7 @@ from switchyard.entrypoints.cli.connection import (
 )
 
 if TYPE_CHECKING:
-    from switchyard.client import Acknowledgement, Client, RecordedEvent
+    from switchyard.client import Acknowledgement, AsyncClient, RecordedEvent
 
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -212,17 +212,17 @@ def show(
         console.print(output.event_table(events))
 
 
-async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> OrderSnapshot:
+async def final_state(client: "AsyncClient", acknowledgement: "Acknowledgement") -> OrderSnapshot:
     """Wait without limit for the order's final state; each status before it is printed on stderr."""
-    from switchyard.client.wire import read
+    from switchyard.client import OrderUpdate, ResyncRequired
 
     order_id, last_status = acknowledgement.order_id, acknowledgement.status
-    async with aclosing(client.stream(order_id)) as messages:
-        async for message in messages:
-            match message.event:
-                case "order_snapshot" | "order_update":
-                    current = read(message.data, OrderSnapshot)
-                case "resync_required":
+    async with aclosing(client.stream(order_id)) as events:
+        async for event in events:
+            match event:
+                case OrderUpdate(order=current):
+                    pass
+                case ResyncRequired():
                     current = await client.order(order_id)
                 case _:
                     continue

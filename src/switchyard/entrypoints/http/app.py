@@ -17,6 +17,7 @@ from switchyard.entrypoints.http.do_order import DoOrderRoutes
 from switchyard.entrypoints.http.errors import error_reason, error_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.entrypoints.http.transport.bodies import ClientGone
@@ -41,7 +42,13 @@ class Gateway:
     ) -> None:
         self._orders = orders
         self._metrics = metrics
-        self.routes = [*monitoring.routes, *do_orders.routes, *orders.routes, *streams.routes]
+        self.routes = [
+            *monitoring.routes,
+            *do_orders.routes,
+            *orders.routes,
+            *streams.routes,
+            *ReferenceRoutes().routes,
+        ]
         self._starlette: ASGIApp = Starlette(
             routes=self.routes,
             exception_handlers={SwitchyardError: self._on_switchyard_error, HTTPException: on_http_error},
