@@ -14,8 +14,8 @@ from tests.support.nemesis_process import NO_BUG
 from tests.support.nemesis_site import Engine
 from tests.support.planted import DEFECTS
 
-# Two sites at a time: each has two or three processes of its own.
-SITES_AT_ONCE = 2
+# Each site has two or three processes of its own, which mostly wait for each other.
+SITES_AT_ONCE = 4
 HOP_HOLD_SECONDS = 8.0
 
 
