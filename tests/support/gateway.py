@@ -11,6 +11,7 @@ import aiohttp
 
 from switchyard.bootstrap import Database, Engine, PortWrappers, running_engine, upgrade_if_new
 from switchyard.entrypoints.http.app import build_server
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
 from switchyard.entrypoints.http.transport.auth import issue_token
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
@@ -34,9 +35,12 @@ class CheckedResponse:
 class RunningGateway:
     """The client of a gateway; it checks every response against contracts/openapi.yaml."""
 
-    def __init__(self, engine: Engine, database: Database, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, engine: Engine, database: Database, caps: ConnectionCaps, url: str, session: aiohttp.ClientSession
+    ) -> None:
         self.engine = engine
         self.database = database
+        self.caps = caps
         self.url = url
         self._session = session
         self._contract = Contract()
@@ -121,7 +125,7 @@ async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[Run
         await server.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield RunningGateway(engine, wrappers.opened, f"http://127.0.0.1:{server.port}", session)
+                yield RunningGateway(engine, wrappers.opened, server.caps, f"http://127.0.0.1:{server.port}", session)
         finally:
             engine.hub.close()
             await server.stop(grace_seconds=5.0)

@@ -40,9 +40,11 @@ class Doors:
 
     def __init__(self, names: Collection[str] = ()) -> None:
         """`names`: the host names that are served beside those of this machine; `*` allows every name."""
-        self._configured = frozenset(map(_normal, names)) - {ANY_HOST}
+        normal = frozenset(map(_normal, names)) - {ANY_HOST}
         self._allows_any = ANY_HOST in names
-        self._names = self._configured | LOOPBACK_NAMES
+        self._names = normal | LOOPBACK_NAMES
+        # Other programs of this machine serve pages under its loopback names too.
+        self._origins = frozenset(name.encode() for name in normal - LOOPBACK_NAMES)
         self._known_hosts: set[bytes] = set()
         self._known_types: set[bytes] = {b"application/json"}
 
@@ -96,13 +98,12 @@ class Doors:
             raise HostNotAllowed
 
     def _is_own(self, origin: bytes, host: bytes | None) -> bool:
-        """Whether a page of this server, or of a configured name, sent the request."""
-        _, separator, authority = origin.partition(b"://")
-        if not separator:
-            return False
-        if host is not None and authority.lower() == host.lower():
-            return True
-        return _name_of(authority) in self._configured
+        """Whether a page of this server sent the request: of the host that it asks for, or of a configured name.
+
+        The second is for a proxy that replaces the Host. It takes only the default port: other programs have others.
+        """
+        _, separator, authority = origin.lower().partition(b"://")
+        return bool(separator) and (authority in self._origins or (host is not None and authority == host.lower()))
 
     def _check_media_type(self, media_type: bytes | None) -> None:
         if media_type is None or _JSON.fullmatch(media_type) is None:

@@ -41,9 +41,10 @@ class HttpServer:
         port_setting: str = "SWITCHYARD_PORT",
         caps: ConnectionCaps | None = None,
     ) -> None:
+        self.caps = caps or ConnectionCaps()
         config = uvicorn.Config(
             app,
-            http=partial(BoundedHttpProtocol, caps=caps or ConnectionCaps()),  # type: ignore[arg-type]
+            http=partial(BoundedHttpProtocol, caps=self.caps),  # type: ignore[arg-type]
             ws="none",
             interface="asgi3",
             lifespan="off",
