@@ -57,9 +57,10 @@ async def _measure(url: str, secret: str, streams: int, seconds: int) -> list[fl
     async with AsyncExitStack() as stack:
         for first in range(0, streams, STREAMS_AT_ONCE):
             count = min(STREAMS_AT_ONCE, streams - first)
-            writers = await asyncio.gather(*[_unread_stream(url, _token(secret, "crowded")) for _ in range(count)])
-            for writer in writers:
-                stack.callback(writer.transport.abort)
+            opened = await asyncio.gather(*[_unread_stream(url, _token(secret, "crowded")) for _ in range(count)])
+            for reader, writer in opened:
+                stack.callback(_close, reader, writer)
+        await _check_streams(url, streams)
         connector = aiohttp.TCPConnector(limit=CONNECTIONS)
         timeout = aiohttp.ClientTimeout(total=RESPONSE_SECONDS_MAX)
         session = await stack.enter_async_context(aiohttp.ClientSession(url, connector=connector, timeout=timeout))
@@ -70,7 +71,7 @@ async def _measure(url: str, secret: str, streams: int, seconds: int) -> list[fl
         return took_ms
 
 
-async def _unread_stream(url: str, token: str) -> asyncio.StreamWriter:
+async def _unread_stream(url: str, token: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Open a stream and stop reading at once: with a limit of one byte the reader pauses the transport."""
     address = urlsplit(url)
     reader, writer = await asyncio.open_connection(address.hostname, address.port, limit=1)
@@ -78,7 +79,19 @@ async def _unread_stream(url: str, token: str) -> asyncio.StreamWriter:
     status = await reader.readexactly(15)
     if status != b"HTTP/1.1 200 OK":
         raise BenchError(f"a stream was rejected: {status!r}")
-    return writer
+    return reader, writer
+
+
+async def _check_streams(url: str, streams: int) -> None:
+    """Check that the server has them all."""
+    async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+        if f"sse_subscribers {streams:.1f}" not in await answer.text():
+            raise BenchError(f"the server does not have {streams} streams")
+
+
+def _close(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Close a stream; the reader is kept until here, because asyncio closes a connection without one."""
+    writer.transport.abort()
 
 
 async def _post_steadily(session: aiohttp.ClientSession, token: str, per_second: int, seconds: int) -> list[float]:

@@ -9,14 +9,14 @@ import asyncio
 from switchyard.flow.readers.backlog import Backlog
 from switchyard.flow.readers.subscription import Subscription
 
-# About half a millisecond of work: what an order may have to wait for.
-READERS_PER_TURN = 16
+# Less than a millisecond of work, usually: what an order may have to wait for.
+READERS_PER_TURN = 8
 # An account with many streams leaves most of a turn to others.
-READERS_PER_ACCOUNT = 4
+READERS_PER_ACCOUNT = 2
 # Streams get at most a quarter of the event loop's time.
 REST_FACTOR = 3.0
 # The work of others counts as the turn's own if it falls between, so the rest has an upper bound.
-REST_SECONDS_MAX = 0.005
+REST_SECONDS_MAX = 0.02
 
 
 class Turns:
