@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from switchyard.entrypoints.http.monitoring import build_monitoring
 from switchyard.entrypoints.http.transport import bad_tokens, protocol
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, limited_as
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
+from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings
 from tests.support.cluster import Cluster
 from tests.support.do_order import body as do_body
@@ -210,6 +213,25 @@ async def test_the_limit_counts_on_every_route_together(embedded: RunningGateway
         answer = await embedded.request("POST", path, account=None, headers=headers, body=body)
         assert answer.status == 429
         assert 1 <= int(answer.headers["Retry-After"]) <= 60
+
+
+async def test_wrong_metrics_tokens_are_limited_on_a_worker_too(embedded: RunningGateway) -> None:
+    settings = msgspec.structs.replace(embedded.engine.settings, metrics_token="the right one")
+    server = HttpServer(build_monitoring(settings, embedded.engine), host="127.0.0.1", port=0)
+    await server.start()
+    try:
+        async with connection(f"http://127.0.0.1:{server.port}") as opened:
+
+            async def scrape(token: str) -> int:
+                answer = await opened.ask("GET /metrics HTTP/1.1", "Host: any", f"X-Metrics-Token: {token}")
+                assert answer.headers["x-content-type-options"] == "nosniff"
+                return answer.status
+
+            statuses = [await scrape("a wrong one") for _ in range(bad_tokens.BAD_TOKENS_MAX + 1)]
+            assert statuses == [401] * bad_tokens.BAD_TOKENS_MAX + [429]
+            assert await scrape("the right one") == 200
+    finally:
+        await server.stop(grace_seconds=5.0)
 
 
 async def test_bad_tokens_are_logged_as_one_summary(embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
