@@ -113,7 +113,10 @@ async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an
     counted_before = await requests_counted(shared)
     with capture_logs() as lines:
         _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /do/order HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(
+            b"POST /do/order HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
         await until(lambda: requests_in_progress() == 1)
         writer.close()
         await until(lambda: requests_in_progress() == 0)

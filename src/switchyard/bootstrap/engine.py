@@ -31,8 +31,8 @@ Role = Literal["up", "gateway", "worker"]
 
 # The SQLite writer thread works in short bursts; with Python's default of 5 ms the event loop would mostly wait for it.
 SWITCH_SECONDS = 0.0005
-# The HTTP server's maximum of connections, plus files and database connections.
-OPEN_FILES_TARGET = 12_000
+# Open files beside the HTTP connections: files, connections to databases and venues.
+OTHER_FILES = 2_000
 # Nearly all objects are freed by reference counting. With the default of 700 the collector took a tenth of a worker's
 # time; at this threshold a pause stays around a millisecond.
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
@@ -123,7 +123,7 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
             "set it to postgresql://…, or run `switchyard up`",
         )
     sys.setswitchinterval(SWITCH_SECONDS)
-    _raise_open_files_limit()
+    _raise_open_files_limit(settings.connections_max + OTHER_FILES)
     wrappers = wrappers or PortWrappers()
     database = wrappers.database(await open_database(settings))
     try:
@@ -138,9 +138,9 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
         await database.close()
 
 
-def _raise_open_files_limit() -> None:
+def _raise_open_files_limit(wanted: int) -> None:
     """Raise the soft limit of open files as far as the machine allows; many systems default to 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = OPEN_FILES_TARGET if hard == resource.RLIM_INFINITY else min(OPEN_FILES_TARGET, hard)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

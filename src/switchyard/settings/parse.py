@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -193,6 +194,22 @@ def host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):
         raise ValueError("must be a host name or an IP address")
     return value
+
+
+def host_names(value: str) -> frozenset[str]:
+    """Host names and IP addresses without ports, separated by commas; `*` for every name; none if empty."""
+    names = frozenset(filter(None, (part.strip() for part in value.split(","))))
+    if not all(re.fullmatch(r"\*|[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name) for name in names):
+        raise ValueError("must be host names or IP addresses without ports, separated by commas, or *")
+    return names
+
+
+def networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """IP addresses and networks, separated by commas; none if empty."""
+    try:
+        return tuple(ip_network(part.strip()) for part in value.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("must be IP addresses or networks such as 10.0.0.0/8, separated by commas") from None
 
 
 def account(value: str) -> AccountId:

@@ -6,6 +6,7 @@ The reference page `docs/reference/settings.md` is generated from the tables.
 from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,23 @@ SETTINGS: tuple[Setting, ...] = (
             "`~/.local/state`."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
             "TCP port of the gateway; `0` chooses a free port."),
+    Setting("SWITCHYARD_ALLOWED_HOSTS", "allowed_hosts", "", parse.host_names,
+            "Host names, without ports and separated by commas, under which clients reach the gateway, beside `localhost`, "
+            "`127.0.0.1`, `::1` and `SWITCHYARD_HOST`. A request for another name gets 421, except `/health` and "
+            "`/metrics`: a web page whose name resolves to this machine must not reach the gateway. `*` allows every "
+            "name."),
+    Setting("SWITCHYARD_TRUSTED_PROXIES", "trusted_proxies", "", parse.networks,
+            "Addresses or networks of the proxies in front of the gateway, separated by commas, such as `10.0.0.0/8`. "
+            "The client of a request from one of them is the address in its `X-Forwarded-For`; limits and rates count "
+            "by it. Unset: the header is ignored."),
+    Setting("SWITCHYARD_CONNECTIONS_MAX", "connections_max", "10000", parse.whole(1, 1_000_000),
+            "Open HTTP connections, at most the limit of open files less 500. The last fifth is kept for addresses "
+            "with fewer than 16 connections."),
+    Setting("SWITCHYARD_CONNECTIONS_PER_ADDRESS_MAX", "connections_per_address_max", "2000", parse.whole(1, 1_000_000),
+            "Open HTTP connections per client address (IPv6: per /64 network). Behind a trusted proxy, the open "
+            "requests and streams of each client."),
+    Setting("SWITCHYARD_STREAMS_PER_ACCOUNT_MAX", "streams_per_account_max", "100", parse.whole(1, 1_000_000),
+            "Open streams per account and gateway. Further ones get 429 `TOO_MANY_STREAMS`."),
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
             "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
             "worker serves neither. A gateway serves both on its own port."),
@@ -71,8 +89,10 @@ SETTINGS: tuple[Setting, ...] = (
             "themselves need the same secret. At least 32 bytes. Unset: plain SHA-256.", secret=True),
     Setting("DO_DEFAULT_ACCOUNT", "do_default_account", "do", parse.account,
             "`/do/order`: account of requests without a token."),
-    Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag,
-            "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`."),
+    Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
+            "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
+            "whoever sends it. Unset: it uses that account if the gateway listens on this machine's loopback address "
+            "and the client is on this machine, and is rejected otherwise."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),
@@ -191,6 +211,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: Path
     host: str
     port: int
+    allowed_hosts: frozenset[str]
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    connections_max: int
+    connections_per_address_max: int
+    streams_per_account_max: int
     metrics_port: int | None
     database_url: str | None
     redis_url: Secret | None
@@ -204,7 +229,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt_issuer: str | None
     idempotency_ttl: timedelta
     do_default_account: AccountId
-    do_requires_token: bool
+    do_requires_token: bool | None
     do_rate_per_minute: int
     do_risk_capital: Decimal
     do_key_ttl: timedelta

@@ -223,6 +223,9 @@ class Metrics:
         self.stream_drops = Counter(
             "sse_slow_readers_total", "Streams closed because their reader was too slow", registry=registry
         )
+        self.connections_rejected = PlainCounter(
+            "http_connections_rejected_total", "Connections rejected because there were too many", registry
+        )
         self.clock_step = Gauge(
             "clock_step_seconds",
             "The database's wall clock minus the time in use; beyond 1 s, the wall clock was stepped",

@@ -97,13 +97,14 @@ async def _work(settings: Settings, engine: "Engine") -> None:
 
 
 async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
-    from switchyard.entrypoints.http.app import build_gateway
-    from switchyard.entrypoints.http.transport.server import HttpServer
+    from switchyard.client.address import gateway_url
+    from switchyard.entrypoints.http.app import build_server
 
-    server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
+    server = build_server(settings, engine)
     await server.start()
     try:
-        url = f"http://{settings.host}:{server.port}"
+        # Not 0.0.0.0, under which the gateway serves nobody.
+        url = gateway_url(settings.host, server.port)
         if role == "up":
             _welcome(settings, engine, url)
         else:
