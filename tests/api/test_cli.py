@@ -203,7 +203,7 @@ async def test_an_order_without_a_response_exits_with_3_and_names_the_key_for_a_
 def test_an_invalid_setting_exits_with_4(tmp_path: Path) -> None:
     for settings, word in (
         ({"SWITCHYARD_PORT": "many"}, "SWITCHYARD_PORT"),
-        ({"SWITCHYARD_DATA_DIR": str(tmp_path)}, "SWITCHYARD_TOKEN"),
+        ({"SWITCHYARD_DATA_DIR": str(tmp_path)}, "has no jwt_secret"),
     ):
         done = run_command("orders", **settings)
         assert done.returncode == 4

@@ -308,6 +308,9 @@ class Client:
         return URL(f"{self._base_url}{path}" + (f"?{urlencode(query)}" if query else ""), encoded=True)
 
     def _not_reachable(self, error: Exception) -> NotReachable:
+        if isinstance(error, aiohttp.ClientSSLError):
+            step = "use http:// if it has no certificate" if "WRONG_VERSION" in str(error) else "check its certificate"
+            return NotReachable(f"no TLS connection to {self._base_url}: {step}", in_doubt=False)
         if isinstance(error, aiohttp.ClientConnectorError):
             # No connection was made, so nothing was sent and nothing is in doubt.
             cause = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror

@@ -76,9 +76,10 @@ async def _first_connection(url: str) -> AsyncIterator[Connection]:
     try:
         connection = await connect(url)
     except ValueError as error:
-        # The message does not repeat the URL, which may contain a password.
+        # asyncpg quotes the part of the URL that it rejects, which may be a part of the password.
         raise CannotStart(
-            f"SWITCHYARD_DATABASE_URL is not a PostgreSQL URL (postgresql://user@host:port/database): {error}"
+            "SWITCHYARD_DATABASE_URL is not a PostgreSQL URL (postgresql://user@host:port/database?option=value): "
+            "check the port and the options"
         ) from error
     except DATABASE_ERRORS as error:
         raise CannotStart(f"the database in SWITCHYARD_DATABASE_URL cannot be reached: {_text(error)}") from error
