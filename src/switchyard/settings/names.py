@@ -56,5 +56,6 @@ def unknown_shared_names(names: Iterable[str], venues: Collection[VenueName]) ->
 def _hint(name: str, known: Collection[str]) -> str:
     if _SERVICE_LINK.fullmatch(name):
         return "; if Kubernetes set it for a service, set enableServiceLinks to false in the pod, else unset it"
-    close = difflib.get_close_matches(name, known, n=1)
+    prefix = name.partition("_")[0] + "_"
+    close = difflib.get_close_matches(name, [each for each in known if each.startswith(prefix)], n=1)
     return f"; did you mean {close[0]}?" if close else "; unset it, or see `switchyard settings` for all names"

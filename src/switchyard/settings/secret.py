@@ -80,6 +80,7 @@ def _stored_secret(path: Path) -> str:
         if len(stored) >= SECRET_LENGTH_MIN:
             return stored
         raise SettingError(str(path), "contains no valid secret; delete the file to create a new one") from None
+    os.fchmod(descriptor, 0o600)  # os.open subtracts the umask, which may hide the file from its owner too
     with os.fdopen(descriptor, "w") as file:
         file.write(new_secret + "\n")
         file.flush()

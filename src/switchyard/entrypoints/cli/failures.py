@@ -68,12 +68,13 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
     if not message or "Usage: " in message:  # a group of commands without a command shows its help
         typer.echo(message, err=True, nl=bool(message))
         sys.exit(USAGE)
-    option = str(getattr(error, "option_name", ""))
-    if re.fullmatch(r"-[0-9.]+", option):
-        message = f"{option} is not greater than 0; to sell, use `switchyard order sell`"
+    if re.fullmatch(r"-[0-9.]", str(getattr(error, "option_name", ""))):
+        # The parser takes a negative number for an option and names only its first digit.
+        number = next(argument for argument in sys.argv if re.match(r"-[0-9.]", argument))
+        message = f"{number} is not greater than 0; to sell, use `switchyard order sell`"
     context = getattr(error, "ctx", None)
     step = "" if context is None else f"; see `{context.command_path} --help`"
-    _exit(USAGE, message.removesuffix(".").replace("Value error, ", "") + step)
+    _exit(USAGE, message.rstrip(".?").replace("Value error, ", "") + step)
 
 
 def _exit(code: int, line: str) -> NoReturn:
