@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 REDOCLY := @redocly/cli@2.73.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-contract chaos check format bench lock clean
+.PHONY: help install install-dev up test test-contract chaos check format bench audit sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -43,6 +43,15 @@ format: install-dev ## Format the code
 
 bench: install-dev ## Measure throughput side by side (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
+
+audit: install-dev ## Look for known vulnerabilities in the locked dependencies (asks the advisory database on the network)
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off -r requirements.txt $(ARGS)
+
+sbom: install-dev ## Write the software bill of materials of the run-time dependencies (CycloneDX) to build/sbom.json
+	@mkdir -p build
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-format JSON --output-file build/sbom.json requirements.txt
+	@echo "build/sbom.json"
 
 lock: install-dev ## Pin new dependencies; ARGS=--upgrade also upgrades the others
 	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \

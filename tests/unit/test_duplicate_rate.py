@@ -7,7 +7,13 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.flow.intake.duplicates import SLOT_SECONDS, WINDOW_SECONDS, DuplicateRate, HighDuplicateRate
+from switchyard.flow.intake.duplicates import (
+    PLACEMENTS_MIN,
+    SLOT_SECONDS,
+    WINDOW_SECONDS,
+    DuplicateRate,
+    HighDuplicateRate,
+)
 
 
 @pytest.fixture
@@ -31,6 +37,12 @@ def test_a_share_above_the_threshold_is_an_alarm_and_one_at_it_is_not(clock: Man
     [alarm] = place(rate, duplicates=1)
     assert alarm == HighDuplicateRate(duplicates=6, placements=101, threshold=0.05)
     assert alarm.share == 6 / 101
+
+
+def test_a_few_placements_are_no_alarm(clock: ManualClock) -> None:
+    rate = DuplicateRate(0.05, clock)
+    assert place(rate, new=1, duplicates=PLACEMENTS_MIN - 2) == []
+    assert len(place(rate, duplicates=1)) == 1
 
 
 def test_a_lasting_high_rate_is_one_alarm_per_window(clock: ManualClock) -> None:

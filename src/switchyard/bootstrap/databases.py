@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
@@ -105,11 +106,13 @@ async def upgrade_database(settings: Settings) -> int:
     """Upgrade the schema to this version, and return its number."""
     if settings.database_url is not None:
         return await PostgresDatabase.upgrade(settings.database_url)
+    prepare_data_folder(settings.data_dir)
     return await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
 async def upgrade_if_new(settings: Settings) -> None:
     """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
+    prepare_data_folder(settings.data_dir)
     if settings.database_url is not None:
         if await PostgresDatabase.is_new(settings.database_url):
             await PostgresDatabase.upgrade(settings.database_url)

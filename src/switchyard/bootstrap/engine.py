@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Literal
 
+from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
@@ -122,6 +123,8 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
             f"`switchyard {role}` needs PostgreSQL, because SQLite serves one process: "
             "set it to postgresql://…, or run `switchyard up`",
         )
+    if role != "up":  # `up` has prepared it before it created the database
+        prepare_data_folder(settings.data_dir)
     sys.setswitchinterval(SWITCH_SECONDS)
     _raise_open_files_limit(settings.connections_max + OTHER_FILES)
     wrappers = wrappers or PortWrappers()

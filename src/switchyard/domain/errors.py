@@ -113,8 +113,8 @@ class NotFound(RequestError):
 
     reason = "NOT_FOUND"
 
-    def __init__(self) -> None:
-        super().__init__("not found")
+    def __init__(self, message: str = "not found") -> None:
+        super().__init__(message)
 
 
 class IdempotencyConflict(RequestError):

@@ -171,9 +171,17 @@ def venue_url(value: str) -> str:
 
 
 def database_url(value: str) -> str:
-    """The URL of a PostgreSQL database."""
-    if not value.startswith(("postgresql://", "postgres://")):
+    """The URL of a PostgreSQL database; several hosts are separated by commas."""
+    scheme, _, rest = value.partition("://")
+    if scheme not in ("postgresql", "postgres"):
         raise ValueError("must begin with postgresql://; leave it unset to use SQLite in the data folder")
+    authority, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")[::2]
+    hosts = authority.rpartition("@")[2].split(",")
+    if "@" in path or not all(re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?", host) for host in hosts):
+        raise ValueError(
+            "must look like postgresql://user:password@host:port/name; write / ? # @ : % in a password "
+            "percent-encoded, such as %2F for /"
+        )
     return value
 
 

@@ -21,7 +21,7 @@ from switchyard.settings.setting import Secret, Setting
 SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path,
             "Folder for the SQLite database, generated secrets, the audit file and the books of paper exchanges. A "
-            "relative path starts at the working directory."),
+            "relative path starts at the working directory. Only its owner can read it (0700, files 0600)."),
     Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text,
             "Address on which the gateway, or the metrics server of a worker, listens. The default accepts connections "
             "from this machine only."),
@@ -53,7 +53,7 @@ SETTINGS: tuple[Setting, ...] = (
             "worker serves neither. A gateway serves both on its own port."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
             "PostgreSQL database, as `postgresql://user:password@host:port/name`. Unset: SQLite in the data folder, for "
-            "a single process."),
+            "a single process.", secret=True),
     Setting("SWITCHYARD_REDIS_URL", "redis_url", None, parse.redis_url,
             "Redis server for the idempotency cache and shared rate limits, as `redis://host:6379/0` (`rediss://` with "
             "TLS, `unix:///path` for a socket). It overrides `cache.type` and `cache.redis`. Unset: those settings "
@@ -104,7 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: seconds for which an idempotency key is kept after its first request; 48 hours by default. A "
             "key is never deleted before its order has ended."),
     Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path,
-            "Path of the audit file. Unset: `gateway/audit.log` in the data folder."),
+            "Path of the audit file, which is created with mode 0600. Unset: `gateway/audit.log` in the data folder."),
     Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text,
             "Token that `/metrics` requires in the header `X-Metrics-Token`. Unset: `/metrics` requires none.",
             secret=True),
@@ -142,7 +142,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one venue; `VENUE_SETTINGS` documents each field."""
 
     name: VenueName
-    url: str
+    url: Secret
+    """Secret, because it may contain credentials."""
     dedupe: parse.Dedupe
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
@@ -162,7 +163,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
             "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
-            "in-memory venue that fills every order and `null:resting` one that fills none."),
+            "in-memory venue that fills every order and `null:resting` one that fills none. It may contain credentials, as "
+            "`https://user:password@host`; they are sent as HTTP Basic authentication.", secret=True),
     Setting("VENUE_DEDUPE_", "dedupe", "while_open", parse.dedupe,
             "Broker: how long it recognises a repeated client order id: `permanent`, `while_open` (while the order is "
             "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `permanent` allows a resend at "
@@ -217,7 +219,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address_max: int
     streams_per_account_max: int
     metrics_port: int | None
-    database_url: str | None
+    database_url: Secret | None
     redis_url: Secret | None
     worker: bool
     queue_capacity: int
@@ -249,3 +251,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venues: tuple[VenueSettings, ...]
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
+    unknown_names: tuple[str, ...]
+    """Variables with a prefix that other programs use too, and that are not settings."""

@@ -17,7 +17,9 @@ from switchyard.entrypoints.cli.connection import (
     AccountOption,
     JsonOption,
     UrlOption,
+    WideOption,
     connect,
+    full_order_id,
     sign_token,
 )
 
@@ -61,7 +63,9 @@ def status(text: str) -> Status:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(known)}", param_hint="--status")
 
 
-OrderIdArgument = Annotated[str, typer.Argument(metavar="ORDER_ID")]
+OrderIdArgument = Annotated[
+    str, typer.Argument(metavar="ORDER_ID", help="Id of the order, or its end as `switchyard orders` shows it.")
+]
 
 
 def token(
@@ -156,7 +160,7 @@ def cancel(
 
     async def request() -> "Acknowledgement":
         async with connect(url, account) as client:
-            return await client.cancel(order_id)
+            return await client.cancel(await full_order_id(client, order_id))
 
     acknowledgement = asyncio.run(request())
     if as_json:
@@ -172,6 +176,7 @@ def orders(
     ] = None,
     symbol: Annotated[str | None, typer.Option("--symbol", help="Only orders of this symbol.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of orders.")] = 50,
+    wide: WideOption = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
@@ -187,7 +192,7 @@ def orders(
     if as_json:
         output.print_json(listed)
     else:
-        output.console().print(output.order_table(listed) if listed else "no orders")
+        output.console(wide=wide).print(output.order_table(listed, wide=wide) if listed else "no orders")
 
 
 def show(
@@ -200,7 +205,8 @@ def show(
 
     async def load() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
         async with connect(url, account) as client:
-            return await client.order(order_id), await client.events(order_id=order_id)
+            full_id = await full_order_id(client, order_id)
+            return await client.order(full_id), await client.events(order_id=full_id)
 
     shown, events = asyncio.run(load())
     if as_json:

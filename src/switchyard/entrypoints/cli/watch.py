@@ -8,7 +8,15 @@ import typer
 
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.entrypoints.cli import output
-from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, connect
+from switchyard.entrypoints.cli.connection import (
+    DEFAULT_ACCOUNT,
+    AccountOption,
+    JsonOption,
+    UrlOption,
+    WideOption,
+    connect,
+    full_order_id,
+)
 
 if TYPE_CHECKING:
     from switchyard.client import AsyncClient, ClientError, StreamEvent
@@ -23,7 +31,11 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    order_id: Annotated[str | None, typer.Argument(metavar="ORDER_ID", show_default=False)] = None,
+    order_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ORDER_ID", show_default=False, help="Id of one order, or its end; without it all."),
+    ] = None,
+    wide: WideOption = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
@@ -32,7 +44,8 @@ def watch(
 
     async def follow() -> None:
         async with connect(url, account) as client:
-            await (print_messages(client, order_id) if as_json else show_table(client, order_id))
+            full_id = None if order_id is None else await full_order_id(client, order_id)
+            await (print_messages(client, full_id) if as_json else show_table(client, full_id, wide=wide))
 
     try:
         asyncio.run(follow())
@@ -53,7 +66,7 @@ async def print_messages(client: "AsyncClient", order_id: str | None) -> None:
             output.print_json({"id": message.id, "event": message.event, "data": read_anything(message.data)})
 
 
-async def show_table(client: "AsyncClient", order_id: str | None) -> None:
+async def show_table(client: "AsyncClient", order_id: str | None, *, wide: bool) -> None:
     """Show a table of the orders that changed last."""
     from rich.live import Live
 
@@ -61,7 +74,7 @@ async def show_table(client: "AsyncClient", order_id: str | None) -> None:
     with Live(console=output.console(), auto_refresh=False) as live:
 
         def draw(state: str) -> None:
-            live.update(output.order_table(board.newest(), caption=state), refresh=True)
+            live.update(output.order_table(board.newest(), caption=state, wide=wide), refresh=True)
 
         draw("connecting")
         caption = "connection lost, reconnecting"

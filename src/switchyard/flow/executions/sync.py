@@ -62,7 +62,6 @@ class VenueSync:
                 pass
         except VenueUnavailable as error:
             self._gate.note_not_synced(str(error))
-            log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
         for first in range(0, len(open_orders), PAGE):
             await self._compare(open_orders[first : first + PAGE])

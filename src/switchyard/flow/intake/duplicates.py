@@ -17,6 +17,8 @@ WINDOW_SECONDS = 300
 # The window moves in steps of this length, so it covers the last 290 to 300 seconds.
 SLOT_SECONDS = 10
 SLOTS = WINDOW_SECONDS // SLOT_SECONDS
+# With fewer placements a share says nothing: at the default threshold of 5 %, one repeated request would be an alarm.
+PLACEMENTS_MIN = 20
 
 
 class HighDuplicateRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +60,7 @@ class DuplicateRate:
         alarm = HighDuplicateRate(
             duplicates=sum(self._duplicates), placements=sum(self._placements), threshold=self._threshold
         )
-        if alarm.share <= self._threshold:
+        if alarm.placements < PLACEMENTS_MIN or alarm.share <= self._threshold:
             return None
         self._alarm_slot = self._slot
         return alarm

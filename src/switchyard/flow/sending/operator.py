@@ -37,6 +37,11 @@ def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
     return (OrderId(order_id), "new", 1) if number is None else (OrderId(order_id), "cancel", int(number))
 
 
+def no_such_row(row_id: str) -> NotFound:
+    """The error for an id that no outbox row has."""
+    return NotFound(f"the outbox row {row_id} was not found; `switchyard outbox list` shows the ids")
+
+
 def check_decision(row_id: str, decision: DecisionFact) -> None:
     """Raise InvalidField for a malformed decision; needs no database."""
     check_label("by", decision.by, LABEL_LENGTH_MAX)
@@ -64,12 +69,12 @@ async def end_doubt(
     check_decision(row_id, fact)
     order_id, kind, number = parse_outbox_id(row_id)
     if order_id not in await journal.load([order_id]):
-        raise NotFound
+        raise no_such_row(row_id)
 
     def decide_newest(state: OrderState) -> Change:
         row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)
         if row is None:
-            raise NotFound
+            raise no_such_row(row_id)
         change = decisions.decide_by_hand(state, row, fact, clock.now())
         if (
             fact.verdict == "not-sent"
