@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.client import ApiError, Client
+from switchyard.client import ApiError, AsyncClient, OrderUpdate
 from switchyard.entrypoints.http import streams
 from switchyard.entrypoints.http.transport import auth
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, issue_token
@@ -69,20 +69,20 @@ async def test_a_reader_that_reads_nothing_is_disconnected_when_its_token_expire
 async def test_the_client_continues_with_a_new_token_where_the_stream_ended(embedded: RunningGateway) -> None:
     seen: list[str] = []
     with pytest.raises(ApiError) as raised:
-        async with Client(embedded.url, token(embedded, timedelta(seconds=2))) as client:
-            async for message in client.stream():
-                seen.append(message.event)
-                last_event_id = message.id
+        async with AsyncClient(embedded.url, token(embedded, timedelta(seconds=2))) as client:
+            async for event in client.stream():
+                seen.append(event.message.event)
+                last_event_id = event.id
     assert (raised.value.status, raised.value.reason) == (401, "TOKEN_EXPIRED")
     assert seen[-1] == "token_expired"
     order_id = (await embedded.place()).json["orderId"]
-    async with Client(embedded.url, embedded.token()) as client, asyncio.timeout(DEADLINE_SECONDS):
-        messages = client.stream(last_event_id=last_event_id)
-        async for message in messages:
-            if message.event == "order_update":
-                assert json.loads(message.data)["orderId"] == order_id
+    async with AsyncClient(embedded.url, embedded.token()) as client, asyncio.timeout(DEADLINE_SECONDS):
+        events = client.stream(last_event_id=last_event_id)
+        async for event in events:
+            if isinstance(event, OrderUpdate):
+                assert event.order.order_id == order_id
                 break
-        await messages.aclose()
+        await events.aclose()
 
 
 async def test_a_stream_ends_when_the_wall_clock_is_set_past_the_expiry(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ STRUCTURE = _object(
                 "title": TEXT,
                 "version": TEXT,
                 "summary": TEXT,
-                "license": _object({"name": TEXT}, {}),
+                "license": _object({"name": TEXT, "identifier": TEXT}, {}),
                 "description": TEXT,
             },
             {},
