@@ -1,13 +1,14 @@
 """The Do-Layer's order (seed 000): the request `OrderRequest v1.1` and the answer `ExecResult v1`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
 
 from switchyard.domain.canonical import digest
+from switchyard.domain.chain import stamp
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.events import JournalEvent, ReportFact
 from switchyard.domain.fields import converted, require_numbers
@@ -143,6 +144,18 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
     if losses is not None and losses != losses.to_integral_value():
         raise InvalidField("risk_constraints.max_consecutive_loss", "must be a whole number")
     return request
+
+
+def request_digest(request: DoOrderRequest) -> str:
+    """The digest of a request after its defaults: equal meaning, equal digest; `trace_id` has no part in it."""
+    members: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("order_id", "instrument", "side", "qty", "idempotency_key", "price", "time_in_force")
+    }
+    members["tags"] = list(request.tags)
+    members["requested_at"] = None if request.requested_at is None else stamp(request.requested_at.astimezone(UTC))
+    members |= msgspec.structs.asdict(request.risk_constraints)
+    return digest({name: value for name, value in members.items() if value not in (None, [])})
 
 
 def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:

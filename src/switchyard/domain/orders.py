@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.domain.canonical import digest
 from switchyard.domain.errors import InvalidField, Unsupported
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
@@ -179,6 +180,32 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         strategy=request.strategy,
         tags=request.tags,
     )
+
+
+def order_digest(request: OrderRequest) -> str:
+    """The digest of a checked request: equal meaning, equal digest.
+
+    It covers the request after its defaults. A field without a value has no part in it, so `null`, an empty list and
+    an absent field are the same.
+    """
+    members: dict[str, object] = {
+        "symbol": request.symbol,
+        "side": request.side,
+        "type": request.type,
+        "qty": request.qty,
+        "timeInForce": request.time_in_force,
+    }
+    if request.price is not None:
+        members["price"] = request.price
+    if request.stop_price is not None:
+        members["stopPrice"] = request.stop_price
+    if request.client_order_id is not None:
+        members["clientOrderId"] = request.client_order_id
+    if request.strategy is not None:
+        members["strategy"] = request.strategy
+    if request.tags:
+        members["tags"] = list(request.tags)
+    return digest(members)
 
 
 def check_label(field: str, text: str, length_max: int) -> None:

@@ -15,12 +15,11 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from switchyard.domain.canonical import digest
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest, ended_unsent
+from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
 from switchyard.domain.outbox import is_proven_unsent
 from switchyard.flow.intake.key_cache import KeyCache, request_id
 from switchyard.flow.intake.order_intake import OrderIntake
@@ -85,7 +84,7 @@ class DerivedDesk:
         """Make the order durable, or say which earlier request this one repeats."""
         order = self._intake.checked_order(body)
         derived_key = self._derived_key(account, order)
-        content_digest = digest(msgspec.structs.asdict(order))
+        content_digest = order_digest(order)
         intent = Intent(
             account_id=account,
             operation=DERIVED,

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from switchyard.domain import decisions
-from switchyard.domain.canonical import digest
 from switchyard.domain.changes import Committed
 from switchyard.domain.do_order import (
     DO_ORDER,
@@ -22,6 +21,7 @@ from switchyard.domain.do_order import (
     do_order_request,
     exec_failure,
     exec_result,
+    request_digest,
     result_digest,
 )
 from switchyard.domain.errors import (
@@ -106,7 +106,7 @@ class DoDesk:
             account_id=account,
             operation=DO_ORDER,
             key=checked_key(header_key),
-            digest=digest(body),
+            digest=request_digest(request),
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
