@@ -7,7 +7,7 @@ import pytest
 from tests.support.do_order import do_order
 from tests.support.gateway import RunningGateway
 
-MARKET = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
+MARKET: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
 
 
 async def test_defaults_spelt_out_are_the_same_order(gateway: RunningGateway) -> None:
@@ -39,11 +39,12 @@ async def test_another_meaning_is_a_conflict(gateway: RunningGateway, difference
 async def test_a_do_order_may_be_repeated_with_its_defaults_spelt_out(gateway: RunningGateway) -> None:
     first = await do_order(gateway, "k", requested_at="2025-08-24T00:00:00Z")
     assert first.status == 201
-    for spelling in (
+    spellings: list[dict[str, Any]] = [
         {"price": None, "tags": [], "time_in_force": "IOC", "risk_constraints": {"max_dd": None}},
         {"requested_at": "2025-08-24T09:00:00+09:00"},
         {"trace_id": "t-2"},
-    ):
+    ]
+    for spelling in spellings:
         repeat = await do_order(gateway, "k", **{"requested_at": "2025-08-24T00:00:00Z"} | spelling)
         assert (repeat.status, repeat.json["broker_order_id"]) == (200, first.json["broker_order_id"]), spelling
     conflict = await do_order(gateway, "k", requested_at="2025-08-24T00:00:01Z")

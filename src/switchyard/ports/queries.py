@@ -1,6 +1,7 @@
 """The query port: read-only lookups of orders, events, positions and executions."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -38,15 +39,25 @@ class Queries(Protocol):
         ...
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
-        """Return the last events of an order or of an account, in journal order."""
+        """Return the last events of an order or of an account between two numbers, in journal order."""
         ...
 
     async def events_after(
         self, seq: int, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
     ) -> list[JournalEvent]:
         """Return the next events of an order or of an account after `seq`."""
+        ...
+
+    async def first_seq_at(self, at: datetime) -> int:
+        """Return a number above every event before that time and not above any event at or after it."""
         ...
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:

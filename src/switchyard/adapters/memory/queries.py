@@ -39,10 +39,20 @@ class MemoryQueries:
         return matching[: min(wanted.limit, PAGE_MAX)]
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
         """Return the last events of an order or of an account, in journal order."""
-        events = self._events_of(account_id, order_id)
+        events = [
+            event
+            for event in self._events_of(account_id, order_id)
+            if event.seq > after and (before is None or event.seq < before)
+        ]
         return events[max(len(events) - min(limit, PAGE_MAX), 0) :]
 
     async def events_after(
@@ -51,6 +61,10 @@ class MemoryQueries:
         """Return the next events of an order or of an account after `seq`."""
         events = [event for event in self._events_of(account_id, order_id) if event.seq > seq]
         return events[: min(limit, PAGE_MAX)]
+
+    async def first_seq_at(self, at: datetime) -> int:
+        """Return a number above every event before that time and not above any event at or after it."""
+        return max((event.seq for event in self._journal.events.get(0, []) if event.at < at), default=0) + 1
 
     async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
         """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
