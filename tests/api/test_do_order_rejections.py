@@ -33,7 +33,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
         ({"ordr_id": "x"}, "ordr_id"),
         ({"order_id": "absent"}, "order_id"),
         ({"order_id": ""}, "order_id"),
-        ({"instrument": "BTC"}, "instrument"),
+        ({"instrument": "TSLA"}, "instrument"),
         ({"instrument": None}, "instrument"),
         ({"side": "HOLD"}, "side"),
         ({"qty": 0}, "qty"),

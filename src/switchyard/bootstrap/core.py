@@ -53,7 +53,7 @@ class Core:
         self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds)
         self.randomness = SystemRandomness()
         self.wakes = Wakes()
-        self.catalogue = Catalogue(settings.instruments)
+        self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.gates: dict[VenueName, VenueGate] = {}

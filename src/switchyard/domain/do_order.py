@@ -13,16 +13,15 @@ from switchyard.domain.errors import InvalidField
 from switchyard.domain.events import JournalEvent, ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
+from switchyard.domain.labels import check_label
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.lines import data_of, decode_order_fact, decode_report_fact
 from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
 from switchyard.domain.orders import (
-    LABEL_LENGTH_MAX,
     Order,
     OrderRequest,
     Side,
     average_price,
-    check_label,
     checked,
     ended_unsent,
 )
@@ -131,9 +130,9 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
     if isinstance(constraints, Mapping):
         require_numbers(constraints, ("max_dd", "max_consecutive_loss", "max_spread"), within="risk_constraints.")
     request = converted(body, DoOrderRequest)
-    check_label("order_id", request.order_id, LABEL_LENGTH_MAX)
+    check_label("order_id", request.order_id)
     if request.trace_id is not None:
-        check_label("trace_id", request.trace_id, LABEL_LENGTH_MAX)
+        check_label("trace_id", request.trace_id)
     if request.requested_at is not None and request.requested_at.tzinfo is None:
         raise InvalidField("requested_at", "needs a time zone, such as Z")
     for name in ("max_dd", "max_consecutive_loss", "max_spread"):
@@ -160,9 +159,7 @@ def request_digest(request: DoOrderRequest) -> str:
 
 def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
     """The order in units, checked against the catalogue."""
-    instrument = catalogue.listed(request.instrument)
-    if instrument is None:
-        raise InvalidField("instrument", "is not a listed instrument")
+    instrument = catalogue.tradable(request.instrument, "instrument", listed_only=True)  # only they have a lot
     units = canonical(EXACT.multiply(positive_amount(request.qty, "qty"), instrument.lot))
     if not is_multiple(units, instrument.step):
         raise InvalidField(

@@ -10,6 +10,7 @@ from switchyard.domain.canonical import digest
 from switchyard.domain.errors import InvalidField, Unsupported
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
+from switchyard.domain.labels import check_label, check_strategy
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
 from switchyard.domain.reasons import PROVEN_UNSENT
@@ -18,8 +19,6 @@ Side = Literal["BUY", "SELL"]
 OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
 TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
 
-SYMBOL_LENGTH_MAX = 64
-LABEL_LENGTH_MAX = 128
 TAGS_MAX = 16
 
 
@@ -143,15 +142,15 @@ def ended_unsent(order: Order) -> bool:
 
 def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     """The request with canonical amounts and defaults filled in; raises InvalidField for the first wrong field."""
-    check_label("symbol", request.symbol, SYMBOL_LENGTH_MAX)
+    instrument = catalogue.tradable(request.symbol, "symbol")
     if request.client_order_id is not None:
-        check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
+        check_label("clientOrderId", request.client_order_id)
     if request.strategy is not None:
-        check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
+        check_strategy(request.strategy)
     if len(request.tags) > TAGS_MAX:
         raise InvalidField("tags", f"at most {TAGS_MAX} tags, got {len(request.tags)}")
     for tag in request.tags:
-        check_label("tags", tag, LABEL_LENGTH_MAX)
+        check_label("tags", tag)
     if request.type in ("STOP", "STOP_LIMIT"):
         raise Unsupported("type", f"{request.type} orders are not supported yet")
     if request.time_in_force == "DAY":
@@ -162,7 +161,6 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         raise InvalidField("price", "required on a LIMIT order")
     if request.type == "MARKET" and request.price is not None:
         raise InvalidField("price", "not allowed on a MARKET order")
-    instrument = catalogue.find(request.symbol)
     qty = positive_amount(request.qty, "qty")
     check_multiple(qty, instrument.step, "qty", instrument)
     price = request.price
@@ -206,13 +204,3 @@ def order_digest(request: OrderRequest) -> str:
     if request.tags:
         members["tags"] = list(request.tags)
     return digest(members)
-
-
-def check_label(field: str, text: str, length_max: int) -> None:
-    """Raise InvalidField unless the label is short and printable: it goes into logs, files and venues' systems."""
-    if not text:
-        raise InvalidField(field, "must not be empty")
-    if len(text) > length_max:
-        raise InvalidField(field, f"at most {length_max} characters, got {len(text)}")
-    if not text.isprintable():
-        raise InvalidField(field, "must consist of printable characters")

@@ -27,6 +27,7 @@ from switchyard.domain.errors import (
     TooManyRequests,
     Unauthorized,
     Unavailable,
+    UnknownSymbol,
 )
 from switchyard.domain.events import encode
 
@@ -126,14 +127,21 @@ def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
     """Return the error in seed 003's form, and its body for the log line."""
     found = _in_table(error)
     body = DoErrorBody(
-        error=found.reason,
+        # Seed 000 has one code for every field that is wrong; `reason_code` says more.
+        error="VALIDATION_ERROR" if isinstance(error, UnknownSymbol) else found.reason,
         message="body differs" if isinstance(error, IdempotencyConflict) else found.message or "internal error",
         field=found.field,
-        reason_code=error.reason_code if isinstance(error, ConstraintViolated) else None,
+        reason_code=_reason_code(error),
         idempotency_key=error.key if isinstance(error, IdempotencyConflict) else None,
         retry_after=found.retry_after,
     )
     return json_response(found.http_status, body, *found.headers), body
+
+
+def _reason_code(error: Exception) -> str | None:
+    if isinstance(error, ConstraintViolated):
+        return error.reason_code
+    return error.reason if isinstance(error, UnknownSymbol) else None
 
 
 def error_reason(error: Exception) -> str:

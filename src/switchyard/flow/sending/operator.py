@@ -8,8 +8,9 @@ from switchyard.domain.changes import Change
 from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.labels import check_label
 from switchyard.domain.lines import data_of, decode_order_fact
-from switchyard.domain.orders import LABEL_LENGTH_MAX, Order, check_label
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
@@ -39,7 +40,7 @@ def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
 
 def check_decision(row_id: str, decision: DecisionFact) -> None:
     """Raise InvalidField for a malformed decision; needs no database."""
-    check_label("by", decision.by, LABEL_LENGTH_MAX)
+    check_label("by", decision.by)
     check_label("reason", decision.reason, REASON_LENGTH_MAX)
     parse_outbox_id(row_id)
     if decision.resend and decision.verdict != "not-sent":
