@@ -90,7 +90,7 @@ def story() -> list[Change]:
     said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
     rejected = decisions.record_rejected(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
-    result = decisions.record_result(keys, 200, "{}", digest({}))
+    result = decisions.record_result(accepted.orders[0], 200, "{}", digest({}))
     cut = events.event(
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )

@@ -87,7 +87,7 @@ class Engine:
         return await end_doubt(
             self._database.journal,
             self._database.queries,
-            self.sequencer.offer,
+            self._core.offer,
             self.clock,
             row_id=row_id,
             decision=decision,

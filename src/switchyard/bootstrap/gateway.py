@@ -19,7 +19,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         core.settings,
         core.database,
         caches=caches,
-        sequencer=core.sequencer,
+        commit=core.offer,
         hub=hub,
         catalogue=core.catalogue,
         quotes=KnownQuotes(core.venues),

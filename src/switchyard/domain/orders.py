@@ -66,10 +66,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     """Starts at 1; a write of version n needs version n-1 in the database."""
+    trace_id: str | None = None
+    """The caller's id of the request, for correlation: sent to the venue and shown in events and logs."""
+    requested_at: datetime | None = None
+    """When the caller says that the request was made."""
+    operation: str | None = None
+    """With the key below: the idempotency key that the order was accepted under; none without one."""
+    idempotency_key: str | None = None
 
 
-class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order as clients see it, in answers, streams and events."""
+class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order as clients see it, in answers, streams and events; without a value, a field with a default is absent."""
 
     order_id: OrderId
     account_id: AccountId
@@ -93,6 +100,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     accepted_at: datetime
     updated_at: datetime
     version: int
+    trace_id: str | None = None
+    requested_at: datetime | None = None
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -120,6 +129,8 @@ def snapshot(order: Order) -> OrderSnapshot:
         accepted_at=order.accepted_at,
         updated_at=order.updated_at,
         version=order.version,
+        trace_id=order.trace_id,
+        requested_at=order.requested_at,
     )
 
 

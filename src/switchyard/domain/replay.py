@@ -15,7 +15,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.lines import (
@@ -30,6 +30,7 @@ from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
 from switchyard.domain.positions import Position, PositionKey, apply_report
+from switchyard.domain.results import order_result
 
 KeyId = tuple[AccountId, str, str]
 
@@ -158,7 +159,10 @@ class Replay:
             raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
         if before is None:
             self.tag = tag_of(client_id) or self.tag
-        order = _order(shown, client_id, filled, notional)
+        key = (None, None) if before is None else (before.operation, before.idempotency_key)
+        if before is None and fact.idempotency is not None:
+            key = fact.idempotency.operation, fact.idempotency.key
+        order = _order(shown, client_id, filled, notional, key)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
         position = self._position(line, order, report, fact.position)
@@ -172,6 +176,9 @@ class Replay:
             self._apply_row(line.seq, order, row)
         if fact.idempotency is not None:
             self._apply_key(order, fact.idempotency)
+        result = order_result(order)
+        if result is not None:
+            self._put_result(result)
 
     def _position(
         self, line: AuditLine, order: Order, report: ReportFact | None, shown: PositionFact | None
@@ -237,17 +244,27 @@ class Replay:
 
     def _apply_result(self, line: AuditLine, fact: ResultFact) -> None:
         key = (line.account_id, fact.operation, fact.key)
-        before = self.keys.get(key)
-        if before is None or before.order_id != line.order_id or before.version != fact.version - 1:
+        order = None if line.order_id is None else self.orders.get(line.order_id)
+        if order is None or (order.account_id, order.operation, order.idempotency_key) != key:
             raise ReplayMismatch(line.seq, "a result of a request that was never accepted")
-        self.keys[key] = msgspec.structs.replace(
-            before,
-            status=fact.status,
-            http_status=fact.http_status,
-            response_payload_json=fact.response,
-            result_digest=fact.result_digest,
-            version=fact.version,
+        self._put_result(
+            KeyResult(
+                account_id=line.account_id,
+                operation=fact.operation,
+                idempotency_key=fact.key,
+                order_id=order.order_id,
+                status=fact.status,
+                http_status=fact.http_status,
+                response_payload_json=fact.response,
+                result_digest=fact.result_digest,
+            )
         )
+
+    def _put_result(self, result: KeyResult) -> None:
+        key = (result.account_id, result.operation, result.idempotency_key)
+        entry = result.written_to(self.keys.get(key))
+        if entry is not None:  # otherwise the key has another order by now
+            self.keys[key] = entry
 
 
 def _decoded(decode: Callable[[msgspec.Raw], _T], line: AuditLine) -> _T:
@@ -278,9 +295,16 @@ def _filled(before: Order | None, report: ReportFact | None) -> tuple[Decimal, D
     return filled, notional
 
 
-def _order(shown: OrderSnapshot, client_id: VenueClientOrderId, filled: Decimal, notional: Decimal) -> Order:
+def _order(
+    shown: OrderSnapshot,
+    client_id: VenueClientOrderId,
+    filled: Decimal,
+    notional: Decimal,
+    key: tuple[str | None, str | None],
+) -> Order:
     fields: dict[str, Any] = {name: getattr(shown, name) for name in _SHARED_FIELDS}
     fields.update(venue_client_order_id=client_id, filled_qty=filled, filled_notional=notional)
+    fields.update(operation=key[0], idempotency_key=key[1])
     return Order(**fields)
 
 

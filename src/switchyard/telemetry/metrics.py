@@ -139,7 +139,14 @@ class Metrics:
             buckets=(0, 1, 2, 3, 4, 5, 6, 7, 8),
             registry=registry,
         )
-        self.sends = Counter("outbox_send_total", "Sends, by outcome", ["outcome"], registry=registry)
+        self.sends = Counter(
+            "outbox_send_total",
+            "Outbox rows that moved, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("success", "retry", "dead", "uncertain", "conflict_processed"):
+            self.sends.labels(outcome)  # an alert needs to see the first increase from 0
         self.stale_writes = Counter(
             "outbox_stale_writes_total", "Outcomes not written because the row had a newer version", registry=registry
         )

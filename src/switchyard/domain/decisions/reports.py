@@ -8,7 +8,7 @@ from typing import assert_never
 from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
-from switchyard.domain.decisions.rows import closed_cancels, stepped
+from switchyard.domain.decisions.rows import closed_cancels, results_of, stepped
 from switchyard.domain.events import (
     SYSTEM_ACCOUNT,
     OrderFact,
@@ -55,7 +55,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
     changed = () if after is None or after is position else (after,)
     fact = OrderFact(
         order=snapshot(order),
-        outbox=tuple(outbox_fact(row) for row in rows),
+        outbox=tuple(outbox_fact(row, state) for row in rows),
         position=position_fact(changed[0]) if changed else None,
     )
     return Change(
@@ -67,6 +67,7 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
         outbox=rows,
         positions=changed,
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
+        results=results_of(order),
     )
 
 

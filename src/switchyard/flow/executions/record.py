@@ -278,7 +278,7 @@ class Recorder:
         self._metrics.reports.labels("applied").inc()
         if before.row("new", 1).status == "uncertain":
             self._metrics.resolved.labels("reported").inc()
-            log.info("order_resolved", order_id=order.order_id, kind="new", verdict="reported")
+            log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")
         if is_qualified(report):
             note_reused_id(self._metrics, report)
         if order.filled_qty and "REJECTED" in (before.order.status, report.status):

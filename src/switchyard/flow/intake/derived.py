@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import KeyEntry, generate_idempotency_key
+from switchyard.domain.idempotency import DERIVED_ORDER, KeyEntry, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
@@ -34,7 +34,6 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-DERIVED = "orders.derived"
 # Hexadecimal digits of the content's digest in the key: 128 bits, too many for a collision by chance or by search.
 CONTENT_LENGTH = 32
 
@@ -87,7 +86,7 @@ class DerivedDesk:
         content_digest = order_digest(order)
         intent = Intent(
             account_id=account,
-            operation=DERIVED,
+            operation=DERIVED_ORDER,
             key=derived_key + content_digest.removeprefix("sha256:")[:CONTENT_LENGTH],
             digest=content_digest,
             created_at=self._clock.now(),
@@ -153,7 +152,7 @@ class DerivedDesk:
         with contextlib.suppress(Unavailable):  # the order is placed, so a failed check must not fail the request
             entries = await self._keys.entries(
                 intent.account_id,
-                DERIVED,
+                DERIVED_ORDER,
                 derived_key + "0" * CONTENT_LENGTH,
                 derived_key + "f" * CONTENT_LENGTH,
                 intent.created_at - self._resolution,
