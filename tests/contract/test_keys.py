@@ -138,3 +138,15 @@ async def test_the_result_of_an_earlier_order_leaves_a_reused_key_alone(database
     await commit(database.journal, ended)
 
     assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "k") == second.keys[0]
+
+
+async def test_the_keys_of_a_kept_operation_are_never_removed(database: Database) -> None:
+    accepted = an_accept(key="one")
+    await commit(database.journal, accepted)
+    ended = request_cancel(state_after(accepted), START)
+    assert ended is not None
+    await commit(database.journal, ended)
+    later = START + timedelta(days=365)
+
+    assert (await database.keys.reap(later, None, 10, {PLACE_ORDER})).count == 0
+    assert (await database.keys.reap(later, None, 10, {"another"})).count == 1

@@ -106,6 +106,7 @@ class Engine:
                 await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
+                self.observer.cache = self.caches.cache
             await open_venues(core, stack, remote_only=self._role == "gateway")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 start_worker(core, stack)

@@ -115,11 +115,11 @@ class DerivedDesk:
     async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
         """One resolution after the first request; before that, if its order was provably never sent.
 
-        The settings can forbid reuse after expiry and reuse after a failure.
+        The settings can forbid both: without reuse after expiry the same content never places a second order.
         """
         behavior = self._settings.behavior
-        if intent.created_at - entry.created_at >= self._resolution:
-            return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
+        if behavior.allow_retry_after_expiry and intent.created_at - entry.created_at >= self._resolution:
+            return True
         if not behavior.allow_retry_after_failure:
             return False
         if self._restored_at is not None and intent.created_at < self._restored_at + self._resolution:
