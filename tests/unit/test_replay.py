@@ -22,8 +22,9 @@ from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.replay import Replay, ReplayMismatch, state_digest
+from switchyard.domain.replay import Replay, ReplayMismatch
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.state_digest import state_digest
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")

@@ -78,7 +78,7 @@ class Desks:
         self.do_orders = DoDesk(
             intake=intake,
             outcome=BrokerOutcome(journal=journal, commit=commit, queries=queries, hub=hub, clock=clock),
-            constraints=Constraints(queries, quotes, settings.do_risk_capital),
+            constraints=Constraints(journal, quotes, settings.do_risk_capital),
             catalogue=catalogue,
             queries=queries,
             key_cache=key_cache,

@@ -141,6 +141,8 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
     position: PositionFact | None = None
+    account_total: PositionFact | None = None
+    """The account's results over all symbols, after a fill that closed a position or a part of one."""
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

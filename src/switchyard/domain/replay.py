@@ -3,15 +3,12 @@
 Pure: reads lines that the caller has parsed, writes nothing.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
@@ -26,10 +23,10 @@ from switchyard.domain.lines import (
     decode_result_fact,
     decode_set_aside_fact,
 )
-from switchyard.domain.money import EXACT, ZERO, canonical, plain
+from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
-from switchyard.domain.positions import Position, PositionKey, apply_report
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
 from switchyard.domain.results import order_result
 
 KeyId = tuple[AccountId, str, str]
@@ -165,12 +162,16 @@ class Replay:
         order = _order(shown, client_id, filled, notional, key)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
+        held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
+        total = self._total(line, order.account_id, held, position, fact.account_total)
         if report is not None:
             self._add_execution(line, report, order.order_id)
             self._report = None
         if position is not None:
             self.positions[position.key] = position
+        if total is not None:
+            self.positions[total.key] = total
         self.orders[order.order_id] = order
         for row in fact.outbox:
             self._apply_row(line.seq, order, row)
@@ -195,6 +196,23 @@ class Replay:
         if position is None or position_fact(position) != shown:
             raise ReplayMismatch(line.seq, "the position does not follow from the fills")
         return position
+
+    def _total(
+        self,
+        line: AuditLine,
+        account: AccountId,
+        held: Position | None,
+        position: Position | None,
+        shown: PositionFact | None,
+    ) -> Position | None:
+        """The account's results over all symbols after the line; none where the line does not show them."""
+        if shown is None:
+            return None
+        before = self.positions.get((account, ACCOUNT_TOTAL)) or account_total(account, shown.updated_at)
+        total = before if position is None else add_result(before, held, position)
+        if total is before or position_fact(total) != shown:
+            raise ReplayMismatch(line.seq, "the account's results do not follow from the fills")
+        return total
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
         stray = report.venue_client_order_id if order_id == "" else None
@@ -306,37 +324,3 @@ def _order(
     fields.update(venue_client_order_id=client_id, filled_qty=filled, filled_notional=notional)
     fields.update(operation=key[0], idempotency_key=key[1])
     return Order(**fields)
-
-
-class StateDigest:
-    """SHA-256 over orders, added in the order of their ids; the same on every engine and machine."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._last = ""
-
-    def add(self, order: Order) -> None:
-        """Add the next order."""
-        if order.order_id <= self._last:
-            raise ValueError(f"orders must come sorted by id: {order.order_id} after {self._last}")
-        self._last = order.order_id
-        self._hash.update(msgspec.json.encode([_text(getattr(order, name)) for name in Order.__struct_fields__]))
-
-    def hexdigest(self) -> str:
-        """The digest of the orders so far."""
-        return self._hash.hexdigest()
-
-
-def _text(value: object) -> object:
-    # Engines return different trailing zeros and time zones for equal values; the canonical text is the same.
-    if isinstance(value, Decimal):
-        return plain(value)
-    return stamp(value) if isinstance(value, datetime) else value
-
-
-def state_digest(orders: Iterable[Order]) -> str:
-    """The digest of all orders, which must come sorted by id."""
-    digest = StateDigest()
-    for order in orders:
-        digest.add(order)
-    return digest.hexdigest()

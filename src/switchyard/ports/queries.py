@@ -11,7 +11,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.positions import Position
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 
 
 class OrderFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +60,11 @@ class Queries(Protocol):
         """Return a number above every event before that time and not above any event at or after it."""
         ...
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
-        """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
+        """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols.
+
+        The account's own results come before all symbols, so the default leaves them out.
+        """
         ...
 
     async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:

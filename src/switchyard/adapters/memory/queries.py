@@ -11,7 +11,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.outbox_listing import DOUBTS_MAX
@@ -66,7 +66,7 @@ class MemoryQueries:
         """Return a number above every event before that time and not above any event at or after it."""
         return max((event.seq for event in self._journal.events.get(0, []) if event.at < at), default=0) + 1
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
         positions = self._journal.positions.values()
         matching = [position for position in positions if position.account_id == account_id and position.symbol > after]

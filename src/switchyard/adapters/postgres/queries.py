@@ -13,7 +13,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.positions import Position
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
@@ -172,7 +172,7 @@ class PostgresQueries:
         """For each venue, the first order in journal order that waits for its first attempt."""
         return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in await self._reader.rows(_OLDEST, venues)}
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""
         where = "account_id = $1 AND symbol > $2"
         sql = f"SELECT {POSITIONS.column_list} FROM positions WHERE {where} ORDER BY symbol LIMIT $3"
