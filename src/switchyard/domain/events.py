@@ -44,15 +44,18 @@ SYSTEM_ACCOUNT = AccountId("-")
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An outbox row after the event, with the status that it had before; none for a new row."""
+    """An outbox row after the event, with the status that it had before; none for a new row.
 
-    outbox_id: str
+    Lines of the first version do not have the fields with a default.
+    """
+
+    outbox_id: str = ""
     kind: OutboxKind
     number: int
-    status_from: OutboxStatus | None
+    status_from: OutboxStatus | None = None
     status: OutboxStatus
     attempt: int
-    retry_count: int
+    retry_count: int = 0
     next_attempt_at: datetime
     last_error: SendCode | None
     error_detail: str | None

@@ -21,7 +21,7 @@ REASON_LENGTH_MAX = 500
 # The events of an order in which an earlier decision is searched; it is one of the last.
 EVENTS_MAX = 50
 # Long enough for any order id, and for more cancels than an order can have.
-_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::cancel:([0-9]{1,9}))?")
+_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::new:1|:cancel:([0-9]{1,9}))?")
 
 
 def outbox_id(row: OutboxRow) -> str:
