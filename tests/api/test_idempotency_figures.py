@@ -55,6 +55,11 @@ async def test_the_metrics_of_the_specification_have_the_right_values(
         assert found["idempotency_collisions_total"] == found["idempotency_expired_keys_reused_total"] == 0
         if cache == "memory":  # the size on Redis is measured once a minute
             assert found["idempotency_cache_size"] == 1
+        assert found["idempotency_cache_entries{completed}"] == 1
+        assert found["idempotency_cache_hit_rate"] == pytest.approx(1 / (1 + repeats))
+        assert 0 <= found["idempotency_cache_oldest_seconds"] < 120  # to the minute on Redis
+        assert found["idempotency_cache_expired_entries"] == found["idempotency_cache_expirations_total"] == 0
+        assert (found["redis_memory_bytes"] > 100_000) == (cache == "redis")
 
 
 async def test_disabled_metrics_stay_at_zero(tmp_path: Path) -> None:

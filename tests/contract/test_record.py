@@ -5,10 +5,14 @@ from collections.abc import AsyncIterator
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.ids import AccountId
+from switchyard.domain.lines import parse_line
+from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.replay import Replay
 from switchyard.domain.reports import ExecutionIdScope
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -145,3 +149,28 @@ async def test_equal_execution_ids_of_unknown_orders_are_distinguished(harness: 
     await harness.recorder.run_once()
 
     assert harness.report_count("unmatched") == 2
+
+
+async def test_the_results_of_all_symbols_of_an_account_add_up_and_can_be_replayed(harness: RecorderHarness) -> None:
+    """A loss, a gain and two losses in three symbols, closed in one page and in the next."""
+    key = (ACCOUNT, ACCOUNT_TOTAL)
+    for symbol, results in (("USDJPY", [-5]), ("EURUSD", [20]), ("USDJPY", [-3]), ("GBPUSD", [-1])):
+        for result in results:
+            states = await harness.orders(
+                *[an_accept(symbol=symbol, side=side, qty=Decimal(1), price=Decimal(100)) for side in ("BUY", "SELL")]
+            )
+            opened, closed = fills(states, "1")
+            harness.venue.script += [
+                replace(opened, last_price=Decimal(100)),
+                replace(closed, last_price=Decimal(100 + result)),
+            ]
+            await harness.recorder.run_once()
+    total = (await harness.journal.load_positions([key]))[key]
+
+    assert [total.realised_pnl, total.high_water_mark, total.consecutive_losses] == [11, 15, 2]
+    assert [total.qty, total.version] == [0, 4]
+    assert total.symbol not in {position.symbol for position in await harness.queries.positions(ACCOUNT, limit=10)}
+    replay = Replay()
+    for event in await harness.journal.read(0, 0, 1000):
+        replay.apply(parse_line(event.line.encode() + b"\n"))
+    assert replay.positions[key] == total

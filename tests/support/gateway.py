@@ -81,12 +81,12 @@ class RunningGateway:
     async def order(self, order_id: str, account: str = "demo") -> Any:
         return (await self.get(f"/orders/{order_id}", account)).json
 
-    async def until_status(self, order_id: str, *statuses: str) -> Any:
+    async def until_status(self, order_id: str, *statuses: str, account: str = "demo") -> Any:
         """Wait until the order has one of the statuses; returns its snapshot."""
         snapshot: dict[str, Any] = {}
 
         async def is_reached() -> bool:
-            snapshot.update(await self.order(order_id))
+            snapshot.update(await self.order(order_id, account))
             return snapshot["status"] in statuses
 
         await until(is_reached, lambda: f"{snapshot}")

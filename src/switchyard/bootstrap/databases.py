@@ -19,10 +19,12 @@ from switchyard.bootstrap.files import highest_place, move_files_aside, write_he
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
+from switchyard.flow.results import OrderCommits
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
@@ -148,10 +150,16 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
         await database.journal.head(0)
         await check_not_restoring(database.journal)
         clock = await _started_clock(database)
+        commits = OrderCommits(
+            commit=_direct_commit(database, clock),
+            queries=database.queries,
+            catalogue=Catalogue(settings.instruments),
+            metrics=Metrics(),
+        )
         return await end_doubt(
             database.journal,
             database.queries,
-            _direct_commit(database, clock),
+            commits.commit,
             clock,
             row_id=row_id,
             decision=decision,

@@ -88,7 +88,7 @@ class Engine:
         return await end_doubt(
             self._database.journal,
             self._database.queries,
-            self.sequencer.offer,
+            self._core.offer,
             self.clock,
             row_id=row_id,
             decision=decision,
@@ -107,6 +107,7 @@ class Engine:
                 await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
+                self.observer.cache = self.caches.cache
             await open_venues(core, stack, remote_only=self._role == "gateway")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 start_worker(core, stack)

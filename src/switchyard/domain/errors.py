@@ -6,6 +6,7 @@ SwitchyardError
 │   ├── BodyTooLarge
 │   ├── InvalidField          one named field is wrong
 │   │   ├── Unsupported       in the contract, not implemented yet
+│   │   ├── UnknownSymbol     the symbol is not in the instrument catalogue
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
@@ -89,6 +90,12 @@ class Unsupported(InvalidField):
     """The contract has this value, and this version does not implement it yet."""
 
     reason = "UNSUPPORTED"
+
+
+class UnknownSymbol(InvalidField):
+    """The symbol is not in the instrument catalogue; the message has a hint."""
+
+    reason = "UNKNOWN_SYMBOL"
 
 
 class InvalidKey(RequestError):

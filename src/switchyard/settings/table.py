@@ -123,6 +123,9 @@ SETTINGS: tuple[Setting, ...] = (
             "Venue for symbols without a route. Unset: the first of `SOR_VENUES`."),
     Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes,
             "Venue for each routed symbol, such as `BTC=simA,ETH=simB`."),
+    Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
+            "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
+            "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
     Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", parse.whole(1, 1000),
             "Sends per batch. A worker has at most `OUTBOX_BATCH_SIZE` × `OUTBOX_PARALLELISM` sends in flight."),
     Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", parse.whole(1, 64),
@@ -243,6 +246,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venue_names: tuple[VenueName, ...]
     default_venue: VenueName
     symbol_routes: Mapping[str, VenueName]
+    unlisted_symbols: str
     outbox_batch_size: int
     outbox_parallelism: int
     outbox_retry_max: int

@@ -1,5 +1,6 @@
 """The idempotency key store on PostgreSQL: lookups and removals through the pool of `Reader`."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from switchyard.adapters.postgres.connection import Reader
@@ -28,7 +29,7 @@ WITH page AS (
     DELETE FROM idempotency_keys AS stored USING page
     WHERE (stored.account_id, stored.operation, stored.idempotency_key)
         = (page.account_id, page.operation, page.idempotency_key)
-    AND stored.version = page.version AND page.expires_at < $5
+    AND stored.version = page.version AND page.expires_at < $5 AND page.operation <> ALL ($7::text[])
     AND coalesce((SELECT orders.status FROM orders WHERE orders.order_id = page.order_id), 'FILLED') = ANY ($6::text[])
     RETURNING 1
 )
@@ -58,8 +59,8 @@ class PostgresKeyStore:
         records = await self._reader.rows(_BETWEEN, account, operation, first, last, since, limit)
         return [KeyEntry(**record) for record in records]
 
-    async def reap(self, now: datetime, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(self, now: datetime, after: KeyId | None, limit: int, kept: Collection[str] = ()) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
-        [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL))
+        [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL), list(kept))
         is_last = row["seen"] < limit
         return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))

@@ -32,4 +32,4 @@ def record_contradicted(
     """The venue rejected an order that it has: the row is sent, the order goes on, the row keeps the rejection."""
     sent = ended_attempt(row, now, "sent", "CONTRADICTED", described(code, detail), bytes_sent=True)
     order = stepped(state.order, "part_fill" if state.order.filled_qty else "acknowledge", now)
-    return order_change("OrderSent", order, (sent,))
+    return order_change("OrderSent", state, order, (sent,))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import LABEL_LENGTH_MAX
+from switchyard.domain.labels import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
 from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header

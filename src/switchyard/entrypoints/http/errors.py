@@ -28,6 +28,7 @@ from switchyard.domain.errors import (
     TooManyRequests,
     Unauthorized,
     Unavailable,
+    UnknownSymbol,
 )
 from switchyard.domain.events import encode
 
@@ -214,14 +215,28 @@ def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
     """Return the error in seed 003's form, and its body for the log line."""
     found = _in_table(error)
     body = DoErrorBody(
-        error=found.reason,
+        error=_do_error(error, found.reason),
         message="body differs" if isinstance(error, IdempotencyConflict) else found.message or "internal error",
         field=found.field,
-        reason_code=error.reason_code if isinstance(error, ConstraintViolated) else None,
+        reason_code=_reason_code(error),
         idempotency_key=error.key if isinstance(error, IdempotencyConflict) else None,
         retry_after=found.retry_after,
     )
     return json_response(found.http_status, body, *found.headers), body
+
+
+def _do_error(error: Exception, reason: str) -> str:
+    """Return the code of seeds 000 and 003, which have one for every wrong field and one for every bad token."""
+    if isinstance(error, Unauthorized):
+        return "UNAUTHORIZED"
+    return "VALIDATION_ERROR" if isinstance(error, UnknownSymbol) else reason
+
+
+def _reason_code(error: Exception) -> str | None:
+    """Return what the code leaves out."""
+    if isinstance(error, ConstraintViolated):
+        return error.reason_code
+    return error.reason if isinstance(error, UnknownSymbol | Unauthorized) else None
 
 
 def error_reason(error: Exception) -> str:

@@ -8,8 +8,9 @@ from switchyard.domain.changes import Change
 from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.labels import check_label
 from switchyard.domain.lines import data_of, decode_order_fact
-from switchyard.domain.orders import LABEL_LENGTH_MAX, Order, check_label
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
@@ -20,7 +21,7 @@ REASON_LENGTH_MAX = 500
 # The events of an order in which an earlier decision is searched; it is one of the last.
 EVENTS_MAX = 50
 # Long enough for any order id, and for more cancels than an order can have.
-_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::cancel:([0-9]{1,9}))?")
+_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::new:1|:cancel:([0-9]{1,9}))?")
 
 
 def outbox_id(row: OutboxRow) -> str:
@@ -44,7 +45,7 @@ def no_such_row(row_id: str) -> NotFound:
 
 def check_decision(row_id: str, decision: DecisionFact) -> None:
     """Raise InvalidField for a malformed decision; needs no database."""
-    check_label("by", decision.by, LABEL_LENGTH_MAX)
+    check_label("by", decision.by)
     check_label("reason", decision.reason, REASON_LENGTH_MAX)
     parse_outbox_id(row_id)
     if decision.resend and decision.verdict != "not-sent":
