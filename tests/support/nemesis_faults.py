@@ -176,9 +176,10 @@ async def killed_database(site: Site, chance: Random) -> None:
 async def restored_backup(site: Site, chance: Random) -> None:
     """An older database, or a whole older folder, is put back; the client repeats the keys that it may have lost."""
     if not site.has_backup:
-        await killed_sender(site, chance)
-        if not site.has_backup:
-            return
+        await site.kill(site.sender)
+        await asyncio.to_thread(site.back_up)
+        await site.revive()
+        await asyncio.sleep(chance.uniform(1.0, 2.0))  # orders that the backup does not have
     for process in site.processes:
         await site.kill(process)
     lost = await asyncio.to_thread(lambda: site.restore(whole_folder=chance.random() < 0.5))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from switchyard.bootstrap import Database, PortWrappers, Role
+from switchyard.entrypoints.cli.failures import exiting_by_code
 from switchyard.entrypoints.cli.processes import run_process
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Venue
@@ -65,4 +66,5 @@ def command(module: str, *arguments: str) -> list[str]:
 
 def run_wrapped(role: str, wrapped: Wrapped) -> None:
     """Run `switchyard up`, `gateway` or `worker` with these ports."""
-    run_process(cast(Role, role), {}, wrapped)
+    with exiting_by_code():
+        run_process(cast(Role, role), {}, wrapped)

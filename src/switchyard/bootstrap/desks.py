@@ -77,7 +77,14 @@ class Desks:
         )
         self.do_orders = DoDesk(
             intake=intake,
-            outcome=BrokerOutcome(journal=journal, commit=commit, queries=queries, hub=hub, clock=clock),
+            outcome=BrokerOutcome(
+                journal=journal,
+                commit=commit,
+                queries=queries,
+                hub=hub,
+                clock=clock,
+                expires_from=None if restored_at is None else restored_at + settings.do_key_ttl,
+            ),
             constraints=Constraints(journal, quotes, settings.do_risk_capital),
             catalogue=catalogue,
             queries=queries,

@@ -1,7 +1,6 @@
 """The stages of a worker: send from the outbox, resolve doubt, and per venue synchronise, record reports and sweep."""
 
 from contextlib import AsyncExitStack
-from datetime import timedelta
 from functools import partial
 
 import structlog
@@ -13,7 +12,7 @@ from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
-from switchyard.flow.history.restore import restored_at
+from switchyard.flow.history.restore import mark_read, was_read
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -22,10 +21,6 @@ from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
 
 log = structlog.get_logger()
-
-
-# A restore longer ago than this has no request on the way any more, whatever the venue's settings are.
-RESTORE_IS_RECENT = timedelta(hours=1)
 
 
 def start_worker(core: Core, stack: AsyncExitStack) -> None:
@@ -74,6 +69,7 @@ def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         retry_max=settings.outbox_retry_max,
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
+        was_read=partial(was_read, database.journal),
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)
@@ -111,6 +107,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()
+    await mark_read(core.database.journal, core.sequencer.commit, venue.name)
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         await recorder.run()
@@ -122,9 +119,8 @@ async def _await_lost_requests(core: Core, venue: Venue, watch: VenueWatch, gate
     One that arrives after the venue was read is no stray, so a repeated key would be sent as well.
     """
     [settings] = [settings for settings in core.settings.venues if settings.name == venue.name]
-    restored = await restored_at(core.database.journal)
-    is_recent = restored is not None and core.clock.now() < restored + RESTORE_IS_RECENT
-    if not is_recent or not settings.url.startswith("http"):  # a venue in this process has ended with its sender
+    is_remote = settings.url.startswith("http")  # a venue in this process ended together with its sender
+    if not is_remote or await was_read(core.database.journal, venue.name):
         return
     seconds = arrival_time(venue.capabilities, core.database.liveness.send_lingers).total_seconds()
     gate.note_not_synced(f"after a restore, it must have been answering for {seconds:.0f} s first")

@@ -17,7 +17,8 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import SYSTEM_ACCOUNT, EpochCause, EpochFact, event
-from switchyard.domain.ids import OrderId, ulid_milliseconds
+from switchyard.domain.ids import OrderId, VenueName, ulid_milliseconds
+from switchyard.flow.decide import Commit
 from switchyard.ports.clock import Clock
 from switchyard.ports.epochs import RESTORED, Epochs
 from switchyard.ports.journal import Head, Journal
@@ -116,6 +117,28 @@ async def restored_at(journal: Journal) -> datetime | None:
     """When the database was last declared restored or rebuilt; none if it never was."""
     mark = await journal.cursor(RESTORED)
     return None if mark is None else datetime.fromtimestamp(ulid_milliseconds(mark.hash) / 1000, UTC)
+
+
+async def was_read(journal: Journal, venue: VenueName) -> bool:
+    """Whether the venue was read completely since the last restore; true if there was none.
+
+    Until then, an order that was never sent from here may have been executed by the lost history.
+    """
+    if await journal.cursor(RESTORED) is None:
+        return True
+    mark = await journal.cursor(_read_mark(venue))
+    return mark is not None and mark.epoch == (await journal.head(0)).epoch
+
+
+async def mark_read(journal: Journal, commit: Commit, venue: VenueName) -> None:
+    """Record that the venue was read completely."""
+    if not await was_read(journal, venue):
+        epoch = (await journal.head(0)).epoch
+        await commit(Change(cursors=(Cursor(name=_read_mark(venue), epoch=epoch, seq=0, hash=""),)))
+
+
+def _read_mark(venue: VenueName) -> str:
+    return f"read:{venue}"
 
 
 async def _epoch_opened(epochs: Epochs, cause: EpochCause, by: str | None = None, reason: str | None = None) -> Change:

@@ -20,7 +20,7 @@ from switchyard.domain.reasons import described
 from switchyard.flow.decide import Commit, after
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import OutcomeWriter
-from switchyard.flow.sending.recover import Recovery
+from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.flow.wake import Wake
@@ -61,6 +61,7 @@ class Dispatcher:
         retry_max: int,
         idle_seconds: float,
         stuck_after: timedelta,
+        was_read: WasRead = always_read,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -102,6 +103,7 @@ class Dispatcher:
             venues=venues,
             clock=clock,
             stuck_after=stuck_after,
+            was_read=was_read,
         )
 
     async def run(self, wake: Wake) -> None:

@@ -5,7 +5,7 @@ seconds.
 """
 
 import asyncio
-from collections.abc import Container, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from datetime import timedelta
 
 from switchyard.domain import decisions
@@ -21,6 +21,15 @@ from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.venue import Venue
 
 PAGE = 1_000
+
+WasRead = Callable[[VenueName], Awaitable[bool]]
+"""Whether a venue was read since this database was last restored: before that, it may have executed orders that were
+never sent from here."""
+
+
+async def always_read(_venue: VenueName) -> bool:
+    """For a database that was never restored."""
+    return True
 
 
 class Recovery:
@@ -38,6 +47,7 @@ class Recovery:
         venues: Mapping[VenueName, Venue],
         clock: Clock,
         stuck_after: timedelta,
+        was_read: WasRead,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -48,6 +58,7 @@ class Recovery:
         self._venues = venues
         self._clock = clock
         self._stuck_after = stuck_after
+        self._was_read = was_read
 
     async def run_once(self, sends: Container[OutboxKey], open_venues: Container[VenueName]) -> int:
         """Recover one page; returns how many rows there were.
@@ -78,7 +89,7 @@ class Recovery:
 
     async def _expire_at_closed_venues(self, open_venues: Container[VenueName]) -> int:
         """End orders whose send deadline passed while their venue could not be reached; returns how many."""
-        closed = [name for name in self._venues if name not in open_venues]
+        closed = [name for name in self._venues if name not in open_venues and await self._was_read(name)]
         lanes = self._lanes.filter()
         if not closed or lanes == []:
             return 0
@@ -86,7 +97,9 @@ class Recovery:
         late = [
             due
             for due in await self._queries.due(now, PAGE, closed, lanes)
-            if is_first_attempt(due.row) and decisions.is_past_deadline(due.state.order, now)
+            if is_first_attempt(due.row)
+            and decisions.is_past_deadline(due.state.order, now)
+            and not due.reported_before  # otherwise the venue may have executed it; that is judged when it opens
         ]
         changes = (decisions.record_expired(due.state, due.row, "BROKER_DOWN", now) for due in late)
         outcomes = await asyncio.gather(*map(self._commit, changes))
