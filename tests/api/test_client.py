@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,11 +15,12 @@ from switchyard.client import (
     ClientError,
     NotReachable,
     OrderUpdate,
+    RecordedEvent,
     Retry,
     StreamEvent,
     StreamReady,
     UnreadableResponse,
-    calls,
+    pages,
 )
 from switchyard.domain.errors import InvalidKey
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
@@ -160,7 +162,7 @@ async def test_another_order_under_the_same_key_is_a_conflict(client: AsyncClien
 
 
 async def test_orders_come_newest_first_over_all_pages(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "PAGE_ORDERS_MAX", 2)
+    monkeypatch.setattr(pages, "PAGE_ORDERS_MAX", 2)
     placed = [(await client.place("USDJPY", "BUY", number)).order_id for number in range(1, 6)]
     assert [order.order_id async for order in client.orders()] == placed[::-1]
     assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
@@ -211,13 +213,37 @@ async def test_events_of_an_order_and_of_the_account_come_oldest_first(
 ) -> None:
     first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
     await embedded.until_status(second.order_id, "FILLED")
-    of_order = await client.events(order_id=first.order_id)
-    of_account = await client.events(account_id="demo")
+    of_order = [event async for event in client.events(order_id=first.order_id)]
+    of_account = [event async for event in client.events(account_id="demo")]
     assert {event.order_id for event in of_order} == {first.order_id}
     assert {event.order_id for event in of_account} == {first.order_id, second.order_id}
     numbers = [event.seq for event in of_account]
     assert numbers == sorted(numbers)
-    assert await client.events(account_id="demo", limit=1) == of_account[-1:]
+
+
+async def test_events_are_read_over_all_pages_in_both_directions(
+    client: AsyncClient, embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = await client.place("USDJPY", "BUY", 1)
+    await embedded.until_status(placed.order_id, "FILLED")
+    everything = [event async for event in client.events(order_id=placed.order_id)]
+    assert len(everything) > 3
+    monkeypatch.setattr(pages, "PAGE_EVENTS_MAX", 2)
+
+    async def read(**options: Any) -> list[RecordedEvent]:
+        return [event async for event in client.events(order_id=placed.order_id, **options)]
+
+    assert await read() == everything
+    assert await read(newest_first=True) == everything[::-1]
+    assert await read(newest_first=True, since=everything[1].at) == [
+        event for event in everything[::-1] if event.at >= everything[1].at
+    ]
+    assert await read(limit=3) == everything[:3]
+    assert await read(newest_first=True, limit=3) == everything[:-4:-1]
+    assert await read(after_seq=everything[2].seq) == everything[3:]
+    for options in ({"account_id": "demo"}, {"after_seq": 1, "newest_first": True}):
+        with pytest.raises(ValueError, match="pass"):
+            await read(**options)
 
 
 async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_repeat(

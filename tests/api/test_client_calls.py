@@ -152,7 +152,7 @@ async def test_a_stream_yields_typed_events(client: AsyncClient) -> None:
 async def test_recorded_events_have_typed_facts(client: AsyncClient, embedded: RunningGateway) -> None:
     placed = await client.place("USDJPY", "BUY", 1000)
     await embedded.until_status(placed.order_id, "FILLED")
-    facts = [(event.type, event.fact) for event in await client.events(order_id=placed.order_id)]
+    facts = [(event.type, event.fact) async for event in client.events(order_id=placed.order_id)]
     assert {kind for kind, fact in facts if isinstance(fact, ReportFact)} == {"ExecutionReport"}
     orders = [fact.order for _, fact in facts if isinstance(fact, OrderFact)]
     assert (orders[0].status, orders[-1].status) == ("ACCEPTED", "FILLED")

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from switchyard.client import AsyncClient, Client, StreamEvent
+from switchyard.client import AsyncClient, Client, RecordedEvent, StreamEvent
 from switchyard.domain.orders import OrderSnapshot
 
 T = TypeVar("T")
@@ -34,6 +34,10 @@ class ThreadedClient:
     async def orders(self, **options: Any) -> AsyncGenerator[OrderSnapshot, None]:
         for order in await asyncio.to_thread(lambda: list(self._client.orders(**options))):
             yield order
+
+    async def events(self, **options: Any) -> AsyncGenerator[RecordedEvent, None]:
+        for event in await asyncio.to_thread(lambda: list(self._client.events(**options))):
+            yield event
 
     async def stream(self, *arguments: Any, **options: Any) -> AsyncGenerator[StreamEvent, None]:
         events = self._client.stream(*arguments, **options)

@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing
+from datetime import datetime
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -14,9 +15,10 @@ from yarl import URL
 from switchyard.client import calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
-from switchyard.client.calls import Call, OrderPages, Response, response_of, stream_headers, stream_path
+from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
-from switchyard.client.events import StreamEvent, stream_event
+from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
+from switchyard.client.pages import EventPages, OrderPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
 from switchyard.client.wire import api_error
@@ -81,7 +83,6 @@ class AsyncClient:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     cancel = _method(calls.cancel)
-    events = _method(calls.events)
 
     async def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
@@ -90,6 +91,26 @@ class AsyncClient:
         for call in OrderPages(statuses, symbol, limit).calls():
             for snapshot in await self._send(call):
                 yield snapshot
+
+    async def events(
+        self,
+        *,
+        order_id: str | None = None,
+        account_id: str | None = None,
+        since: datetime | None = None,
+        after: datetime | None = None,
+        after_seq: int = 0,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> AsyncGenerator[RecordedEvent, None]:
+        """Yield the events of an order or of the account, oldest first; pages are requested as needed.
+
+        `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number,
+        for example the `last_event_id` of `ResyncRequired`.
+        """
+        for call in EventPages(order_id, account_id, since, after, after_seq, newest_first, limit).calls():
+            for event in await self._send(call):
+                yield event
 
     async def stream(
         self,

@@ -5,19 +5,17 @@
 
 import math
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import msgspec
 
 from switchyard.client.amounts import ExactAmount, exact_amount
-from switchyard.client.events import EventPage, RecordedEvent
 from switchyard.client.retry import DO_ORDER_RETRY, Retry
 from switchyard.client.wire import (
     Acknowledgement,
-    OrderPage,
     OrderPlacementResult,
     PlacementResponse,
     api_error,
@@ -28,12 +26,10 @@ from switchyard.domain.derived_keys import Amount
 from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
-from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
 
 T = TypeVar("T")
 
-PAGE_ORDERS_MAX = 100
 # The default of the gateway's `timestampResolution`: within it an equal order is a duplicate.
 WINDOW_SECONDS = 60.0
 # The gateway waits up to 5.5 s for the broker; a shorter limit would give up on results that are about to arrive.
@@ -207,68 +203,18 @@ def do_order(
 
 def order(order_id: str) -> Call[OrderSnapshot]:
     """Return the current state of an order."""
-    return Call(method="GET", path=_order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
+    return Call(method="GET", path=order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
 
 
 def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
-    path = f"{_order_path(order_id)}/cancel"
+    path = f"{order_path(order_id)}/cancel"
     return Call(method="POST", path=path, read=lambda response: read(response.body, Acknowledgement))
-
-
-def events(
-    *,
-    order_id: str | None = None,
-    account_id: str | None = None,
-    limit: int = 100,
-    since: datetime | None = None,
-    after: datetime | None = None,
-) -> Call[list[RecordedEvent]]:
-    """Return the newest `limit` events of an order or of the account, in ascending order.
-
-    `since` selects events at or after a time, `after` events strictly after it.
-    """
-    if (order_id is None) == (account_id is None):
-        raise ValueError("pass exactly one of order_id and account_id")
-    subject = _order_path(order_id) if order_id is not None else f"/accounts/{quote(account_id or '', safe='')}"
-    query = {"limit": str(limit)}
-    query |= {name: at.isoformat() for name, at in (("since", since), ("after", after)) if at is not None}
-    return Call(
-        method="GET",
-        path=f"{subject}/events?{urlencode(query)}",
-        read=lambda response: read(response.body, EventPage).events,
-    )
-
-
-class OrderPages:
-    """The pages of `orders`: one call after the other, until the limit or the last page."""
-
-    def __init__(self, statuses: Sequence[Status], symbol: str | None, limit: int | None) -> None:
-        self._query: dict[str, str] = {}
-        if statuses:
-            self._query["status"] = ",".join(statuses)
-        if symbol is not None:
-            self._query["symbol"] = symbol
-        self._remaining = math.inf if limit is None else limit
-        self._is_last = False
-
-    def calls(self) -> Iterator[Call[list[OrderSnapshot]]]:
-        """Yield the next call; the caller sends it before it asks for another."""
-        while self._remaining > 0 and not self._is_last:
-            self._query["limit"] = str(min(PAGE_ORDERS_MAX, self._remaining))
-            yield Call(method="GET", path=f"/orders?{urlencode(self._query)}", read=self._read)
-
-    def _read(self, response: Response) -> list[OrderSnapshot]:
-        page = read(response.body, OrderPage)
-        self._remaining -= len(page.orders)
-        self._is_last = page.next_cursor is None
-        self._query["cursor"] = page.next_cursor or ""
-        return page.orders
 
 
 def stream_path(order_id: str | None) -> str:
     """The path of an order's stream, or of the account's."""
-    return "/stream" if order_id is None else f"{_order_path(order_id)}/stream"
+    return "/stream" if order_id is None else f"{order_path(order_id)}/stream"
 
 
 def stream_headers(last_event_id: str | None) -> dict[str, str]:
@@ -277,7 +223,8 @@ def stream_headers(last_event_id: str | None) -> dict[str, str]:
     return headers if last_event_id is None else {**headers, "Last-Event-ID": last_event_id}
 
 
-def _order_path(order_id: str) -> str:
+def order_path(order_id: str) -> str:
+    """The path of an order."""
     return f"/orders/{quote(order_id, safe='')}"
 
 

@@ -51,10 +51,11 @@ class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return read(bytes(self.data), kind)
 
 
-class EventPage(msgspec.Struct, frozen=True):
+class EventPage(msgspec.Struct, frozen=True, rename="camel"):
     """The body of `GET /orders/{orderId}/events` and `GET /accounts/{accountId}/events`."""
 
     events: list[RecordedEvent]
+    next_cursor: str | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from datetime import datetime
 from functools import wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -10,10 +11,11 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 from switchyard.client import calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
-from switchyard.client.calls import Call, OrderPages, stream_headers, stream_path
+from switchyard.client.calls import Call, stream_headers, stream_path
 from switchyard.client.connections import Connections
 from switchyard.client.errors import ClientError, UnreadableResponse
-from switchyard.client.events import StreamEvent, stream_event
+from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
+from switchyard.client.pages import EventPages, OrderPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import MessageTooLong
 from switchyard.domain.lifecycle import Status
@@ -73,13 +75,31 @@ class Client:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     cancel = _method(calls.cancel)
-    events = _method(calls.events)
 
     def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
     ) -> Iterator[OrderSnapshot]:
         """Yield the orders of the account, newest first; pages are requested as needed."""
         for call in OrderPages(statuses, symbol, limit).calls():
+            yield from self._send(call)
+
+    def events(
+        self,
+        *,
+        order_id: str | None = None,
+        account_id: str | None = None,
+        since: datetime | None = None,
+        after: datetime | None = None,
+        after_seq: int = 0,
+        newest_first: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[RecordedEvent]:
+        """Yield the events of an order or of the account, oldest first; pages are requested as needed.
+
+        `since` selects events at or after a time, `after` events strictly after it, `after_seq` events after a number,
+        for example the `last_event_id` of `ResyncRequired`.
+        """
+        for call in EventPages(order_id, account_id, since, after, after_seq, newest_first, limit).calls():
             yield from self._send(call)
 
     def stream(

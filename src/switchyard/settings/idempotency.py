@@ -137,9 +137,9 @@ IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
          "Whether `idempotency_key_generation_duration_ms` is measured."),
     _key("monitoring.alertOnHighDuplicateRate", "true", parse.flag,
          "Whether a duplicate rate above `monitoring.duplicateRateThreshold` is logged as an error, at most once in 5 "
-         "minutes and from 20 placements in 5 minutes on."),
+         "minutes and from 20 requests in 5 minutes on."),
     _key("monitoring.duplicateRateThreshold", "0.05", parse.ratio,
-         "Highest normal share of duplicates among the placements of the last 5 minutes, between 0 and 1."),
+         "Highest normal number of duplicates per order placed, in the last 5 minutes; between 0 and 1."),
 )  # fmt: skip
 
 _BY_PATH = {setting.field: setting for setting in IDEMPOTENCY_SETTINGS}

@@ -26,6 +26,8 @@ from switchyard.entrypoints.cli.connection import (
 if TYPE_CHECKING:
     from switchyard.client import Acknowledgement, AsyncClient, RecordedEvent
 
+# More than an order of many partial fills has; a longer history is read with the client.
+SHOWN_EVENTS_MAX = 1_000
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -201,12 +203,14 @@ def show(
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an order and its events."""
+    """Show an order and its newest 1,000 events."""
 
     async def load() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
         async with connect(url, account) as client:
             full_id = await full_order_id(client, order_id)
-            return await client.order(full_id), await client.events(order_id=full_id)
+            shown = await client.order(full_id)
+            newest = client.events(order_id=full_id, newest_first=True, limit=SHOWN_EVENTS_MAX)
+            return shown, [event async for event in newest][::-1]
 
     shown, events = asyncio.run(load())
     if as_json:
