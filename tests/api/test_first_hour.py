@@ -113,7 +113,7 @@ async def test_tables_fit_80_columns_whatever_they_show(session: Session, tmp_pa
         await terminal.until_shown("venue_not_synced")
         for command in (
             "order sell EURUSD 123456789 --limit 98765.12345 --tif GTC --strategy carry",
-            "order buy USDJPY 1000 --tag a-tag-of-a-certain-length-that-is-shown-by-show",
+            "order buy USDJPY 1000 --limit 1 --tif GTC --tag a-tag-of-a-certain-length-that-is-shown-by-show",
             "cancel $(.venv/bin/switchyard orders --limit 1 | sed -n 2p | cut -c -8)",
         ):
             await asyncio.to_thread(session.output, f"{PROGRAM} {command}")
