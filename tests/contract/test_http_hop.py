@@ -65,7 +65,8 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
     listener.setblocking(False)
     loop = asyncio.get_running_loop()
     with listener:
-        async with asyncio.timeout(20), transport_to(f"http://127.0.0.1:{listener.getsockname()[1]}") as transport:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with asyncio.timeout(20), transport_to(f"http://{address}") as transport:
             sending = asyncio.create_task(asked(transport, "POST", LARGE))
             peer, _ = await loop.sock_accept(listener)
             with peer:
@@ -75,7 +76,7 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
                     with pytest.raises(asyncio.CancelledError):
                         await sending
                 else:
-                    assert await sending == Lost("NETWORK_TIMEOUT")
+                    assert await sending == Lost("NETWORK_TIMEOUT", address=address)
                 with pytest.raises(ConnectionResetError):
                     while chunk := await loop.sock_recv(peer, 65536):
                         received += len(chunk)
@@ -88,13 +89,15 @@ async def test_no_request_is_repeated_below_the_caller(lost: object, method: str
     replies = reply(200, {}), lost, reply(200, {})
     async with scripted_server(*replies) as server, transport_to(server.url) as transport:  # type: ignore[arg-type]
         assert isinstance(await asked(transport, method), BrokerResponse)
-        assert await asked(transport, method) == Lost("NETWORK_DISCONNECTED")
+        assert await asked(transport, method) == Lost(
+            "NETWORK_DISCONNECTED", address=server.url.removeprefix("http://")
+        )
         assert (server.connections, len(server.requests)) == (1, 2)
 
 
 async def test_a_connection_is_not_reused_after_a_request_was_given_up() -> None:
     async with scripted_server(never_reply, reply(200, {})) as server, transport_to(server.url) as transport:
-        assert await asked(transport) == Lost("NETWORK_TIMEOUT")
+        assert await asked(transport) == Lost("NETWORK_TIMEOUT", address=server.url.removeprefix("http://"))
         assert isinstance(await asked(transport), BrokerResponse)
         assert server.connections == 2
 
