@@ -3,12 +3,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Pinned, so that a new rule does not fail an old commit.
+REDOCLY := @redocly/cli@2.73.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test chaos check format bench lock clean
+.PHONY: help install install-dev up test test-contract chaos check format bench audit sbom lock clean
 
 help: ## Show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 install: $(VENV)/.installed ## Create .venv with the command .venv/bin/switchyard
 
@@ -17,8 +19,14 @@ install-dev: $(VENV)/.installed-dev ## The same, with the tools for tests, check
 up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
-test: install-dev ## Run all tests; they start PostgreSQL and Redis themselves
+test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
+	$(BIN)/switchyard openapi --format yaml > $(VENV)/openapi.yaml
+	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes $(REDOCLY) lint $(VENV)/openapi.yaml
+	$(BIN)/python -m pytest -q tests/api/test_contract_files.py tests/api/test_reference.py \
+		tests/api/test_generated_client.py $(ARGS)
 
 chaos: install-dev ## Attack real processes with seeded faults: ARGS="--seed 1 --faults 500 --seconds 3600"
 	$(BIN)/python -m tests.nemesis $(ARGS)
@@ -36,11 +44,22 @@ format: install-dev ## Format the code
 bench: install-dev ## Measure throughput side by side (needs wrk)
 	$(BIN)/python -m bench $(ARGS)
 
+audit: install-dev ## Look for known vulnerabilities in the locked dependencies (asks the advisory database on the network)
+	$(BIN)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off -r requirements.txt $(ARGS)
+
+sbom: install-dev ## Write the software bill of materials of the run-time dependencies (CycloneDX) to build/sbom.json
+	@mkdir -p build
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application --output-reproducible \
+		--output-format JSON --output-file build/sbom.json requirements.txt
+	@echo "build/sbom.json"
+
 lock: install-dev ## Pin new dependencies; ARGS=--upgrade also upgrades the others
 	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		pyproject.toml -o requirements.txt
 	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		--extra dev pyproject.toml -o requirements-dev.txt
+	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+		--group generator -o requirements-generator.txt
 
 clean: ## Remove the virtual environment and caches (not the data in var/)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
@@ -57,4 +76,11 @@ $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+# A client generator, for the test that uses a generated client.
+$(VENV)/.installed-generator: $(VENV)/bin/python requirements-generator.txt
+	$(PYTHON) -m venv $(VENV)/generator
+	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements-generator.txt
 	@touch $@

@@ -10,24 +10,25 @@ import uvloop
 from bench.drain.jobs import PAYLOAD, chunks
 from switchyard.bootstrap import running_engine, upgrade_if_new
 from switchyard.domain.ids import AccountId
+from switchyard.domain.instruments import DEFAULT_INSTRUMENTS
 from switchyard.settings import load_settings
 
 # Orders of one account and symbol are sent one after the other; a real installation has many of both.
 ACCOUNTS = 100
-SYMBOLS = 10
+SYMBOLS = [symbol for symbol, instrument in DEFAULT_INSTRUMENTS.items() if instrument.kind == "fx"]
 
 
 async def fill(rows: int) -> None:
     settings = load_settings()
     await upgrade_if_new(settings)
-    order = msgspec.json.decode(PAYLOAD) | {"price": 100}  # a whole number: symbols outside the catalogue have tick 1
-    lanes = cycle(product(range(SYMBOLS), range(ACCOUNTS)))
+    order = msgspec.json.decode(PAYLOAD) | {"price": 100}
+    lanes = cycle(product(SYMBOLS, range(ACCOUNTS)))
     async with running_engine(settings, "gateway") as engine:
         desk = engine.desks.orders
         for numbers in chunks(rows):
             await asyncio.gather(
                 *(
-                    desk.place(AccountId(f"bench-{account:03}"), order | {"symbol": f"SYMBOL{symbol}"}, f"key-{number}")
+                    desk.place(AccountId(f"bench-{account:03}"), order | {"symbol": symbol}, f"key-{number}")
                     for number, (symbol, account) in zip(numbers, lanes, strict=False)
                 )
             )

@@ -13,6 +13,7 @@ from tests.support.gateway import RunningGateway
 from tests.support.http_requests import requests_in_progress
 from tests.support.polling import until
 
+JSON_HEAD = "Host: localhost\r\nContent-Type: application/json\r\n"
 GOOD = b'{"symbol":"USDJPY","side":"BUY","type":"LIMIT","qty":1000,"price":145.001}'
 
 
@@ -95,7 +96,7 @@ async def test_a_body_of_exactly_the_limit_is_read(embedded: RunningGateway) -> 
 async def test_a_chunked_body_over_the_limit_is_413(embedded: RunningGateway) -> None:
     host, port = embedded.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /orders HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {embedded.token()}\r\n"
+    head = f"POST /orders HTTP/1.1\r\n{JSON_HEAD}Authorization: Bearer {embedded.token()}\r\n"
     writer.write((head + "Transfer-Encoding: chunked\r\n\r\n").encode())
     writer.write(b"1000\r\n" + b" " * 4096 + b"\r\n")
     for _ in range(20):
@@ -116,7 +117,7 @@ async def test_a_malformed_key_is_400(embedded: RunningGateway, key: str) -> Non
 async def test_a_repeated_or_empty_key_is_400(embedded: RunningGateway, keys: list[str]) -> None:
     host, port = embedded.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    lines = [f"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Length: {len(GOOD)}\r\n"]
+    lines = [f"POST /orders HTTP/1.1\r\n{JSON_HEAD}Content-Length: {len(GOOD)}\r\n"]
     lines += [f"Authorization: Bearer {embedded.token()}\r\n", *(f"Idempotency-Key: {key}\r\n" for key in keys), "\r\n"]
     writer.write("".join(lines).encode() + GOOD)
     assert b" 400 " in await reader.readline()
@@ -145,7 +146,7 @@ async def test_a_request_with_two_tokens_is_401(embedded: RunningGateway) -> Non
         reader, writer = await asyncio.open_connection(host, int(port))
         tokens = "".join(f"Authorization: Bearer {embedded.token(account)}\r\n" for account in ("demo", "other"))
         length = len(GOOD) if line.startswith("POST") else 0
-        writer.write(f"{line} HTTP/1.1\r\nHost: x\r\n{tokens}Content-Length: {length}\r\n\r\n".encode())
+        writer.write(f"{line} HTTP/1.1\r\n{JSON_HEAD}{tokens}Content-Length: {length}\r\n\r\n".encode())
         writer.write(GOOD[:length])
         assert b" 401 " in await reader.readline()
         writer.close()
@@ -196,7 +197,7 @@ async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an
 ) -> None:
     host, port = embedded.url.removeprefix("http://").split(":")
     head = (
-        f"POST /orders HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {embedded.token()}\r\n"
+        f"POST /orders HTTP/1.1\r\n{JSON_HEAD}Authorization: Bearer {embedded.token()}\r\n"
         f"Content-Length: {len(GOOD)}\r\n\r\n"
     ).encode()
     with capture_logs() as logs:

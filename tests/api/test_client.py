@@ -1,19 +1,31 @@
-"""The client against a real gateway, through a proxy that injects network failures."""
+"""Both clients against a real gateway, through a proxy that injects network failures."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
+from typing import Any
 
-import msgspec
 import pytest
 from aiohttp import web
 
-from switchyard.client import ApiError, Client, ClientError, Message, NotReachable, Retry, UnreadableResponse, api
+from switchyard.client import (
+    ApiError,
+    AsyncClient,
+    ClientError,
+    NotReachable,
+    OrderUpdate,
+    RecordedEvent,
+    Retry,
+    StreamEvent,
+    StreamReady,
+    UnreadableResponse,
+    pages,
+)
 from switchyard.domain.errors import InvalidKey
-from switchyard.domain.orders import OrderSnapshot
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
+from tests.support.threaded_client import make_client
 
 # Short delays: the tests need the retries, not the pauses.
 QUICK = Retry(first_seconds=0.001, seconds_max=0.01)
@@ -27,25 +39,30 @@ async def proxy(embedded: RunningGateway) -> AsyncIterator[FaultyProxy]:
         yield proxy
 
 
+@pytest.fixture(params=["async", "sync"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-async def client(embedded: RunningGateway, proxy: FaultyProxy) -> AsyncIterator[Client]:
-    async with Client(proxy.url, embedded.token("demo"), retry=QUICK) as client:
+async def client(kind: str, embedded: RunningGateway, proxy: FaultyProxy) -> AsyncIterator[AsyncClient]:
+    async with make_client(kind, proxy.url, embedded.token("demo"), retry=QUICK) as client:
         yield client
 
 
-async def until_filled(messages: AsyncGenerator[Message, None]) -> list[Message]:
-    """The `order_update` messages up to the one that shows the order filled."""
+async def until_filled(events: AsyncGenerator[StreamEvent, None]) -> list[OrderUpdate]:
+    """The updates up to the one that shows the order filled."""
     updates = []
     async with asyncio.timeout(DEADLINE_SECONDS):
-        async for message in messages:
-            if message.event == "order_update":
-                updates.append(message)
-                if msgspec.json.decode(message.data, type=OrderSnapshot).status == "FILLED":
+        async for event in events:
+            if isinstance(event, OrderUpdate):
+                updates.append(event)
+                if event.order.status == "FILLED":
                     return updates
     raise AssertionError("the stream ended before the order was filled")
 
 
-async def test_an_order_is_placed_and_read_back_exactly(client: Client) -> None:
+async def test_an_order_is_placed_and_read_back_exactly(client: AsyncClient) -> None:
     placed = await client.place(
         "EURUSD",
         "BUY",
@@ -63,12 +80,14 @@ async def test_an_order_is_placed_and_read_back_exactly(client: Client) -> None:
     assert (order.client_order_id, order.strategy, order.tags) == ("mine", "carry", ("hedge", "night"))
 
 
-async def test_an_order_without_a_limit_is_a_market_order(client: Client) -> None:
+async def test_an_order_without_a_limit_is_a_market_order(client: AsyncClient) -> None:
     placed = await client.place("USDJPY", "SELL", 2)
     assert (await client.order(placed.order_id)).type == "MARKET"
 
 
-async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(
+    client: AsyncClient, proxy: FaultyProxy
+) -> None:
     proxy.lose_answer(times=2)
     placed = await client.place("USDJPY", "BUY", 1)
     keys = proxy.headers("Idempotency-Key")
@@ -78,20 +97,20 @@ async def test_a_request_with_a_lost_response_is_retried_under_the_same_key(clie
     assert [order.order_id async for order in client.orders()] == [placed.order_id]
 
 
-async def test_a_503_is_retried_under_the_same_key(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_503_is_retried_under_the_same_key(client: AsyncClient, proxy: FaultyProxy) -> None:
     proxy.be_unavailable()
     placed = await client.place("USDJPY", "BUY", 1)
     assert proxy.headers("Idempotency-Key") == [placed.idempotency_key] * 2
 
 
-async def test_two_orders_have_two_keys(client: Client) -> None:
+async def test_two_orders_have_two_keys(client: AsyncClient) -> None:
     first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
     assert first.idempotency_key != second.idempotency_key
     assert first.order_id != second.order_id
 
 
 async def test_after_the_last_attempt_the_error_carries_the_key_for_a_safe_retry(
-    client: Client, proxy: FaultyProxy
+    client: AsyncClient, proxy: FaultyProxy
 ) -> None:
     proxy.lose_answer(times=QUICK.attempts_max)
     with pytest.raises(NotReachable) as failure:
@@ -103,15 +122,23 @@ async def test_after_the_last_attempt_the_error_carries_the_key_for_a_safe_retry
     assert len([order async for order in client.orders()]) == 1
 
 
-async def test_an_order_that_was_never_sent_is_not_in_doubt(unused_url: str) -> None:
-    async with Client(unused_url, "token", retry=QUICK) as client:
+async def test_an_order_that_was_never_sent_is_not_in_doubt(kind: str, unused_url: str) -> None:
+    async with make_client(kind, unused_url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable, match="Connection refused") as failure:
             await client.place("USDJPY", "BUY", 1)
     assert not failure.value.in_doubt
     assert failure.value.idempotency_key is None
 
 
-async def test_a_rejection_is_final_and_names_the_field(client: Client, proxy: FaultyProxy) -> None:
+async def test_https_against_a_plain_port_says_so_and_is_not_in_doubt(kind: str, embedded: RunningGateway) -> None:
+    url = embedded.url.replace("http://", "https://")
+    async with make_client(kind, url, "token", retry=QUICK) as client:
+        with pytest.raises(NotReachable, match=r"no TLS connection to .*: use http://") as failure:
+            await client.place("USDJPY", "BUY", 1)
+    assert not failure.value.in_doubt
+
+
+async def test_a_rejection_is_final_and_names_the_field(client: AsyncClient, proxy: FaultyProxy) -> None:
     with pytest.raises(ApiError) as failure:
         await client.place("USDJPY", "BUY", 10**15)
     assert (failure.value.status, failure.value.reason, failure.value.field) == (422, "VALIDATION_ERROR", "qty")
@@ -119,27 +146,29 @@ async def test_a_rejection_is_final_and_names_the_field(client: Client, proxy: F
     assert len(proxy.headers("Idempotency-Key")) == 1
 
 
-async def test_a_key_that_is_invalid_in_a_header_is_rejected_before_sending(client: Client, proxy: FaultyProxy) -> None:
+async def test_a_key_that_is_invalid_in_a_header_is_rejected_before_sending(
+    client: AsyncClient, proxy: FaultyProxy
+) -> None:
     with pytest.raises(InvalidKey):
         await client.place("USDJPY", "BUY", 1, idempotency_key="two\r\nlines")
     assert proxy.headers("Idempotency-Key") == []
 
 
-async def test_another_order_under_the_same_key_is_a_conflict(client: Client) -> None:
+async def test_another_order_under_the_same_key_is_a_conflict(client: AsyncClient) -> None:
     await client.place("USDJPY", "BUY", 1, idempotency_key="k-1")
     with pytest.raises(ApiError) as failure:
         await client.place("USDJPY", "BUY", 2, idempotency_key="k-1")
     assert (failure.value.status, failure.value.reason) == (409, "IDEMPOTENCY_CONFLICT")
 
 
-async def test_orders_come_newest_first_over_all_pages(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "PAGE_ORDERS_MAX", 2)
+async def test_orders_come_newest_first_over_all_pages(client: AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PAGE_ORDERS_MAX", 2)
     placed = [(await client.place("USDJPY", "BUY", number)).order_id for number in range(1, 6)]
     assert [order.order_id async for order in client.orders()] == placed[::-1]
     assert [order.order_id async for order in client.orders(limit=3)] == placed[:1:-1]
 
 
-async def test_orders_can_be_filtered_by_status_and_symbol(client: Client, embedded: RunningGateway) -> None:
+async def test_orders_can_be_filtered_by_status_and_symbol(client: AsyncClient, embedded: RunningGateway) -> None:
     done = await client.place("USDJPY", "BUY", 1)
     await client.place("EURUSD", "BUY", 1)
     await embedded.until_status(done.order_id, "FILLED")
@@ -147,13 +176,13 @@ async def test_orders_can_be_filtered_by_status_and_symbol(client: Client, embed
     assert filtered == [done.order_id]
 
 
-async def test_an_open_order_is_cancelled(client: Client, embedded: RunningGateway) -> None:
+async def test_an_open_order_is_cancelled(client: AsyncClient, embedded: RunningGateway) -> None:
     placed = await client.place("USDJPY", "BUY", 1000, limit_price=Decimal("0.001"))
     assert (await client.cancel(placed.order_id)).status == "CANCEL_REQUESTED"
     await embedded.until_status(placed.order_id, "CANCELED")
 
 
-async def test_an_order_that_has_ended_cannot_be_cancelled(client: Client, embedded: RunningGateway) -> None:
+async def test_an_order_that_has_ended_cannot_be_cancelled(client: AsyncClient, embedded: RunningGateway) -> None:
     placed = await client.place("USDJPY", "BUY", 1)
     await embedded.until_status(placed.order_id, "FILLED")
     with pytest.raises(ApiError) as failure:
@@ -162,47 +191,71 @@ async def test_an_order_that_has_ended_cannot_be_cancelled(client: Client, embed
 
 
 async def test_a_missing_order_and_an_order_of_another_account_give_the_same_error(
-    client: Client, embedded: RunningGateway
+    kind: str, client: AsyncClient, embedded: RunningGateway
 ) -> None:
     placed = await client.place("USDJPY", "BUY", 1)
-    async with Client(embedded.url, embedded.token("other")) as other_client:
+    async with make_client(kind, embedded.url, embedded.token("other")) as other_client:
         for order_id in (placed.order_id, "ord_missing", "../orders", "a b?c#d"):
             with pytest.raises(ApiError) as failure:
                 await other_client.order(order_id)
             assert (failure.value.status, failure.value.reason) == (404, "NOT_FOUND")
 
 
-async def test_a_bad_token_is_rejected_at_once(embedded: RunningGateway) -> None:
-    async with Client(embedded.url, "nonsense") as client:
+async def test_a_bad_token_is_rejected_at_once(kind: str, embedded: RunningGateway) -> None:
+    async with make_client(kind, embedded.url, "nonsense") as client:
         with pytest.raises(ApiError) as failure:
             await client.order("ord_any")
     assert failure.value.status == 401
 
 
 async def test_events_of_an_order_and_of_the_account_come_oldest_first(
-    client: Client, embedded: RunningGateway
+    client: AsyncClient, embedded: RunningGateway
 ) -> None:
     first, second = await client.place("USDJPY", "BUY", 1), await client.place("USDJPY", "BUY", 1)
     await embedded.until_status(second.order_id, "FILLED")
-    of_order = await client.events(order_id=first.order_id)
-    of_account = await client.events(account_id="demo")
+    of_order = [event async for event in client.events(order_id=first.order_id)]
+    of_account = [event async for event in client.events(account_id="demo")]
     assert {event.order_id for event in of_order} == {first.order_id}
     assert {event.order_id for event in of_account} == {first.order_id, second.order_id}
     numbers = [event.seq for event in of_account]
     assert numbers == sorted(numbers)
-    assert await client.events(account_id="demo", limit=1) == of_account[-1:]
+
+
+async def test_events_are_read_over_all_pages_in_both_directions(
+    client: AsyncClient, embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    placed = await client.place("USDJPY", "BUY", 1)
+    await embedded.until_status(placed.order_id, "FILLED")
+    everything = [event async for event in client.events(order_id=placed.order_id)]
+    assert len(everything) > 3
+    monkeypatch.setattr(pages, "PAGE_EVENTS_MAX", 2)
+
+    async def read(**options: Any) -> list[RecordedEvent]:
+        return [event async for event in client.events(order_id=placed.order_id, **options)]
+
+    assert await read() == everything
+    assert await read(newest_first=True) == everything[::-1]
+    assert await read(newest_first=True, since=everything[1].at) == [
+        event for event in everything[::-1] if event.at >= everything[1].at
+    ]
+    assert await read(limit=3) == everything[:3]
+    assert await read(newest_first=True, limit=3) == everything[:-4:-1]
+    assert await read(after_seq=everything[2].seq) == everything[3:]
+    for options in ({"account_id": "demo"}, {"after_seq": 1, "newest_first": True}):
+        with pytest.raises(ValueError, match="pass"):
+            await read(**options)
 
 
 async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_repeat(
-    client: Client, proxy: FaultyProxy
+    client: AsyncClient, proxy: FaultyProxy
 ) -> None:
     losses: list[ClientError] = []
     proxy.cut_at(b'"status":"WORKING"')
     async with aclosing(client.stream(on_disconnect=losses.append)) as messages:
-        assert (await anext(messages)).event == "ready"
+        assert isinstance(await anext(messages), StreamReady)
         placed = await client.place("USDJPY", "BUY", 1)
         updates = await until_filled(messages)
-    orders = [msgspec.json.decode(update.data, type=OrderSnapshot) for update in updates]
+    orders = [update.order for update in updates]
     assert {order.order_id for order in orders} == {placed.order_id}
     versions = [order.version for order in orders]
     assert versions == sorted(set(versions))
@@ -213,7 +266,7 @@ async def test_a_broken_stream_resumes_after_the_last_message_without_gap_or_rep
     assert int(resumed[0]) in [int(update.id or 0) for update in updates]
 
 
-async def test_a_new_stream_can_resume_after_an_earlier_one(client: Client) -> None:
+async def test_a_new_stream_can_resume_after_an_earlier_one(client: AsyncClient) -> None:
     async with aclosing(client.stream()) as messages:
         await anext(messages)
         await client.place("USDJPY", "BUY", 1)
@@ -222,15 +275,17 @@ async def test_a_new_stream_can_resume_after_an_earlier_one(client: Client) -> N
         assert await until_filled(messages) == seen[1:]
 
 
-async def test_the_stream_of_an_order_starts_with_a_snapshot(client: Client) -> None:
+async def test_the_stream_of_an_order_starts_with_a_snapshot(client: AsyncClient) -> None:
     placed = await client.place("USDJPY", "BUY", 1)
     async with aclosing(client.stream(placed.order_id)) as messages, asyncio.timeout(DEADLINE_SECONDS):
-        events = [(await anext(messages)).event, (await anext(messages)).event]
-    assert events == ["ready", "order_snapshot"]
+        events = [await anext(messages), await anext(messages)]
+    assert [event.message.event for event in events] == ["ready", "order_snapshot"]
+    assert isinstance(events[1], OrderUpdate)
+    assert events[1].order.order_id == placed.order_id
 
 
 async def test_a_stream_survives_a_temporary_outage_of_the_gateway(
-    client: Client, proxy: FaultyProxy, embedded: RunningGateway
+    client: AsyncClient, proxy: FaultyProxy, embedded: RunningGateway
 ) -> None:
     order_id = (await embedded.place()).json["orderId"]
     proxy.cut_at(b"ready\n")
@@ -242,21 +297,21 @@ async def test_a_stream_survives_a_temporary_outage_of_the_gateway(
     assert len(updates) == len({update.id for update in updates})
 
 
-async def test_the_stream_of_a_missing_order_is_rejected_at_once(client: Client, proxy: FaultyProxy) -> None:
+async def test_the_stream_of_a_missing_order_is_rejected_at_once(client: AsyncClient, proxy: FaultyProxy) -> None:
     with pytest.raises(ApiError) as failure:
         await anext(client.stream("ord_missing"))
     assert failure.value.status == 404
     assert len(proxy.headers("Accept")) == 1
 
 
-async def test_a_stream_that_never_connects_fails_after_the_last_attempt(unused_url: str) -> None:
-    async with Client(unused_url, "token", retry=QUICK) as client:
+async def test_a_stream_that_never_connects_fails_after_the_last_attempt(kind: str, unused_url: str) -> None:
+    async with make_client(kind, unused_url, "token", retry=QUICK) as client:
         with pytest.raises(NotReachable):
             await anext(client.stream())
 
 
-async def test_a_response_of_another_service_is_unreadable() -> None:
-    async with web_page() as url, Client(url, "token", retry=QUICK) as client:
+async def test_a_response_of_another_service_is_unreadable(kind: str) -> None:
+    async with web_page() as url, make_client(kind, url, "token", retry=QUICK) as client:
         with pytest.raises(UnreadableResponse) as failure:
             await client.place("USDJPY", "BUY", 1)
         assert failure.value.idempotency_key is not None

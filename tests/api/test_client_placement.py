@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.client import Client, OrderPlacementResult, Retry, place_order_with_idempotency
+from switchyard.client import AsyncClient, OrderPlacementResult, Retry, place_order_with_idempotency
 from switchyard.domain.errors import InvalidField, SettingError
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
@@ -176,7 +176,7 @@ async def test_url_and_token_default_to_the_environment(
 
 
 async def test_a_client_can_place_by_content_and_by_key(embedded: RunningGateway) -> None:
-    async with Client(embedded.url, embedded.token("demo")) as client:
+    async with AsyncClient(embedded.url, embedded.token("demo")) as client:
         first = await client.place_by_content("USDJPY", "BUY", 5)
         again = await client.place_by_content("USDJPY", "BUY", 5)
         keyed = await client.place("USDJPY", "BUY", 5)

@@ -24,6 +24,11 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("GET", "/accounts/{accountId}/events"),
         ("GET", "/stream"),
         ("GET", "/metrics"),
+        ("GET", "/"),
+        ("GET", "/docs"),
+        ("GET", "/docs/reference.css"),
+        ("GET", "/openapi.json"),
+        ("GET", "/openapi.yaml"),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.domain import do_order, errors, events, orders
+from switchyard.domain import do_order, errors, events, labels, orders
 from switchyard.domain.idempotency import KEY_LENGTH_MAX, KeyStatus
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
@@ -71,11 +71,12 @@ def test_the_event_types_are_those_of_the_domain() -> None:
 
 def test_the_limits_are_those_of_the_domain() -> None:
     properties = documents()[REQUEST]["properties"]
-    assert properties["symbol"]["maxLength"] == orders.SYMBOL_LENGTH_MAX
+    assert properties["symbol"]["pattern"] == f"^{labels.SYMBOL.pattern}$"
+    assert properties["symbol"]["maxLength"] == labels.SYMBOL_LENGTH_MAX
     assert properties["tags"]["maxItems"] == orders.TAGS_MAX
-    assert properties["tags"]["items"]["maxLength"] == orders.LABEL_LENGTH_MAX
-    for name in ("clientOrderId", "strategy"):
-        assert properties[name]["anyOf"][0]["maxLength"] == orders.LABEL_LENGTH_MAX
+    assert properties["tags"]["items"]["maxLength"] == labels.LABEL_LENGTH_MAX
+    assert properties["clientOrderId"]["anyOf"][0]["maxLength"] == labels.LABEL_LENGTH_MAX
+    assert properties["strategy"]["anyOf"][0]["pattern"] == f"^{labels.STRATEGY.pattern}$"
     assert openapi()["components"]["parameters"]["IdempotencyKey"]["schema"]["maxLength"] == KEY_LENGTH_MAX
 
 
@@ -95,11 +96,11 @@ def test_every_error_code_is_documented() -> None:
     [
         LIMIT,
         MARKET,
-        LIMIT | {"timeInForce": "FOK", "clientOrderId": "a b", "strategy": "s" * 128, "tags": ["t"] * 16},
+        LIMIT | {"timeInForce": "FOK", "clientOrderId": "a b", "strategy": "s" * 64, "tags": ["t"] * 16},
         LIMIT | {"stopPrice": None, "timeInForce": None, "clientOrderId": None, "strategy": None},
         MARKET | {"price": None},
-        LIMIT | {"symbol": "x" * 64, "qty": 999_999_999_999_999},
-        LIMIT | {"symbol": "日経225"},
+        LIMIT | {"symbol": "X" * 32, "qty": 999_999_999_999_999},
+        LIMIT | {"symbol": "NIKKEI/225:X.1-A", "clientOrderId": "日経225"},
         LIMIT | {"type": "STOP_LIMIT", "stopPrice": 63000},
         LIMIT | {"timeInForce": "DAY"},
     ],
@@ -126,10 +127,14 @@ def test_a_body_that_the_schema_allows_is_accepted_or_unsupported(body: dict[str
         LIMIT | {"price": 10**15},
         LIMIT | {"side": "buy"},
         LIMIT | {"symbol": ""},
-        LIMIT | {"symbol": "x" * 65},
-        LIMIT | {"symbol": "BTC\n"},
-        LIMIT | {"strategy": "s" * 129},
+        LIMIT | {"symbol": "X" * 33},
+        LIMIT | {"symbol": "BTC\nX"},
+        LIMIT | {"strategy": "s" * 65},
+        LIMIT | {"symbol": "usdjpy"},
+        LIMIT | {"strategy": "Carry"},
         LIMIT | {"clientOrderId": ""},
+        LIMIT | {"clientOrderId": " a"},
+        LIMIT | {"clientOrderId": "a\u202eb"},
         LIMIT | {"clientOrderId": "\x7f"},
         LIMIT | {"tags": ["t"] * 17},
         LIMIT | {"tags": [""]},

@@ -91,11 +91,12 @@ def test_operations_have_distinct_ids_and_declare_their_path_parameters() -> Non
     assert len(set(ids)) == len(ids)
 
 
-def test_only_health_metrics_and_do_order_are_open_to_everyone() -> None:
+def test_only_health_metrics_documentation_and_do_order_are_open_to_everyone() -> None:
+    documentation = {"/", "/docs", "/docs/reference.css", "/openapi.json", "/openapi.yaml"}
     open_paths = {path for path, _, _, operation in operations() if "security" in operation}
-    assert open_paths == {"/health", "/metrics", "/do/order"}
+    assert open_paths == {"/health", "/metrics", "/do/order", *documentation}
     for path, _, _, operation in operations():
-        assert ("401" in operation["responses"]) == (path != "/health")
+        assert ("401" in operation["responses"]) == (path not in {"/health", *documentation})
 
 
 def test_every_body_parameter_and_header_has_a_valid_example() -> None:

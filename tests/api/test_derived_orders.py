@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import structlog
 
+from switchyard.domain.idempotency import DERIVED_ORDER
+from switchyard.flow.intake.reap import Reaper
 from tests.support.figures import figures_of
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.polling import until
@@ -160,16 +162,24 @@ async def test_reuse_of_an_expired_key_is_logged_and_counted(tmp_path: Path, eng
         assert (line["log_level"], line["account_id"]) == ("warning", "demo")
 
 
-async def test_without_retry_after_expiry_a_key_keeps_its_first_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ttl", ["1", "3600000"])
+async def test_without_retry_after_expiry_a_key_keeps_its_first_order(
+    tmp_path: Path, engine_settings: dict[str, str], ttl: str
+) -> None:
     settings = {
+        **engine_settings,
         **SHORT_WINDOW,
-        "IDEMPOTENCY_CACHE_TTL": "1",
+        "IDEMPOTENCY_CACHE_TTL": ttl,
         "IDEMPOTENCY_BEHAVIOR_ALLOW_RETRY_AFTER_EXPIRY": "false",
     }
     async with running_gateway(tmp_path, **settings) as gateway:
         first = (await place(gateway)).json["orderId"]
+        await gateway.until_status(first, "FILLED")
         await asyncio.sleep(1.1)  # until the window and the time to live are over: there is no event to wait for
-        assert (await place(gateway)).json["orderId"] == first
+        reaper = Reaper(gateway.database.keys, gateway.engine.clock, gateway.engine.metrics, kept=[DERIVED_ORDER])
+        assert await reaper.run_once() == 0
+        again = (await place(gateway)).json
+        assert (again["orderId"], again["status"]) == (first, "duplicate_detected")
 
 
 async def test_other_content_under_the_same_key_is_a_collision_and_a_new_order(

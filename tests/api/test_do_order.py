@@ -116,7 +116,8 @@ async def test_the_key_store_has_the_final_answer(gateway: RunningGateway) -> No
     answer = await do_order(gateway, "k", account="stores")
     entry = await key_entry(gateway, "k", "stores")
     assert (entry.status, entry.http_status, entry.response_payload_json) == ("succeeded", 200, answer.body.decode())
-    assert entry.request_digest == digest(json.loads(json.dumps(body("k")), parse_float=Decimal))
+    canonical = json.loads(json.dumps(body("k", time_in_force="IOC")), parse_float=Decimal)
+    assert entry.request_digest == digest(canonical)
     assert entry.result_digest is not None and entry.result_digest.startswith("sha256:")
     assert entry.expires_at - entry.created_at == timedelta(hours=48)
 

@@ -33,7 +33,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
         ({"ordr_id": "x"}, "ordr_id"),
         ({"order_id": "absent"}, "order_id"),
         ({"order_id": ""}, "order_id"),
-        ({"instrument": "BTC"}, "instrument"),
+        ({"instrument": "TSLA"}, "instrument"),
         ({"instrument": None}, "instrument"),
         ({"side": "HOLD"}, "side"),
         ({"qty": 0}, "qty"),
@@ -100,7 +100,8 @@ async def test_a_bad_token_is_rejected_even_where_no_token_is_needed(shared: Run
         headers = {"Idempotency-Key": "k", "Authorization": token}
         answer = await shared.request("POST", PATH, account=None, headers=headers, body=body("k"))
         assert answer.status == 401
-        assert answer.json["error"].startswith("TOKEN_")
+        assert answer.json["error"] == "UNAUTHORIZED"
+        assert answer.json["reason_code"].startswith("TOKEN_")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
@@ -113,7 +114,10 @@ async def test_a_client_that_disconnects_in_mid_body_ends_its_request_without_an
     counted_before = await requests_counted(shared)
     with capture_logs() as lines:
         _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"POST /do/order HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        writer.write(
+            b"POST /do/order HTTP/1.1\r\nHost: localhost\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
         await until(lambda: requests_in_progress() == 1)
         writer.close()
         await until(lambda: requests_in_progress() == 0)
@@ -128,7 +132,9 @@ async def test_rejected_requests_write_nothing(shared: RunningGateway) -> None:
 
 async def test_a_token_is_needed_where_the_settings_require_it(tmp_path: Path) -> None:
     async with running_gateway(tmp_path, DO_REQUIRE_TOKEN="true") as gateway:
-        assert error(await do_order(gateway, "k")) == (401, "TOKEN_MISSING")
+        answer = await do_order(gateway, "k")
+        assert error(answer) == (401, "UNAUTHORIZED")
+        assert answer.json["reason_code"] == "TOKEN_MISSING"
         assert (await do_order(gateway, "k", account="demo")).status == 201
 
 

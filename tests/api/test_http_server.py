@@ -7,6 +7,7 @@ import pytest
 
 from switchyard.domain.errors import CannotStart
 from switchyard.entrypoints.http.transport import server as http_server_module
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 from switchyard.entrypoints.http.transport.server import HttpServer
 from tests.support.bare_http import HELLO, PATIENCE_SECONDS, SHORT_LIMIT_SECONDS, Application
@@ -31,11 +32,8 @@ async def refuses_connections(port: int) -> bool:
     return False
 
 
-async def test_a_connection_over_the_limit_is_rejected_and_the_others_are_served(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(BoundedHttpProtocol, "connections_max", 1)
-    server = HttpServer(Application(), host="127.0.0.1", port=0)
+async def test_a_connection_over_the_limit_is_rejected_and_the_others_are_served() -> None:
+    server = HttpServer(Application(), host="127.0.0.1", port=0, caps=ConnectionCaps(total_max=1))
     await server.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     assert b"TOO_MANY_CONNECTIONS" in await ask(server.port, b"")

@@ -55,6 +55,11 @@ async def test_the_metrics_of_the_specification_have_the_right_values(
         assert found["idempotency_collisions_total"] == found["idempotency_expired_keys_reused_total"] == 0
         if cache == "memory":  # the size on Redis is measured once a minute
             assert found["idempotency_cache_size"] == 1
+        assert found["idempotency_cache_entries{completed}"] == 1
+        assert found["idempotency_cache_hit_rate"] == pytest.approx(1 / (1 + repeats))
+        assert 0 <= found["idempotency_cache_oldest_seconds"] < 120  # to the minute on Redis
+        assert found["idempotency_cache_expired_entries"] == found["idempotency_cache_expirations_total"] == 0
+        assert (found["redis_memory_bytes"] > 100_000) == (cache == "redis")
 
 
 async def test_disabled_metrics_stay_at_zero(tmp_path: Path) -> None:
@@ -78,16 +83,17 @@ async def test_a_high_duplicate_rate_is_logged_once(tmp_path: Path, alerts: bool
     }
     async with running_gateway(tmp_path, **settings) as gateway:
         with structlog.testing.capture_logs() as logs:
-            for number in range(3):
+            for number in range(20):
                 await place(gateway, {"Idempotency-Key": f"key-{number}"})
-            await place(gateway, {"Idempotency-Key": "key-0"})
-            assert not [line for line in logs if line["event"] == "duplicate_rate_high"], "1 of 4 is allowed"
+            for _ in range(5):
+                await place(gateway, {"Idempotency-Key": "key-0"})
+            assert not [line for line in logs if line["event"] == "duplicate_rate_high"], "5 to 20 orders are allowed"
             for _ in range(5):
                 await place(gateway, {"Idempotency-Key": "key-0"})
         alarms = [line for line in logs if line["event"] == "duplicate_rate_high"]
         assert len(alarms) == (1 if alerts else 0)
         for alarm in alarms:
-            assert (alarm["log_level"], alarm["duplicates"], alarm["placements"]) == ("error", 2, 5)
+            assert (alarm["log_level"], alarm["duplicates"], alarm["orders"]) == ("error", 6, 20)
 
 
 async def test_duplicates_are_logged_unless_the_settings_disable_it(tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_uncertain_rows_are_listed(environment: dict[str, str]) -> None:
     [row] = json.loads(run_command("outbox", "list", "--json", **environment).stdout)
     assert row["id"] == order_id
     assert row["row"]["last_error"] == "NETWORK_TIMEOUT"
-    assert order_id in run_command("outbox", "list", **environment).stdout
+    assert order_id[-8:] in run_command("outbox", "list", **environment).stdout
+    assert order_id in run_command("outbox", "list", "--wide", **environment).stdout
     assert json.loads(run_command("outbox", "list", "--status", "dead", "--json", **environment).stdout) == []
 
 

@@ -167,7 +167,7 @@ async def test_another_accounts_order_gets_the_same_bytes_as_a_missing_one(gatew
 async def test_orders_are_listed_newest_first_in_pages_with_filters(gateway: RunningGateway) -> None:
     placed = [
         (await gateway.place(type="LIMIT", price=1, symbol=symbol, qty=1, strategy=strategy)).json["orderId"]
-        for symbol in ("AAA", "BBB")
+        for symbol in ("BTC", "ETH")
         for strategy in ("one", "two", "three")
     ]
     listed: list[str] = []
@@ -178,7 +178,7 @@ async def test_orders_are_listed_newest_first_in_pages_with_filters(gateway: Run
         cursor = page["nextCursor"]
     assert sorted(listed) == sorted(placed)
     assert listed == sorted(listed, reverse=True)
-    found = (await gateway.get("/orders?symbol=BBB&strategy=two&side=BUY")).json["orders"]
+    found = (await gateway.get("/orders?symbol=ETH&strategy=two&side=BUY")).json["orders"]
     assert [order["orderId"] for order in found] == [placed[4]]
     assert (await gateway.get("/orders?status=FILLED,REJECTED")).json["orders"] == []
 

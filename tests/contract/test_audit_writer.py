@@ -175,7 +175,7 @@ async def test_the_folder_is_created_and_others_cannot_read_the_files(log: Audit
     await log.write_and_close()
     for path in (log.path, log.head_path):
         assert stat.S_IMODE(path.stat().st_mode) & 0o027 == 0
-    assert stat.S_IMODE(log.path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(log.path.stat().st_mode) == 0o600
 
 
 async def test_the_loop_writes_new_events_after_a_notification(log: AuditFixture) -> None:

@@ -11,8 +11,7 @@ from switchyard.domain.do_order import do_order_request
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName
-from switchyard.domain.positions import Position
-from switchyard.flow.risk import constraints
+from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.flow.risk.constraints import Constraints
 from tests.support.build import ACCOUNT, VENUE, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -35,30 +34,30 @@ class OneQuote:
 
 async def trade(database: Database, results: Sequence[int], symbol: str = "USDJPY") -> None:
     """Open and close a position of one unit for each of these results."""
-    position: Position | None = None
-    for number, result in enumerate(results):
+    key, total_key = (ACCOUNT, symbol), (ACCOUNT, ACCOUNT_TOTAL)
+    for result in results:
         for side, price in (("BUY", 100), ("SELL", 100 + result)):
             accepted = an_accept(symbol=symbol, side=side, qty=Decimal(1), price=Decimal(price))
             await commit(database.journal, accepted)
             state = state_after(accepted)
-            report = a_report(state, exec_id=f"{symbol}-{number}-{side}")
-            filled = apply_report(state, position, report, START)
-            await commit(database.journal, filled)
-            position = filled.positions[0]
+            held = await database.journal.load_positions([key, total_key])
+            total = held.get(total_key) or account_total(ACCOUNT, START)
+            report = a_report(state, exec_id=f"{state.order.order_id}-{side}")
+            await commit(database.journal, apply_report(state, held.get(key), report, START, total=total))
 
 
 async def check(database: Database, quote: Quote | None = None, *, capital: int = 0, **limits: object) -> None:
     request = do_order_request(body("k", qty=Decimal("0.1"), risk_constraints=limits))
-    await Constraints(database.queries, OneQuote(quote), Decimal(capital)).check(ACCOUNT, request, VENUE)
+    await Constraints(database.journal, OneQuote(quote), Decimal(capital)).check(ACCOUNT, request, VENUE)
 
 
 async def test_an_account_without_trades_passes_every_constraint_on_results(database: Database) -> None:
     await check(database, max_dd=0, max_consecutive_loss=0)
 
 
-async def test_consecutive_losses_are_those_of_the_worst_symbol(database: Database) -> None:
-    await trade(database, [-1, 5, -1, -2, -3])
-    await trade(database, [-1, 2], "EURUSD")
+async def test_consecutive_losses_are_those_of_the_whole_account(database: Database) -> None:
+    await trade(database, [-1, 5, -1, -2])
+    await trade(database, [-1], "EURUSD")
     await check(database, max_consecutive_loss=3)
     with pytest.raises(ConstraintViolated) as caught:
         await check(database, max_consecutive_loss=2)
@@ -67,8 +66,17 @@ async def test_consecutive_losses_are_those_of_the_worst_symbol(database: Databa
         "risk_constraints.max_consecutive_loss",
     )
     await trade(database, [1], "GBPUSD")
+    await check(database, max_consecutive_loss=0)
+
+
+async def test_a_drawdown_is_that_of_the_whole_account(database: Database) -> None:
+    await trade(database, [20], "EURUSD")
+    await trade(database, [-3])  # alone, this symbol has an infinite drawdown
+    await check(database, max_dd=Decimal("0.15"))
+    await trade(database, [-3], "GBPUSD")
     with pytest.raises(ConstraintViolated):
-        await check(database, max_consecutive_loss=2)
+        await check(database, max_dd=Decimal("0.29"))
+    await check(database, max_dd=Decimal("0.3"))  # a drawdown that equals the limit is allowed
 
 
 async def test_a_gain_resets_consecutive_losses(database: Database) -> None:
@@ -91,16 +99,6 @@ async def test_a_loss_without_capital_or_earlier_gain_exceeds_every_ratio(databa
     await check(database, capital=10, max_dd=Decimal("0.1"))
     with pytest.raises(ConstraintViolated):
         await check(database, capital=9, max_dd=Decimal("0.1"))
-
-
-async def test_positions_after_the_first_page_are_checked(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constraints, "PAGE", 2)
-    for symbol in ("A", "B", "C"):
-        await trade(database, [1], symbol)
-    await check(database, max_consecutive_loss=0)
-    await trade(database, [-1], "D")
-    with pytest.raises(ConstraintViolated):
-        await check(database, max_consecutive_loss=0)
 
 
 async def test_a_spread_is_a_ratio_of_the_mid_price(database: Database) -> None:

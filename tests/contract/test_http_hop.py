@@ -70,7 +70,8 @@ async def test_what_waits_in_the_process_is_discarded_when_a_request_is_given_up
     listener.setblocking(False)
     loop = asyncio.get_running_loop()
     with listener:
-        async with asyncio.timeout(20), transport_to(f"http://127.0.0.1:{listener.getsockname()[1]}") as transport:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        async with asyncio.timeout(20), transport_to(f"http://{address}") as transport:
             sending = asyncio.create_task(asked(transport, "POST", LARGE))
             peer, _ = await loop.sock_accept(listener)
             with peer:

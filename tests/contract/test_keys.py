@@ -122,3 +122,42 @@ async def test_entries_are_found_by_key_range_and_creation_time(database: Databa
     assert await keys_since(-1, 10) == ["ab0", "ab1", "abf"]
     assert len(await keys_since(1, 1)) == 1
     assert await keys_since(11, 10) == []
+
+
+async def test_the_end_of_an_order_writes_its_result_into_its_keys_row(database: Database) -> None:
+    accepted = an_accept(key="one")
+    await commit(database.journal, accepted, an_accept(key="two"))
+    ended = request_cancel(state_after(accepted), START)
+    assert ended is not None
+    await commit(database.journal, ended)
+
+    entry = await database.keys.entry(ACCOUNT, PLACE_ORDER, "one")
+    other = await database.keys.entry(ACCOUNT, PLACE_ORDER, "two")
+
+    [result] = ended.results
+    assert entry == result.written_to(accepted.keys[0])
+    assert entry is not None and other is not None
+    assert (entry.status, entry.version, other.status, other.version) == ("succeeded", 2, "accepted", 1)
+
+
+async def test_the_result_of_an_earlier_order_leaves_a_reused_key_alone(database: Database) -> None:
+    first, second = an_accept(key="k"), an_accept(key="k", generation=1)
+    await commit(database.journal, first)
+    await commit(database.journal, second)
+    ended = request_cancel(state_after(first), START)
+    assert ended is not None and ended.results
+    await commit(database.journal, ended)
+
+    assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "k") == second.keys[0]
+
+
+async def test_the_keys_of_a_kept_operation_are_never_removed(database: Database) -> None:
+    accepted = an_accept(key="one")
+    await commit(database.journal, accepted)
+    ended = request_cancel(state_after(accepted), START)
+    assert ended is not None
+    await commit(database.journal, ended)
+    later = START + timedelta(days=365)
+
+    assert (await database.keys.reap(later, None, None, 10, {PLACE_ORDER})).count == 0
+    assert (await database.keys.reap(later, None, None, 10, {"another"})).count == 1

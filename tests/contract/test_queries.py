@@ -98,6 +98,31 @@ async def test_events_are_found_by_account_or_order_from_either_end(
     ]
 
 
+async def test_last_events_lie_between_two_numbers(database: Database, queries: DatabaseQueries) -> None:
+    await commit(database.journal, *(an_accept() for _ in range(5)))
+
+    assert numbers(await queries.last_events(account_id=ACCOUNT, before=4, limit=2)) == [2, 3]
+    assert numbers(await queries.last_events(account_id=ACCOUNT, after=3, limit=10)) == [4, 5]
+    assert numbers(await queries.last_events(account_id=ACCOUNT, after=1, before=5, limit=10)) == [2, 3, 4]
+    assert numbers(await queries.last_events(account_id=ACCOUNT, before=1, limit=10)) == []
+
+
+async def test_the_first_number_at_a_time_is_found_across_epochs(database: Database, queries: DatabaseQueries) -> None:
+    assert await queries.first_seq_at(START) == 1
+    times = [START + timedelta(seconds=second) for second in range(6)]
+    for number, at in enumerate(times):
+        if number == 3:
+            await database.journal.open_epoch(1, 0, at)
+        await database.journal.append(0, f"group-{number}", [an_accept(), an_accept()], at)
+    events = await database.journal.read(0, 0, 100)
+
+    for at in (*times, START - timedelta(days=1), times[2] + timedelta(microseconds=1), times[-1] + timedelta(days=1)):
+        first = await queries.first_seq_at(at)
+        assert [event.seq for event in events if event.seq >= first] == [
+            event.seq for event in events if event.at >= at
+        ]
+
+
 async def test_a_page_has_at_most_page_max_items(database: Database, queries: DatabaseQueries) -> None:
     await commit(database.journal, *(an_accept() for _ in range(PAGE_MAX + 1)))
 

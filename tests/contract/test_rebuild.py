@@ -138,7 +138,7 @@ class OrderHistory:
             await self.commit(accepted)
             if number % 6 == 5:
                 http_status = 200 if number == 5 else 503
-                result = decisions.record_result(accepted.keys[0], http_status, '{"an":"ä"}', "sha256:01")
+                result = decisions.record_result(accepted.orders[0], http_status, '{"an":"ä"}', "sha256:01")
                 await self.commit(result)
             if number % 6 == 0:
                 continue

@@ -10,6 +10,9 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
 from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.lines import parse_line
+from switchyard.domain.positions import ACCOUNT_TOTAL
+from switchyard.domain.replay import Replay
 from switchyard.domain.reports import ExecutionIdScope
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -159,3 +162,28 @@ async def test_a_report_on_an_order_of_another_venue_is_counted_and_changes_noth
     assert (await harness.state(state)).order.filled_qty == 0
     assert (harness.report_count("other_venue"), harness.report_count("unmatched")) == (2, 0)
     assert [change.executions for change in harness.commits] == [()]
+
+
+async def test_the_results_of_all_symbols_of_an_account_add_up_and_can_be_replayed(harness: RecorderHarness) -> None:
+    """A loss, a gain and two losses in three symbols, closed in one page and in the next."""
+    key = (ACCOUNT, ACCOUNT_TOTAL)
+    for symbol, results in (("USDJPY", [-5]), ("EURUSD", [20]), ("USDJPY", [-3]), ("GBPUSD", [-1])):
+        for result in results:
+            states = await harness.orders(
+                *[an_accept(symbol=symbol, side=side, qty=Decimal(1), price=Decimal(100)) for side in ("BUY", "SELL")]
+            )
+            opened, closed = fills(states, "1")
+            harness.venue.script += [
+                replace(opened, last_price=Decimal(100)),
+                replace(closed, last_price=Decimal(100 + result)),
+            ]
+            await harness.recorder.run_once()
+    total = (await harness.journal.load_positions([key]))[key]
+
+    assert [total.realised_pnl, total.high_water_mark, total.consecutive_losses] == [11, 15, 2]
+    assert [total.qty, total.version] == [0, 4]
+    assert total.symbol not in {position.symbol for position in await harness.queries.positions(ACCOUNT, limit=10)}
+    replay = Replay()
+    for event in await harness.journal.read(0, 0, 1000):
+        replay.apply(parse_line(event.line.encode() + b"\n"))
+    assert replay.positions[key] == total

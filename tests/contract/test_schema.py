@@ -90,8 +90,15 @@ def add_step(place: Place, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_an_empty_database_says_that_it_needs_an_upgrade(place: Place) -> None:
+    await place.execute("SELECT 1")  # SQLite: the file exists from the first connection on
     with pytest.raises(SchemaMismatch, match=f"version 0, .* needs {place.newest}: run `switchyard db upgrade`"):
         await place.open()
+
+
+def test_a_missing_sqlite_file_is_not_created(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match=r"there is no database .*SWITCHYARD_DATA_DIR"):
+        asyncio.run(SqliteDatabase.open(tmp_path / "switchyard.db"))
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_schema_that_is_too_old_says_so(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

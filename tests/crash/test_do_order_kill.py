@@ -10,8 +10,7 @@ import pytest
 
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
-from switchyard.domain.do_order import DO_ORDER
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import DO_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
 from tests.support.cluster import Cluster
 from tests.support.databases import Database

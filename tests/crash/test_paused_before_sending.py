@@ -41,7 +41,7 @@ WATCHED_SECONDS = {
 PAUSE_SECONDS = 5.0
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
 # A lane belongs to an account and symbol: enough symbols that both workers own some of the lanes.
-SYMBOLS = ("USDJPY", "EURUSD", "EURJPY", "GBPUSD", "AUDUSD", "BTC", "ETH", "XAU", "SOL", "XAG", "GBPJPY", "EURGBP")
+SYMBOLS = ("USDJPY", "EURUSD", "EURJPY", "GBPUSD", "AUDUSD", "BTC", "ETH", "XRP", "AAPL", "MSFT", "GBPJPY", "NZDUSD")
 
 
 async def test_no_worker_sends_in_the_place_of_a_paused_sender_until_it_is_dead(

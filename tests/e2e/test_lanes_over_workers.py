@@ -12,7 +12,7 @@ from tests.support.orders import place, until_all_final
 from tests.support.polling import until
 from tests.support.process import Process
 
-SYMBOLS = ("USDJPY", "EURUSD", "EURJPY", "GBPUSD", "AUDUSD", "BTC", "ETH", "XAU")
+SYMBOLS = ("USDJPY", "EURUSD", "EURJPY", "GBPUSD", "AUDUSD", "BTC", "ETH", "XRP")
 ORDERS_PER_PHASE = 100
 
 

@@ -56,6 +56,7 @@ class CountingWatch:
         self.misses = 0
         self.errors: Counter[CacheError] = Counter()
         self.size = 0
+        self.expirations = 0
 
     def looked_up(self, *, hit: bool) -> None:
         self.hits += hit
@@ -63,6 +64,9 @@ class CountingWatch:
 
     def failed(self, kind: CacheError) -> None:
         self.errors[kind] += 1
+
+    def expired(self, entries: int) -> None:
+        self.expirations += entries
 
     def holds(self, entries: int) -> None:
         self.size = entries

@@ -5,8 +5,7 @@ from typing import Any
 
 import aiohttp
 
-from switchyard.domain.do_order import DO_ORDER
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import DO_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId
 from tests.support.contract import Contract
 from tests.support.gateway import CheckedResponse, RunningGateway

@@ -37,6 +37,11 @@ class FaultyProxy:
 
         self._faults.append(cut)
 
+    @property
+    def connections(self) -> int:
+        """The number of connections so far."""
+        return len(self._received)
+
     def headers(self, name: str) -> list[str | None]:
         """The header's value in every request so far; none where it was missing."""
         values: list[str | None] = []

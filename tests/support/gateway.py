@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 
 from switchyard.bootstrap import Database, Engine, PortWrappers, running_engine, upgrade_if_new
-from switchyard.entrypoints.http.app import build_gateway
+from switchyard.entrypoints.http.app import build_server
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
 from switchyard.entrypoints.http.transport.auth import issue_token
-from switchyard.entrypoints.http.transport.server import HttpServer
 from switchyard.settings import load_settings
 from tests.support.contract import Contract
 from tests.support.polling import until
@@ -35,9 +35,12 @@ class CheckedResponse:
 class RunningGateway:
     """The client of a gateway; it checks every response against contracts/openapi.yaml."""
 
-    def __init__(self, engine: Engine, database: Database, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, engine: Engine, database: Database, caps: ConnectionCaps, url: str, session: aiohttp.ClientSession
+    ) -> None:
         self.engine = engine
         self.database = database
+        self.caps = caps
         self.url = url
         self._session = session
         self._contract = Contract()
@@ -56,6 +59,8 @@ class RunningGateway:
         check: bool = True,
     ) -> CheckedResponse:
         sent = dict(headers or {})
+        if body is not None:
+            sent.setdefault("Content-Type", "application/json")
         if account is not None:
             sent.setdefault("Authorization", f"Bearer {self.token(account)}")
         data = json.dumps(body).encode() if isinstance(body, dict) else body
@@ -76,12 +81,12 @@ class RunningGateway:
     async def order(self, order_id: str, account: str = "demo") -> Any:
         return (await self.get(f"/orders/{order_id}", account)).json
 
-    async def until_status(self, order_id: str, *statuses: str) -> Any:
+    async def until_status(self, order_id: str, *statuses: str, account: str = "demo") -> Any:
         """Wait until the order has one of the statuses; returns its snapshot."""
         snapshot: dict[str, Any] = {}
 
         async def is_reached() -> bool:
-            snapshot.update(await self.order(order_id))
+            snapshot.update(await self.order(order_id, account))
             return snapshot["status"] in statuses
 
         await until(is_reached, lambda: f"{snapshot}")
@@ -116,11 +121,11 @@ async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[Run
     await upgrade_if_new(settings)
     wrappers = KeepsDatabase()
     async with running_engine(settings, "up", wrappers) as engine:
-        server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
+        server = build_server(settings, engine)
         await server.start()
         try:
             async with aiohttp.ClientSession() as session:
-                yield RunningGateway(engine, wrappers.opened, f"http://127.0.0.1:{server.port}", session)
+                yield RunningGateway(engine, wrappers.opened, server.caps, f"http://127.0.0.1:{server.port}", session)
         finally:
             engine.hub.close()
             await server.stop(grace_seconds=5.0)

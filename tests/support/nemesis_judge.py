@@ -133,11 +133,14 @@ async def _judge_visibility(site: Site, verdict: Verdict, orders: list[Snapshot]
         code, output = await site.tool("outbox", "list", "--status", status, "--json")
         assert code == 0, output
         listed |= {row["row"]["order_id"] for row in json.loads(output)}
+    async with aiohttp.ClientSession() as session:
+        figures = await scrape(session, site.sender.url)
+        # A doubt that was settled while the lists were read is not hidden.
+        now = {order["orderId"]: order["status"] for order in await all_orders(session, site.gateway)}
+    unfinished = [order for order in unfinished if now[order["orderId"]] == order["status"]]
     verdict.in_doubt = sum(order["status"] == "UNKNOWN" for order in unfinished)
     for order in unfinished:
         if order["orderId"] not in listed and order["status"] not in AT_VENUE:
             verdict.hidden.append(f"{order['clientOrderId']} is {order['status']}, and not in `outbox list`")
-    async with aiohttp.ClientSession() as session:
-        figures = await scrape(session, site.sender.url)
     if verdict.in_doubt and not figures.get("outbox_uncertain"):
         verdict.hidden.append(f"{verdict.in_doubt} orders are in doubt, and `outbox_uncertain` is 0")

@@ -13,9 +13,11 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.results import OrderCommits
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -99,6 +101,9 @@ class Setup:
         self.liveness = database.liveness
         self.metrics = Metrics()
         self._database, self._worker = database, WorkerId(worker)
+        self._commits = OrderCommits(
+            commit=self._append, queries=database.queries, catalogue=Catalogue(), metrics=self.metrics
+        )
         self.restart()
         self._groups = 0
 
@@ -143,6 +148,9 @@ class Setup:
         self.dispatcher.open_venue(VENUE)
 
     async def commit(self, change: Change) -> Outcome:
+        return await self._commits.commit(change)
+
+    async def _append(self, change: Change) -> Outcome:
         self._groups += 1
         return (await self.journal.append(0, str(self._groups), [change], self.clock.now()))[0]
 

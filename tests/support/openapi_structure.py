@@ -40,7 +40,7 @@ RESPONSE = _object({"description": TEXT, "content": MEDIA_TYPES}, {"headers": _m
 OPERATION = _object(
     {
         "operationId": TEXT,
-        "tags": {"type": "array", "items": {"enum": ["orders", "events", "streams", "operations"]}},
+        "tags": {"type": "array", "items": {"enum": ["orders", "events", "streams", "operations", "documentation"]}},
         "summary": TEXT,
         "responses": _map(_or_reference(RESPONSE), "^[1-5][0-9]{2}$"),
     },
@@ -55,8 +55,17 @@ STRUCTURE = _object(
     {
         "openapi": {"const": "3.1.0"},
         "jsonSchemaDialect": {"const": "https://json-schema.org/draft/2020-12/schema"},
-        "info": _object({"title": TEXT, "version": TEXT, "summary": TEXT, "description": TEXT}, {}),
-        "servers": {"type": "array", "items": _object({"url": TEXT}, {})},
+        "info": _object(
+            {
+                "title": TEXT,
+                "version": TEXT,
+                "summary": TEXT,
+                "license": _object({"name": TEXT, "identifier": TEXT}, {}),
+                "description": TEXT,
+            },
+            {},
+        ),
+        "servers": {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})},
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},
         "paths": _map(_object({}, {"parameters": PARAMETERS, "get": OPERATION, "post": OPERATION}), "^/"),

@@ -27,7 +27,7 @@ MARKET = {"symbol": "BTC", "side": "SELL", "type": "MARKET", "qty": 2}
 
 def checked(body: dict[str, Any]) -> orders.OrderRequest:
     request = msgspec.json.decode(json.dumps(body), type=orders.OrderRequest)
-    return orders.checked(request, Catalogue())
+    return orders.checked(request, Catalogue(allows_unlisted=True))
 
 
 def line_of(event: events.Event) -> str:
@@ -90,7 +90,7 @@ def story() -> list[Change]:
     said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
     rejected = decisions.record_rejected(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
-    result = decisions.record_result(keys, 200, "{}", digest({}))
+    result = decisions.record_result(accepted.orders[0], 200, "{}", digest({}))
     cut = events.event(
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )

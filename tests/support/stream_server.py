@@ -16,6 +16,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.adapters.system_clock import SystemClock
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import SwitchyardError
@@ -33,6 +34,7 @@ from tests.support.polling import DEADLINE_SECONDS, until
 
 ANN, BOB = "ann", "bob"
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 # As small as the kernel allows, so that a reader that reads nothing soon blocks the writer.
 SOCKET_BUFFER_BYTES = 4_096
 GROUPS = itertools.count()
@@ -112,7 +114,7 @@ class Gateway:
         self.wake = Wake()
         self.hub = StreamHub(database.journal, database.queries, metrics=self.metrics, **hub)
         self.exchange = Exchange(database, self.wake)
-        self._endpoint = StreamEndpoint(self.hub, queries or database.queries, **endpoint)
+        self._endpoint = StreamEndpoint(self.hub, queries or database.queries, clock=SystemClock(), **endpoint)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
         self.port: int = self._listener.getsockname()[1]
@@ -147,10 +149,10 @@ class Gateway:
         account = AccountId(dict(scope["headers"])[b"x-account"].decode())
         try:
             if scope["path"] == "/stream":
-                await self._endpoint.account(account, scope, receive, send)
+                await self._endpoint.account(account, scope, receive, send, NEVER)
             else:
                 order_id = OrderId(scope["path"].split("/")[2])
-                await self._endpoint.order(account, order_id, scope, receive, send)
+                await self._endpoint.order(account, order_id, scope, receive, send, NEVER)
         except SwitchyardError as error:
             answer = error_response(error)
             await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})

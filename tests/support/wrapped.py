@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from switchyard.bootstrap import Database, PortWrappers, Role
-from switchyard.entrypoints.cli.main import exiting_by_code
+from switchyard.entrypoints.cli.failures import exiting_by_code
 from switchyard.entrypoints.cli.processes import run_process
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Venue

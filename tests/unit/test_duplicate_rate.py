@@ -1,5 +1,6 @@
 """The duplicate rate: one alarm per window of five minutes when it is above the threshold."""
 
+import math
 import random
 from collections import deque
 from datetime import timedelta
@@ -7,7 +8,13 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
-from switchyard.flow.intake.duplicates import SLOT_SECONDS, WINDOW_SECONDS, DuplicateRate, HighDuplicateRate
+from switchyard.flow.intake.duplicates import (
+    REQUESTS_MIN,
+    SLOT_SECONDS,
+    WINDOW_SECONDS,
+    DuplicateRate,
+    HighDuplicateRate,
+)
 
 
 @pytest.fixture
@@ -20,17 +27,22 @@ def place(rate: DuplicateRate, *, new: int = 0, duplicates: int = 0) -> list[Hig
     return [alarm for alarm in alarms if alarm is not None]
 
 
-def test_without_placements_the_share_is_zero(clock: ManualClock) -> None:
-    assert DuplicateRate(0.05, clock).share() == 0
+def test_without_requests_the_rate_is_zero(clock: ManualClock) -> None:
+    assert DuplicateRate(0.05, clock).rate() == 0
 
 
-def test_a_share_above_the_threshold_is_an_alarm_and_one_at_it_is_not(clock: ManualClock) -> None:
+def test_a_rate_above_the_threshold_is_an_alarm_and_one_at_it_is_not(clock: ManualClock) -> None:
     rate = DuplicateRate(0.05, clock)
-    assert place(rate, new=95, duplicates=5) == []
-    assert rate.share() == 0.05
+    assert place(rate, new=100, duplicates=5) == []
+    assert rate.rate() == 0.05
     [alarm] = place(rate, duplicates=1)
-    assert alarm == HighDuplicateRate(duplicates=6, placements=101, threshold=0.05)
-    assert alarm.share == 6 / 101
+    assert alarm == HighDuplicateRate(duplicates=6, orders=100, threshold=0.05)
+
+
+def test_a_few_requests_are_no_alarm(clock: ManualClock) -> None:
+    rate = DuplicateRate(0.05, clock)
+    assert place(rate, new=1, duplicates=REQUESTS_MIN - 2) == []
+    assert len(place(rate, duplicates=1)) == 1
 
 
 def test_a_lasting_high_rate_is_one_alarm_per_window(clock: ManualClock) -> None:
@@ -46,7 +58,7 @@ def test_old_duplicates_do_not_cause_an_alarm_later(clock: ManualClock) -> None:
     rate = DuplicateRate(0.05, clock)
     place(rate, duplicates=50)
     clock.advance(timedelta(seconds=WINDOW_SECONDS))
-    assert rate.share() == 0
+    assert rate.rate() == 0
     assert place(rate, new=50) == []
 
 
@@ -54,19 +66,28 @@ def test_a_long_pause_empties_the_window(clock: ManualClock) -> None:
     rate = DuplicateRate(1.0, clock)
     place(rate, new=3, duplicates=3)
     clock.advance(timedelta(days=400))
-    assert rate.share() == 0
-    place(rate, new=1, duplicates=1)
-    assert rate.share() == 0.5
+    assert rate.rate() == 0
+    place(rate, new=2, duplicates=1)
+    assert rate.rate() == 0.5
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
-def test_threshold_zero_allows_no_duplicate_and_threshold_one_allows_all(clock: ManualClock, threshold: float) -> None:
-    assert len(place(DuplicateRate(threshold, clock), new=100, duplicates=1)) == (threshold == 0)
-    assert len(place(DuplicateRate(threshold, clock), duplicates=100)) == (threshold == 0)
+def test_threshold_zero_allows_no_duplicate_and_threshold_one_allows_one_per_order(
+    clock: ManualClock, threshold: float
+) -> None:
+    rate = DuplicateRate(threshold, clock)
+    assert len(place(rate, new=100, duplicates=1)) == (threshold == 0)
+    assert len(place(rate, duplicates=100)) == (threshold == 1)
+
+
+def test_duplicates_without_any_order_are_an_alarm(clock: ManualClock) -> None:
+    rate = DuplicateRate(1.0, clock)
+    [alarm] = place(rate, duplicates=100)
+    assert (alarm.duplicates, alarm.orders) == (REQUESTS_MIN, 0)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_share_is_that_of_the_slots_within_the_window(clock: ManualClock, seed: int) -> None:
+def test_the_rate_is_that_of_the_slots_within_the_window(clock: ManualClock, seed: int) -> None:
     draw = random.Random(seed)
     rate = DuplicateRate(1.0, clock)
     placed: deque[tuple[int, bool]] = deque()
@@ -78,4 +99,6 @@ def test_the_share_is_that_of_the_slots_within_the_window(clock: ManualClock, se
         placed.append((slot, is_duplicate))
         while placed[0][0] <= slot - WINDOW_SECONDS // SLOT_SECONDS:
             placed.popleft()
-        assert rate.share() == sum(duplicate for _, duplicate in placed) / len(placed)
+        duplicates = sum(duplicate for _, duplicate in placed)
+        orders = len(placed) - duplicates
+        assert rate.rate() == (duplicates / orders if orders else math.inf)

@@ -10,7 +10,6 @@ import pytest
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.do_order import (
-    DoOrderRequest,
     ExecResult,
     as_order,
     do_order_request,
@@ -28,7 +27,6 @@ from tests.support.contract_files import DO_REQUEST
 from tests.support.do_order import body
 
 FX = Instrument(symbol="USDJPY", lot=Decimal(1000))
-REQUEST = do_order_request(body("k", qty=Decimal(1), trace_id="t"))
 
 
 def order(**changes: Any) -> Order:
@@ -54,14 +52,14 @@ def in_parts(*quantities: int) -> tuple[list[Order], list[JournalEvent]]:
 
 def test_fills_are_shown_in_lots() -> None:
     orders, events = in_parts(250, 750)
-    result = exec_result(REQUEST, orders[-1], events, FX)
+    result = exec_result(orders[-1], events, FX)
     assert (result.status, result.filled_qty) == ("filled", Decimal(1))
     assert [(fill.exec_id, fill.qty) for fill in result.fills] == [("e0", Decimal("0.25")), ("e1", Decimal("0.75"))]
 
 
 def test_a_fill_later_than_the_orders_version_is_not_shown() -> None:
     orders, events = in_parts(250, 250, 500)
-    result = exec_result(REQUEST, orders[1], events, FX)
+    result = exec_result(orders[1], events, FX)
     assert (result.status, result.filled_qty) == ("partially_filled", Decimal("0.5"))
     assert sum(fill.qty for fill in result.fills) == result.filled_qty
 
@@ -69,8 +67,8 @@ def test_a_fill_later_than_the_orders_version_is_not_shown() -> None:
 def test_an_order_that_is_being_cancelled_shows_what_is_filled() -> None:
     orders, events = in_parts(250)
     asked = msgspec.structs.replace(orders[0], status="CANCEL_REQUESTED")
-    assert exec_result(REQUEST, asked, events, FX).status == "partially_filled"
-    assert exec_result(REQUEST, order(status="CANCEL_REQUESTED"), (), FX).status == "accepted"
+    assert exec_result(asked, events, FX).status == "partially_filled"
+    assert exec_result(order(status="CANCEL_REQUESTED"), (), FX).status == "accepted"
 
 
 @pytest.mark.parametrize(
@@ -89,7 +87,7 @@ def test_an_order_that_is_being_cancelled_shows_what_is_filled() -> None:
 def test_an_end_without_a_result_is_an_error(
     changes: dict[str, Any], is_first: bool, error: str, http_status: int
 ) -> None:
-    failure = exec_failure(REQUEST, order(**changes), is_first=is_first)
+    failure = exec_failure(order(**changes), is_first=is_first)
     assert failure is not None
     assert (failure.error, failure.http_status, failure.reason_code) == (error, http_status, changes.get("reason"))
     assert set(json.loads(msgspec.json.encode(failure))) == {
@@ -112,25 +110,25 @@ def test_an_end_without_a_result_is_an_error(
     ],
 )
 def test_a_state_with_a_result_is_no_error(changes: dict[str, Any]) -> None:
-    assert exec_failure(REQUEST, order(**changes), is_first=False) is None
+    assert exec_failure(order(**changes), is_first=False) is None
 
 
 def test_the_digest_depends_on_the_result_and_not_on_the_caller() -> None:
     orders, events = in_parts(250, 750)
 
-    def result(request: DoOrderRequest, number: int) -> ExecResult:
-        return exec_result(request, orders[number], events, FX)
+    def result(number: int, trace_id: str) -> ExecResult:
+        return exec_result(msgspec.structs.replace(orders[number], trace_id=trace_id), events, FX)
 
-    other = msgspec.structs.replace(REQUEST, trace_id="another")
-    assert result_digest(result(REQUEST, 1)) == result_digest(result(other, 1))
-    assert result_digest(result(REQUEST, 1)) != result_digest(result(REQUEST, 0))
+    assert result_digest(result(1, "t")) == result_digest(result(1, "another"))
+    assert result_digest(result(1, "t")) != result_digest(result(0, "t"))
 
 
 def test_lots_become_units() -> None:
     catalogue = Catalogue({"USDJPY": FX, "ODD": Instrument(symbol="ODD", lot=Decimal(3), step=Decimal(2))})
-    assert as_order(REQUEST, catalogue).qty == 1000
+    request = do_order_request(body("k", qty=Decimal(1)))
+    assert as_order(request, catalogue).qty == 1000
     with pytest.raises(InvalidField, match=r"qty: must be a multiple of 2 units \(a lot has 3\)"):
-        as_order(msgspec.structs.replace(REQUEST, instrument="ODD"), catalogue)
+        as_order(msgspec.structs.replace(request, instrument="ODD"), catalogue)
 
 
 GOOD = body("k")

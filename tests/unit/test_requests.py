@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.errors import InvalidField, InvalidKey, Unsupported
+from switchyard.domain.errors import InvalidField, InvalidKey, UnknownSymbol, Unsupported
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_order_id
-from switchyard.domain.instruments import Catalogue
+from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
+from switchyard.domain.labels import SYMBOL
 from switchyard.domain.orders import OrderRequest, checked
 from switchyard.flow.intake.order_intake import order_request
 
@@ -78,10 +79,90 @@ def test_an_unimplemented_value_is_rejected_as_unsupported(changes: dict[str, An
     assert (caught.value.reason, caught.value.field) == ("UNSUPPORTED", field)
 
 
-def test_an_unlisted_symbol_trades_in_whole_numbers() -> None:
-    assert taken(symbol="BTC", price=100).price == 100
+def test_an_unlisted_symbol_trades_in_whole_numbers_where_the_settings_allow_it() -> None:
+    catalogue = Catalogue(allows_unlisted=True)
+    body = {"symbol": "UNLISTED", "side": "BUY", "type": "LIMIT", "qty": Decimal(1), "price": Decimal(100)}
+    assert checked(order_request(body), catalogue).price == 100
     with pytest.raises(InvalidField):
-        taken(symbol="BTC", price=Decimal("100.5"))
+        checked(order_request(body | {"price": Decimal("100.5")}), catalogue)
+    with pytest.raises(InvalidField, match="symbol: must match"):
+        checked(order_request(body | {"symbol": "日経225"}), catalogue)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "hint"),
+    [
+        ("usdjpy", "did you mean USDJPY"),
+        ("USD/JPY", "did you mean USDJPY"),
+        ("USDJPX", "did you mean USDJPY"),
+        ("btc", "did you mean BTC"),
+        ("TSLA", "SWITCHYARD_UNLISTED_SYMBOLS=allow"),
+    ],
+)
+def test_an_unlisted_symbol_is_rejected_with_a_hint(symbol: str, hint: str) -> None:
+    with pytest.raises(UnknownSymbol, match=hint) as caught:
+        taken(symbol=symbol)
+    assert (caught.value.reason, caught.value.field) == ("UNKNOWN_SYMBOL", "symbol")
+
+
+@pytest.mark.parametrize("symbol", ["", "-A", ".A", "A B", "A" * 33, "日経225", "A\n", "A\u200b"])
+def test_a_text_that_is_no_symbol_is_rejected(symbol: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        taken(symbol=symbol)
+    assert (caught.value.reason, caught.value.field) == ("VALIDATION_ERROR", "symbol")
+
+
+@pytest.mark.parametrize("symbol", sorted(DEFAULT_INSTRUMENTS))
+def test_every_listed_symbol_is_a_symbol(symbol: str) -> None:
+    assert SYMBOL.fullmatch(symbol)
+
+
+@pytest.mark.parametrize("field", ["clientOrderId", "tags"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        pytest.param(" a", id="leading space"),
+        pytest.param("a ", id="trailing space"),
+        pytest.param(" ", id="only space"),
+        pytest.param("\u00a0a", id="no-break space"),
+        pytest.param("a\tb", id="tab"),
+        pytest.param("a\u200bb", id="zero-width space"),
+        pytest.param("a\u200db", id="zero-width joiner"),
+        pytest.param("a\u202eb", id="right-to-left override"),
+        pytest.param("a\u2066b", id="left-to-right isolate"),
+        pytest.param("a\ufeffb", id="byte order mark"),
+        pytest.param("a\u00adb", id="soft hyphen"),
+        pytest.param("a\u034fb", id="grapheme joiner"),
+        pytest.param("a\ufe0fb", id="variation selector"),
+        pytest.param("\u3164", id="hangul filler"),
+        pytest.param("\u2800", id="braille blank"),
+        pytest.param("\u0301a", id="begins with a combining mark"),
+        pytest.param("e\u0301", id="not in NFC"),
+        pytest.param("\U000e0041", id="tag character"),
+    ],
+)
+def test_a_label_that_looks_like_another_is_rejected(field: str, label: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        taken(**{field: [label] if field == "tags" else label})
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("label", ["a b", "é", "日経225", "möwe-1", "#1: 50% (x)"])
+def test_a_visible_label_is_kept_as_it_is(label: str) -> None:
+    order = taken(clientOrderId=label, tags=[label])
+    assert (order.client_order_id, order.tags) == (label, (label,))
+
+
+@pytest.mark.parametrize("strategy", ["a", "mean.reversion_v2-x", "0", "a" * 64])
+def test_a_strategy_is_a_resource_name(strategy: str) -> None:
+    assert taken(strategy=strategy).strategy == strategy
+
+
+@pytest.mark.parametrize("strategy", ["", "A", "a b", "a/b", "möwe", "a" * 65, "a\n"])
+def test_another_text_is_no_strategy(strategy: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        taken(strategy=strategy)
+    assert caught.value.field == "strategy"
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a b", "ä", "a\tb", "a\u0000"])

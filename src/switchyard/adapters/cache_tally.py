@@ -25,6 +25,11 @@ class CacheTally:
         if self._watch is not None:
             self._watch.failed(kind)
 
+    def expired(self, entries: int) -> None:
+        """So many entries were removed because their time was over."""
+        if self._watch is not None:
+            self._watch.expired(entries)
+
     def holds(self, entries: int) -> None:
         """So many entries are there."""
         if self._watch is not None:

@@ -1,6 +1,6 @@
 """The columns of the tables that store domain structs, for both SQL engines.
 
-The column names are the struct's field names. `schema/0001_journal.sql` of each engine declares their types; every
+The column names are the struct's field names. The numbered steps in `schema/` of each engine declare their types; every
 other column list (inserts, updates, selects) is generated from here.
 """
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from switchyard.domain.changes import Cursor, Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -73,6 +73,10 @@ ORDERS = Table(
         "strategy",
         "tags",
         "accepted_at",
+        "trace_id",
+        "requested_at",
+        "operation",
+        "idempotency_key",
     ),
     unset=("venue_order_id", "reason"),
 )
@@ -89,6 +93,8 @@ IDEMPOTENCY_KEYS = Table(
 )
 POSITIONS = Table("positions", Position.__struct_fields__, key=("account_id", "symbol"))
 EXECUTIONS = Table("executions", Execution.__struct_fields__, key=("venue", "exec_id"))
+KEY_RESULTS = Table("idempotency_keys", KeyResult.__struct_fields__, key=IDEMPOTENCY_KEYS.key)
+"""The columns of `idempotency_keys` that the end of an order writes; not a table of its own."""
 READER_CURSORS = Table("reader_cursors", Cursor.__struct_fields__, key=("name",))
 
 STATE_TABLES = (ORDERS, OUTBOX_ORDERS, IDEMPOTENCY_KEYS, POSITIONS, EXECUTIONS, READER_CURSORS)

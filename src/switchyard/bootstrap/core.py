@@ -1,6 +1,7 @@
 """The parts that every role has: database, clock, sequencer, metrics and supervisor."""
 
 from contextlib import AsyncExitStack
+from functools import partial
 
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
@@ -11,6 +12,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
+from switchyard.flow.results import OrderCommits
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -53,7 +55,7 @@ class Core:
         self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds, boot_id=boot_id())
         self.randomness = SystemRandomness()
         self.wakes = Wakes()
-        self.catalogue = Catalogue(settings.instruments)
+        self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.gates: dict[VenueName, VenueGate] = {}
@@ -67,6 +69,12 @@ class Core:
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
         )
+
+        commits = partial(OrderCommits, queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
+        self.commit = commits(commit=self.sequencer.commit).commit
+        """For the stages."""
+        self.offer = commits(commit=self.sequencer.offer).commit
+        """For requests: raises QueueFull where too many changes wait."""
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the clock and the sequencer, which all other stages need; both stop last."""

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
@@ -19,10 +20,12 @@ from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import SettingError
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
+from switchyard.flow.results import OrderCommits
 from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock
@@ -112,11 +115,13 @@ async def upgrade_database(settings: Settings, *, rebuilding: bool = False) -> i
         check_none_is_missing(settings)
     if settings.database_url is not None:
         return await PostgresDatabase.upgrade(settings.database_url)
+    prepare_data_folder(settings.data_dir)
     return await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
 async def upgrade_if_new(settings: Settings) -> None:
     """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
+    prepare_data_folder(settings.data_dir)
     if await _is_new(settings):
         await upgrade_database(settings)
 
@@ -156,10 +161,16 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
         await database.journal.head(0)
         await check_not_restoring(database.journal)
         clock = await _started_clock(database)
+        commits = OrderCommits(
+            commit=_direct_commit(database, clock),
+            queries=database.queries,
+            catalogue=Catalogue(settings.instruments),
+            metrics=Metrics(),
+        )
         return await end_doubt(
             database.journal,
             database.queries,
-            _direct_commit(database, clock),
+            commits.commit,
             clock,
             row_id=row_id,
             decision=decision,

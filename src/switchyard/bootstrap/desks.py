@@ -6,6 +6,7 @@ from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
+from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
@@ -18,7 +19,6 @@ from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.route import Routes
-from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
@@ -35,7 +35,7 @@ class Desks:
         database: Database,
         *,
         caches: Caches,
-        sequencer: Sequencer,
+        commit: Commit,
         hub: StreamHub,
         catalogue: Catalogue,
         quotes: Quotes,
@@ -45,7 +45,7 @@ class Desks:
         restored_at: datetime | None,
         metrics: Metrics,
     ) -> None:
-        journal, queries, keys, commit = database.journal, database.queries, database.keys, sequencer.offer
+        journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
         self.forecast = Forecast(queries, settings.venue_names, clock)
         intake = OrderIntake(
@@ -86,9 +86,8 @@ class Desks:
                 key_ttl=settings.do_key_ttl,
                 restored_at=restored_at,
             ),
-            constraints=Constraints(queries, quotes, settings.do_risk_capital),
+            constraints=Constraints(journal, quotes, settings.do_risk_capital),
             catalogue=catalogue,
-            commit=commit,
             queries=queries,
             key_cache=key_cache,
             clock=clock,

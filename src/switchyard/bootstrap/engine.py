@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
+from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
@@ -31,8 +32,8 @@ Role = Literal["up", "gateway", "worker"]
 
 # The SQLite writer thread works in short bursts; with Python's default of 5 ms the event loop would mostly wait for it.
 SWITCH_SECONDS = 0.0005
-# The HTTP server's maximum of connections, plus files and database connections.
-OPEN_FILES_TARGET = 12_000
+# Open files beside the HTTP connections: files, connections to databases and venues.
+OTHER_FILES = 2_000
 # Nearly all objects are freed by reference counting. With the default of 700 the collector took a tenth of a worker's
 # time; at this threshold a pause stays around a millisecond.
 GARBAGE_THRESHOLDS = (20_000, 20, 20)
@@ -91,7 +92,7 @@ class Engine:
         return await end_doubt(
             self._database.journal,
             self._database.queries,
-            self.sequencer.offer,
+            self._core.offer,
             self.clock,
             row_id=row_id,
             decision=decision,
@@ -110,6 +111,7 @@ class Engine:
                 await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
+                self.observer.cache = self.caches.cache
             await open_venues(core, stack, remote_only=self._role == "gateway")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 await start_worker(core, stack)
@@ -126,8 +128,10 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
             f"`switchyard {role}` needs PostgreSQL, because SQLite serves one process: "
             "set it to postgresql://…, or run `switchyard up`",
         )
+    if role != "up":  # `up` has prepared it before it created the database
+        prepare_data_folder(settings.data_dir)
     sys.setswitchinterval(SWITCH_SECONDS)
-    _raise_open_files_limit()
+    _raise_open_files_limit(settings.connections_max + OTHER_FILES)
     wrappers = wrappers or PortWrappers()
     database = wrappers.database(await open_database(settings))
     try:
@@ -142,9 +146,9 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
         await database.close()
 
 
-def _raise_open_files_limit() -> None:
+def _raise_open_files_limit(wanted: int) -> None:
     """Raise the soft limit of open files as far as the machine allows; many systems default to 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = OPEN_FILES_TARGET if hard == resource.RLIM_INFINITY else min(OPEN_FILES_TARGET, hard)
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

@@ -6,6 +6,7 @@ from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.domain.idempotency import DERIVED_ORDER
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
@@ -19,7 +20,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         core.settings,
         core.database,
         caches=caches,
-        sequencer=core.sequencer,
+        commit=core.offer,
         hub=hub,
         catalogue=core.catalogue,
         quotes=KnownQuotes(core.venues),
@@ -30,7 +31,9 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         metrics=core.metrics,
     )
     core.supervisor.start(stack, "forecast", desks.forecast.run)
-    core.supervisor.start(stack, "reap", Reaper(core.database.keys, core.clock, core.metrics).run)
+    reuses = core.settings.idempotency.behavior.allow_retry_after_expiry
+    reaper = Reaper(core.database.keys, core.clock, core.metrics, kept=() if reuses else (DERIVED_ORDER,))
+    core.supervisor.start(stack, "reap", reaper.run)
     if caches.cache is not None:
         core.supervisor.start(stack, "cache", caches.cache.run)
     return desks, caches

@@ -1,22 +1,48 @@
-"""The Python SDK: `from switchyard.client import Client`."""
+"""The Python SDK: `from switchyard.client import Client`, or `AsyncClient` for asyncio."""
 
-from switchyard.client.api import Client
+from switchyard.client.async_client import AsyncClient
 from switchyard.client.errors import ApiError, ClientError, NotReachable, UnreadableResponse
+from switchyard.client.events import (
+    ExecutionReported,
+    OrderUpdate,
+    RecordedEvent,
+    ResyncRequired,
+    StreamEvent,
+    StreamReady,
+    TokenExpired,
+    UnknownEvent,
+)
 from switchyard.client.placement import place_order_with_idempotency
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
-from switchyard.client.wire import Acknowledgement, OrderPlacementResult, RecordedEvent
+from switchyard.client.sync_client import Client
+from switchyard.client.wire import Acknowledgement, OrderPlacementResult
+from switchyard.domain.do_order import ExecResult, RiskConstraints
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders import OrderSnapshot
 
 __all__ = [
     "Acknowledgement",
     "ApiError",
+    "AsyncClient",
     "Client",
     "ClientError",
+    "ExecResult",
+    "ExecutionReported",
     "Message",
     "NotReachable",
     "OrderPlacementResult",
+    "OrderSnapshot",
+    "OrderUpdate",
     "RecordedEvent",
+    "ResyncRequired",
     "Retry",
+    "RiskConstraints",
+    "StreamEvent",
+    "StreamReady",
+    "TokenExpired",
+    "UnknownEvent",
     "UnreadableResponse",
+    "is_final",
     "place_order_with_idempotency",
 ]

@@ -7,6 +7,8 @@ SwitchyardError
     └── UnreadableResponse  the response is not one of a gateway
 """
 
+from typing import Self
+
 from switchyard.domain.errors import SwitchyardError
 
 # Temporary failures of a gateway or of a proxy in front of it.
@@ -48,6 +50,27 @@ class NotReachable(ClientError):
         super().__init__(message)
         self.in_doubt = in_doubt
 
+    @classmethod
+    def unsent(cls, url: str, cause: str) -> Self:
+        """No connection could be made, so the request was not sent."""
+        return cls(f"no connection to {url}: {cause}", in_doubt=False)
+
+    @classmethod
+    def no_tls(cls, url: str, error: Exception) -> Self:
+        """No TLS connection could be made, so the request was not sent."""
+        step = "use http:// if it has no certificate" if "WRONG_VERSION" in str(error) else "check its certificate"
+        return cls(f"no TLS connection to {url}: {step}", in_doubt=False)
+
+    @classmethod
+    def lost(cls, url: str, error: Exception) -> Self:
+        """The connection was lost or timed out before the response was complete."""
+        return cls(f"no response from {url}: {str(error) or type(error).__name__}")
+
 
 class UnreadableResponse(ClientError):
     """The response does not follow this API: the URL may belong to another service."""
+
+    @classmethod
+    def not_a_stream(cls, content_type: str) -> Self:
+        """The response to a stream's request is something else."""
+        return cls(f"the stream has content type {content_type}, not text/event-stream")

@@ -6,7 +6,8 @@ import binascii
 import msgspec
 
 from switchyard.client.address import default_token, default_url
-from switchyard.client.api import WINDOW_SECONDS, Client
+from switchyard.client.async_client import AsyncClient
+from switchyard.client.calls import WINDOW_SECONDS
 from switchyard.client.errors import ClientError
 from switchyard.client.retry import Retry
 from switchyard.client.wire import OrderPlacementResult
@@ -43,7 +44,7 @@ async def place_order_with_idempotency(
     if owner is not None and owner != account_id:
         raise InvalidField("account_id", f"{account_id!r} does not match the account of the token, {owner!r}")
     url = default_url() if base_url is None else base_url
-    async with Client(url, token, retry=retry, timeout_seconds=timeout_seconds) as client:
+    async with AsyncClient(url, token, retry=retry, timeout_seconds=timeout_seconds) as client:
         try:
             return await client.place_by_content(
                 symbol,

@@ -1,6 +1,5 @@
 """Encodes requests and decodes responses of the HTTP API; performs no I/O."""
 
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
@@ -9,7 +8,7 @@ import msgspec
 from switchyard.client.errors import ApiError, UnreadableResponse
 from switchyard.domain.derived_keys import Amount, decimal_of
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ids import OrderId
 from switchyard.domain.money import positive_amount
 from switchyard.domain.orders import OrderRequest, OrderSnapshot
 
@@ -17,6 +16,8 @@ T = TypeVar("T")
 
 # An error page of a proxy may be long; its beginning is enough to identify the problem.
 TEXT_SHOWN_MAX = 200
+# Errors of `/do/order` after which no order is at the broker or on its way there.
+_NOT_PLACED = frozenset({"BROKER_DOWN", "JOURNAL_UNAVAILABLE", "QUEUE_DELAY", "QUEUE_REJECT"})
 # Messages for responses that contain only a code.
 _DEFAULT_MESSAGES = {
     401: "the gateway rejected the token",
@@ -76,31 +77,11 @@ class PlacementResponse(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         )
 
 
-class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One event of the journal; `data` is the JSON text as written."""
-
-    epoch: int
-    shard: int
-    seq: int
-    at: datetime
-    type: str
-    account_id: AccountId
-    order_id: OrderId | None
-    data: msgspec.Raw
-    hash: str
-
-
 class OrderPage(msgspec.Struct, frozen=True, rename="camel"):
     """The body of `GET /orders`."""
 
     orders: list[OrderSnapshot]
     next_cursor: str | None = None
-
-
-class EventPage(msgspec.Struct, frozen=True):
-    """The body of `GET /orders/{orderId}/events` and `GET /accounts/{accountId}/events`."""
-
-    events: list[RecordedEvent]
 
 
 def order_by_content(
@@ -152,8 +133,9 @@ def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
         message = str(document.get("message") or _DEFAULT_MESSAGES.get(status, ""))
         field = document.get("field")
         error = ApiError(status, reason, message, field and str(field))
-        # With `REJECTED` the gateway states that it did not accept the request. Any other 5xx may come from a proxy.
-        error.in_doubt = status >= 500 and document.get("status") != "REJECTED"
+        # With these the gateway states that no order can be executed. Any other 5xx may come from a proxy.
+        is_refused = document.get("status") == "REJECTED" or document.get("error") in _NOT_PLACED
+        error.in_doubt = status >= 500 and not is_refused
     else:
         # Some errors are a bare code, and a proxy sends its own error page.
         text = str(document).strip()[:TEXT_SHOWN_MAX]

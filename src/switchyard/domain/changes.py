@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from switchyard.domain.events import Event, EventType
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
@@ -49,7 +49,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     The rows carry their expectations: an order, an outbox row and a key entry of version n need version n-1 in the
     database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and its
     caller reloads and decides again. A position may come several times, each one the successor of the one before: the
-    first gives the expected version, the last is written.
+    first gives the expected version, the last is written. A key's result expects nothing: it is left out where the key
+    is gone or belongs to another order by now.
     """
 
     events: tuple[Event, ...] = ()
@@ -59,6 +60,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     positions: tuple[Position, ...] = ()
     executions: tuple[Execution, ...] = ()
     cursors: tuple[Cursor, ...] = ()
+    results: tuple[KeyResult, ...] = ()
 
     def position_moves(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""

@@ -1,33 +1,32 @@
 """The Do-Layer's order (seed 000): the request `OrderRequest v1.1` and the answer `ExecResult v1`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
 import msgspec
 
 from switchyard.domain.canonical import digest
+from switchyard.domain.chain import stamp
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import JournalEvent, ReportFact
+from switchyard.domain.events import Event, JournalEvent, ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
+from switchyard.domain.labels import check_label
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.lines import data_of, decode_order_fact, decode_report_fact
 from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
 from switchyard.domain.orders import (
-    LABEL_LENGTH_MAX,
     Order,
     OrderRequest,
     Side,
     average_price,
-    check_label,
     checked,
     ended_unsent,
 )
 from switchyard.domain.reasons import is_conflict
 
-DO_ORDER = "do.order"
 ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired", "unknown"]
 
 FailureCode = Literal["BROKER_REJECTED", "BROKER_DOWN", "BROKER_TIMEOUT"]
@@ -130,11 +129,13 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
     if isinstance(constraints, Mapping):
         require_numbers(constraints, ("max_dd", "max_consecutive_loss", "max_spread"), within="risk_constraints.")
     request = converted(body, DoOrderRequest)
-    check_label("order_id", request.order_id, LABEL_LENGTH_MAX)
+    check_label("order_id", request.order_id)
     if request.trace_id is not None:
-        check_label("trace_id", request.trace_id, LABEL_LENGTH_MAX)
-    if request.requested_at is not None and request.requested_at.tzinfo is None:
-        raise InvalidField("requested_at", "needs a time zone, such as Z")
+        check_label("trace_id", request.trace_id)
+    if request.requested_at is not None:
+        if request.requested_at.tzinfo is None:
+            raise InvalidField("requested_at", "needs a time zone, such as Z")
+        request = msgspec.structs.replace(request, requested_at=request.requested_at.astimezone(UTC))
     for name in ("max_dd", "max_consecutive_loss", "max_spread"):
         limit = getattr(request.risk_constraints, name)
         if limit is not None and limit < 0:
@@ -145,11 +146,21 @@ def do_order_request(body: Mapping[str, Any]) -> DoOrderRequest:
     return request
 
 
+def request_digest(request: DoOrderRequest) -> str:
+    """The digest of a request after its defaults: equal meaning, equal digest; `trace_id` has no part in it."""
+    members: dict[str, Any] = {
+        name: getattr(request, name)
+        for name in ("order_id", "instrument", "side", "qty", "idempotency_key", "price", "time_in_force")
+    }
+    members["tags"] = list(request.tags)
+    members["requested_at"] = None if request.requested_at is None else stamp(request.requested_at)
+    members |= msgspec.structs.asdict(request.risk_constraints)
+    return digest({name: value for name, value in members.items() if value not in (None, [])})
+
+
 def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
     """The order in units, checked against the catalogue."""
-    instrument = catalogue.listed(request.instrument)
-    if instrument is None:
-        raise InvalidField("instrument", "is not a listed instrument")
+    instrument = catalogue.tradable(request.instrument, "instrument", listed_only=True)  # only they have a lot
     units = canonical(EXACT.multiply(positive_amount(request.qty, "qty"), instrument.lot))
     if not is_multiple(units, instrument.step):
         raise InvalidField(
@@ -168,7 +179,7 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
     return checked(order_request, catalogue)
 
 
-def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> ExecFailure | None:
+def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:
     """The error answer for the order's state; none where the answer is an `ExecResult`."""
     code: FailureCode
     if ended_unsent(order):
@@ -182,21 +193,19 @@ def exec_failure(request: DoOrderRequest, order: Order, *, is_first: bool) -> Ex
     return ExecFailure(
         error=code,
         message=_MESSAGES[code],
-        order_id=request.order_id,
-        idempotency_key=request.idempotency_key,
+        order_id=order.client_order_id or "",
+        idempotency_key=order.idempotency_key or "",
         reason_code=order.reason,
-        trace_id=request.trace_id,
+        trace_id=order.trace_id,
     )
 
 
-def exec_result(
-    request: DoOrderRequest, order: Order, events: Sequence[JournalEvent], instrument: Instrument
-) -> ExecResult:
+def exec_result(order: Order, events: Iterable[JournalEvent | Event], instrument: Instrument) -> ExecResult:
     """The order as the Do-Layer's client sees it, with the fills found in the order's events."""
     status = _RESULT_STATUS[order.status]
     return ExecResult(
-        order_id=request.order_id,
-        idempotency_key=request.idempotency_key,
+        order_id=order.client_order_id or "",
+        idempotency_key=order.idempotency_key or "",
         status="partially_filled" if status == "accepted" and order.filled_qty else status,
         broker_order_id=order.venue_order_id,
         accepted_at=order.accepted_at,
@@ -204,7 +213,7 @@ def exec_result(
         avg_price=average_price(order),
         fills=tuple(_fills(order, events, instrument)),
         reason_code=order.reason,
-        trace_id=request.trace_id,
+        trace_id=order.trace_id,
     )
 
 
@@ -214,7 +223,7 @@ def result_digest(result: ExecResult | ExecFailure) -> str:
     return digest(msgspec.to_builtins(result, builtin_types=(Decimal,)))
 
 
-def _fills(order: Order, events: Sequence[JournalEvent], instrument: Instrument) -> Iterator[DoFill]:
+def _fills(order: Order, events: Iterable[JournalEvent | Event], instrument: Instrument) -> Iterator[DoFill]:
     """The fills up to the order's version: the events were read after the order and may contain later ones."""
     report: ReportFact | None = None
     for event in events:

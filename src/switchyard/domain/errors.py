@@ -6,14 +6,17 @@ SwitchyardError
 │   ├── BodyTooLarge
 │   ├── InvalidField          one named field is wrong
 │   │   ├── Unsupported       in the contract, not implemented yet
-│   │   └── InvalidHeader     a header of a stream request is malformed (entrypoints/http/streams.py)
+│   │   ├── UnknownSymbol     the symbol is not in the instrument catalogue
+│   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
 │   ├── ConstraintViolated    one of the request's own risk constraints does not hold
-│   ├── TooManyRequests       the client is over its rate
+│   ├── TooManyRequests       the client is over its rate, or has too many streams, connections or invalid tokens
+│   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
+│   │                         rejected before it is routed (entrypoints/http/errors.py)
 │   └── OrderFinal            the order has ended: it cannot be cancelled
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
@@ -89,6 +92,12 @@ class Unsupported(InvalidField):
     reason = "UNSUPPORTED"
 
 
+class UnknownSymbol(InvalidField):
+    """The symbol is not in the instrument catalogue; the message has a hint."""
+
+    reason = "UNKNOWN_SYMBOL"
+
+
 class InvalidKey(RequestError):
     """The Idempotency-Key header is malformed or repeated."""
 
@@ -111,8 +120,8 @@ class NotFound(RequestError):
 
     reason = "NOT_FOUND"
 
-    def __init__(self) -> None:
-        super().__init__("not found")
+    def __init__(self, message: str = "not found") -> None:
+        super().__init__(message)
 
 
 class IdempotencyConflict(RequestError):

@@ -14,7 +14,7 @@ import msgspec
 from switchyard.domain.idempotency import KeyEntry, KeyStatus
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, WorkerId
 from switchyard.domain.orders import Order, OrderSnapshot, Side
-from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.positions import Position
 from switchyard.domain.reasons import SendCode
 from switchyard.domain.reports import ExecutionReport
@@ -44,12 +44,18 @@ SYSTEM_ACCOUNT = AccountId("-")
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An outbox row after the event."""
+    """An outbox row after the event, with the status that it had before; none for a new row.
 
+    Lines of the first version do not have the fields with a default.
+    """
+
+    outbox_id: str = ""
     kind: OutboxKind
     number: int
+    status_from: OutboxStatus | None = None
     status: OutboxStatus
     attempt: int
+    retry_count: int = 0
     next_attempt_at: datetime
     last_error: SendCode | None
     error_detail: str | None
@@ -81,7 +87,6 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     http_status: int
     response: str
     result_digest: str
-    version: int
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +144,8 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
     position: PositionFact | None = None
+    account_total: PositionFact | None = None
+    """The account's results over all symbols, after a fill that closed a position or a part of one."""
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -233,13 +240,16 @@ def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgs
     return Event(kind, account, order, tail)
 
 
-def outbox_fact(row: OutboxRow) -> OutboxFact:
-    """An outbox row as events show it."""
+def outbox_fact(row: OutboxRow, before: OrderState | None = None) -> OutboxFact:
+    """An outbox row as events show it; `before` is the order's state that it changed in, none for a new order."""
     return OutboxFact(
+        outbox_id=row.outbox_id,
         kind=row.kind,
         number=row.number,
+        status_from=None if before is None else before.status_of(row.kind, row.number),
         status=row.status,
         attempt=row.attempt,
+        retry_count=row.retry_count,
         next_attempt_at=row.next_attempt_at,
         last_error=row.last_error,
         error_detail=row.error_detail,

@@ -6,12 +6,14 @@ from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from switchyard.domain.errors import InvalidField
 
 # msgspec also converts quoted decimals; the contracts allow numbers only.
 _NUMBERS = (int, Decimal, type(None))
 _FIELD = re.compile(r"at `\$([^`]*)`|field `([^`]*)`")
+_WRONG_CHOICE = "Invalid enum value"
 _INDEX = re.compile(r"\[[^\]]*\]")
 
 T = TypeVar("T")
@@ -29,10 +31,10 @@ def converted(body: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise _named(error) from None
+        raise _named(error, kind) from None
 
 
-def _named(error: msgspec.ValidationError) -> InvalidField:
+def _named(error: msgspec.ValidationError, kind: type) -> InvalidField:
     text = str(error)
     place, member = "", None
     for found in _FIELD.finditer(text):
@@ -43,4 +45,16 @@ def _named(error: msgspec.ValidationError) -> InvalidField:
         return InvalidField(field, "required")
     if "unknown field" in text:
         return InvalidField(field, "unknown field")
-    return InvalidField(field, text.partition(" - at ")[0])
+    message = text.partition(" - at ")[0]
+    if message.startswith(_WRONG_CHOICE) and (choices := _choices(kind, field)):
+        return InvalidField(field, f"must be one of {', '.join(choices)}")
+    return InvalidField(field, message)
+
+
+def _choices(kind: type, field: str) -> list[str]:
+    """The values that a field of the body itself may have; none if it is not such a field."""
+    info = msgspec.inspect.type_info(kind)
+    members = info.fields if isinstance(info, msgspec.inspect.StructType) else ()
+    types = [member.type for member in members if member.encode_name == field]
+    types = [each for one in types for each in (one.types if isinstance(one, msgspec.inspect.UnionType) else (one,))]
+    return [str(value) for one in types if isinstance(one, msgspec.inspect.LiteralType) for value in one.values]

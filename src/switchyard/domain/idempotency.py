@@ -10,9 +10,12 @@ from switchyard.domain.errors import InvalidKey
 from switchyard.domain.ids import AccountId, OrderId
 
 __all__ = [
+    "DERIVED_ORDER",
+    "DO_ORDER",
     "KEY_LENGTH_MAX",
     "PLACE_ORDER",
     "KeyEntry",
+    "KeyResult",
     "checked_key",
     "counted_from",
     "generate_idempotency_key",
@@ -21,6 +24,8 @@ __all__ = [
 
 KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
+DERIVED_ORDER = "orders.derived"
+DO_ORDER = "do.order"
 KeyStatus = Literal["accepted", "succeeded", "failed"]
 
 
@@ -52,6 +57,35 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
 def counted_from(at: datetime, jumped_at: datetime | None) -> datetime:
     """The time from which an age is counted: what a jump of the clock skipped may not have passed."""
     return at if jumped_at is None else max(at, jumped_at)
+
+
+class KeyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a key's order, written into the key's row in the commit that ends the order.
+
+    It is written only while the row belongs to that order, and raises the row's version by one.
+    """
+
+    account_id: AccountId
+    operation: str
+    idempotency_key: str
+    order_id: OrderId
+    status: KeyStatus
+    result_digest: str
+    http_status: int | None = None
+    response_payload_json: str | None = None
+
+    def written_to(self, entry: KeyEntry | None) -> KeyEntry | None:
+        """The key's row with this result; none where the row is gone or belongs to another order."""
+        if entry is None or entry.order_id != self.order_id:
+            return None
+        return msgspec.structs.replace(
+            entry,
+            status=self.status,
+            http_status=self.http_status,
+            response_payload_json=self.response_payload_json,
+            result_digest=self.result_digest,
+            version=entry.version + 1,
+        )
 
 
 def checked_key(text: str) -> str:

@@ -1,12 +1,15 @@
 """The instrument catalogue: symbols with their lots, quantity steps and price ticks."""
 
+import re
 from collections.abc import Mapping
 from decimal import Decimal
+from difflib import get_close_matches
 from typing import Literal
 
 import msgspec
 
-from switchyard.domain.errors import InvalidField
+from switchyard.domain.errors import InvalidField, UnknownSymbol
+from switchyard.domain.labels import SYMBOL, SYMBOL_LENGTH_MAX
 from switchyard.domain.money import ONE, is_multiple, plain
 
 InstrumentKind = Literal["fx", "crypto", "equity", "future", "other"]
@@ -38,7 +41,18 @@ def _fx(pair: str, tick: str) -> Instrument:
     )
 
 
-# FX majors with their usual ticks; other instruments come from the `instruments` section of the settings.
+def _crypto(symbol: str, step: str, tick: str) -> Instrument:
+    return Instrument(
+        symbol=symbol, kind="crypto", base=symbol, quote="USD", settle="USD", step=Decimal(step), tick=Decimal(tick)
+    )
+
+
+def _equity(symbol: str) -> Instrument:
+    return Instrument(symbol=symbol, kind="equity", base=symbol, quote="USD", settle="USD", tick=Decimal("0.01"))
+
+
+# FX majors with their usual ticks, and the symbols of the specifications' examples; other instruments come from the
+# `instruments` section of the settings.
 DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
     instrument.symbol: instrument
     for instrument in (
@@ -49,17 +63,29 @@ DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
         _fx("EURUSD", "0.00001"),
         _fx("GBPUSD", "0.00001"),
         _fx("AUDUSD", "0.00001"),
+        _fx("NZDUSD", "0.00001"),
         _fx("USDCHF", "0.00001"),
         _fx("USDCAD", "0.00001"),
+        _crypto("BTC", "0.00000001", "0.01"),
+        _crypto("ETH", "0.00000001", "0.01"),
+        _crypto("XRP", "0.000001", "0.00001"),
+        _equity("AAPL"),
+        _equity("MSFT"),
     )
 }
+# A hint compares the symbol with every listed one; beyond this number it is found by its exact letters only.
+_COMPARED_MAX = 500
+_SEPARATORS = re.compile(r"[^A-Z0-9]")
 
 
 class Catalogue:
-    """The instruments of this installation; an unlisted symbol trades in whole units at whole prices."""
+    """The instruments of this installation; `allows_unlisted` lets other symbols trade in whole units and prices."""
 
-    def __init__(self, listed: Mapping[str, Instrument] = DEFAULT_INSTRUMENTS) -> None:
+    def __init__(
+        self, listed: Mapping[str, Instrument] = DEFAULT_INSTRUMENTS, *, allows_unlisted: bool = False
+    ) -> None:
         self._listed = dict(listed)
+        self._allows_unlisted = allows_unlisted
 
     def listed(self, symbol: str) -> Instrument | None:
         """The listed instrument, or none."""
@@ -68,6 +94,36 @@ class Catalogue:
     def find(self, symbol: str) -> Instrument:
         """The listed instrument, or one with step 1 and tick 1, as the v1 contract has it for unlisted symbols."""
         return self._listed.get(symbol) or Instrument(symbol=symbol)
+
+    def tradable(self, symbol: str, field: str, *, listed_only: bool = False) -> Instrument:
+        """The instrument that an order may name; raises UnknownSymbol, or InvalidField for what is not a symbol."""
+        instrument = self._listed.get(symbol)
+        if instrument is not None:
+            return instrument
+        is_symbol = SYMBOL.fullmatch(symbol) is not None
+        if is_symbol and self._allows_unlisted and not listed_only:
+            return Instrument(symbol=symbol)
+        suggestion = self._like(symbol)
+        if suggestion is not None:
+            raise UnknownSymbol(field, f"is not a listed instrument: did you mean {suggestion}?")
+        if not is_symbol:
+            raise InvalidField(field, f"must match {SYMBOL.pattern}")
+        raise UnknownSymbol(
+            field,
+            "is not a listed instrument: add it to the section `instruments` of the settings, or set "
+            "SWITCHYARD_UNLISTED_SYMBOLS=allow",
+        )
+
+    def _like(self, symbol: str) -> str | None:
+        """The listed symbol that was probably meant; none where no symbol is near."""
+        if len(symbol) > SYMBOL_LENGTH_MAX or not symbol.isprintable():
+            return None
+        letters = _SEPARATORS.sub("", symbol.upper())
+        if letters in self._listed:
+            return letters
+        if len(self._listed) > _COMPARED_MAX:
+            return None
+        return next(iter(get_close_matches(letters, self._listed, n=1, cutoff=0.8)), None)
 
 
 def check_multiple(amount: Decimal, step: Decimal, field: str, instrument: Instrument) -> None:

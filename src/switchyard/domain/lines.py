@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import EpochFact, JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.events import EpochFact, Event, JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 
 # A line holds one order and its outbox rows: a few kilobytes. The bound keeps a file without line ends out of memory.
@@ -87,9 +87,10 @@ def line_hash(previous_hash: str, raw: bytes) -> str:
     return hashlib.sha256(previous_hash.encode() + hashed_text(raw)).hexdigest()
 
 
-def data_of(event: JournalEvent) -> msgspec.Raw:
-    """The event's data, byte for byte as in its line."""
-    return _data_line.decode(event.text + "}").data
+def data_of(event: JournalEvent | Event) -> msgspec.Raw:
+    """The event's data, byte for byte as in its line; also of an event that is not in the journal yet."""
+    text = event.text if isinstance(event, JournalEvent) else "{" + event.tail
+    return _data_line.decode(text + "}").data
 
 
 def order_of(event: JournalEvent) -> msgspec.Raw | None:

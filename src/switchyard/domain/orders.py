@@ -6,9 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.domain.canonical import digest
 from switchyard.domain.errors import InvalidField, Unsupported
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
+from switchyard.domain.labels import check_label, check_strategy
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
 from switchyard.domain.reasons import PROVEN_UNSENT
@@ -17,8 +19,6 @@ Side = Literal["BUY", "SELL"]
 OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
 TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
 
-SYMBOL_LENGTH_MAX = 64
-LABEL_LENGTH_MAX = 128
 TAGS_MAX = 16
 
 
@@ -66,10 +66,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     """Starts at 1; a write of version n needs version n-1 in the database."""
+    trace_id: str | None = None
+    """The caller's id of the request, for correlation: sent to the venue and shown in events and logs."""
+    requested_at: datetime | None = None
+    """When the caller says that the request was made."""
+    operation: str | None = None
+    """With the key below: the idempotency key that the order was accepted under; none without one."""
+    idempotency_key: str | None = None
 
 
-class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order as clients see it, in answers, streams and events."""
+class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order as clients see it, in answers, streams and events; without a value, a field with a default is absent."""
 
     order_id: OrderId
     account_id: AccountId
@@ -93,6 +100,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     accepted_at: datetime
     updated_at: datetime
     version: int
+    trace_id: str | None = None
+    requested_at: datetime | None = None
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -120,6 +129,8 @@ def snapshot(order: Order) -> OrderSnapshot:
         accepted_at=order.accepted_at,
         updated_at=order.updated_at,
         version=order.version,
+        trace_id=order.trace_id,
+        requested_at=order.requested_at,
     )
 
 
@@ -142,15 +153,15 @@ def ended_unsent(order: Order) -> bool:
 
 def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     """The request with canonical amounts and defaults filled in; raises InvalidField for the first wrong field."""
-    check_label("symbol", request.symbol, SYMBOL_LENGTH_MAX)
+    instrument = catalogue.tradable(request.symbol, "symbol")
     if request.client_order_id is not None:
-        check_label("clientOrderId", request.client_order_id, LABEL_LENGTH_MAX)
+        check_label("clientOrderId", request.client_order_id)
     if request.strategy is not None:
-        check_label("strategy", request.strategy, LABEL_LENGTH_MAX)
+        check_strategy(request.strategy)
     if len(request.tags) > TAGS_MAX:
         raise InvalidField("tags", f"at most {TAGS_MAX} tags, got {len(request.tags)}")
     for tag in request.tags:
-        check_label("tags", tag, LABEL_LENGTH_MAX)
+        check_label("tags", tag)
     if request.type in ("STOP", "STOP_LIMIT"):
         raise Unsupported("type", f"{request.type} orders are not supported yet")
     if request.time_in_force == "DAY":
@@ -161,7 +172,6 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         raise InvalidField("price", "required on a LIMIT order")
     if request.type == "MARKET" and request.price is not None:
         raise InvalidField("price", "not allowed on a MARKET order")
-    instrument = catalogue.find(request.symbol)
     qty = positive_amount(request.qty, "qty")
     check_multiple(qty, instrument.step, "qty", instrument)
     price = request.price
@@ -181,11 +191,27 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
     )
 
 
-def check_label(field: str, text: str, length_max: int) -> None:
-    """Raise InvalidField unless the label is short and printable: it goes into logs, files and venues' systems."""
-    if not text:
-        raise InvalidField(field, "must not be empty")
-    if len(text) > length_max:
-        raise InvalidField(field, f"at most {length_max} characters, got {len(text)}")
-    if not text.isprintable():
-        raise InvalidField(field, "must consist of printable characters")
+def order_digest(request: OrderRequest) -> str:
+    """The digest of a checked request: equal meaning, equal digest.
+
+    It covers the request after its defaults. A field without a value has no part in it, so `null`, an empty list and
+    an absent field are the same.
+    """
+    members: dict[str, object] = {
+        "symbol": request.symbol,
+        "side": request.side,
+        "type": request.type,
+        "qty": request.qty,
+        "timeInForce": request.time_in_force,
+    }
+    if request.price is not None:
+        members["price"] = request.price
+    if request.stop_price is not None:
+        members["stopPrice"] = request.stop_price
+    if request.client_order_id is not None:
+        members["clientOrderId"] = request.client_order_id
+    if request.strategy is not None:
+        members["strategy"] = request.strategy
+    if request.tags:
+        members["tags"] = list(request.tags)
+    return digest(members)

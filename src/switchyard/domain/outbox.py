@@ -68,6 +68,16 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
         """The row's primary key."""
         return self.order_id, self.kind, self.number
 
+    @property
+    def outbox_id(self) -> str:
+        """The row's name in events, logs and commands."""
+        return f"{self.order_id}:{self.kind}:{self.number}"
+
+    @property
+    def retry_count(self) -> int:
+        """Attempts after the first."""
+        return max(self.attempt - 1, 0)
+
 
 def is_first_attempt(row: OutboxRow) -> bool:
     """Whether the next attempt is the order's first one; a row in retry or in doubt has lost its place in its line."""
@@ -86,6 +96,13 @@ class OrderState(msgspec.Struct, frozen=True, kw_only=True):
             if row.kind == kind and row.number == number:
                 return row
         raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")
+
+    def status_of(self, kind: OutboxKind, number: int) -> OutboxStatus | None:
+        """The status of one of the order's rows; none where the order does not have it."""
+        for row in self.outbox:
+            if row.kind == kind and row.number == number:
+                return row.status
+        return None
 
 
 def is_proven_unsent(state: OrderState) -> bool:

@@ -16,6 +16,9 @@ from switchyard.domain.orders import Order, Side
 
 PositionKey = tuple[AccountId, str]
 
+# The symbol of the row that holds an account's results over all symbols; no instrument can have it.
+ACCOUNT_TOTAL = "*"
+
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
     """The position of one account in one symbol."""
@@ -75,6 +78,33 @@ def apply_report(
         qty=qty,
         price=ZERO if fill_price is None else fill_price,
         now=now,
+    )
+
+
+def account_total(account: AccountId, now: datetime) -> Position:
+    """The results of an account that has not closed anything yet."""
+    return _flat(account, ACCOUNT_TOTAL, now)
+
+
+def add_result(total: Position, before: Position | None, after: Position) -> Position:
+    """The account's results after a fill moved one of its positions; unchanged where the fill closed nothing.
+
+    Amounts of symbols with different price currencies are added as they are (ADR 13).
+    """
+    if before is None or not before.qty or (after.qty - before.qty > 0) == (before.qty > 0):
+        return total
+    result = EXACT.subtract(after.realised_pnl, before.realised_pnl)
+    realised = canonical(EXACT.add(total.realised_pnl, result))
+    losses = total.consecutive_losses
+    if not after.qty or (after.qty > 0) != (before.qty > 0):  # the trade has ended
+        losses = losses + 1 if EXACT.add(before.trade_result, result) < 0 else 0
+    return msgspec.structs.replace(
+        total,
+        realised_pnl=realised,
+        consecutive_losses=losses,
+        high_water_mark=max(total.high_water_mark, realised),
+        updated_at=max(after.updated_at, total.updated_at),
+        version=total.version + 1,
     )
 
 

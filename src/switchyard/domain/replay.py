@@ -3,19 +3,16 @@
 Pure: reads lines that the caller has parsed, writes nothing.
 """
 
-import hashlib
-from collections.abc import Callable, Iterable
-from datetime import datetime
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.lines import (
@@ -26,10 +23,11 @@ from switchyard.domain.lines import (
     decode_result_fact,
     decode_set_aside_fact,
 )
-from switchyard.domain.money import EXACT, ZERO, canonical, plain
+from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order, OrderSnapshot, snapshot
 from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
-from switchyard.domain.positions import Position, PositionKey, apply_report
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
+from switchyard.domain.results import order_result
 
 KeyId = tuple[AccountId, str, str]
 
@@ -158,20 +156,30 @@ class Replay:
             raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
         if before is None:
             self.tag = tag_of(client_id) or self.tag
-        order = _order(shown, client_id, filled, notional)
+        key = (None, None) if before is None else (before.operation, before.idempotency_key)
+        if before is None and fact.idempotency is not None:
+            key = fact.idempotency.operation, fact.idempotency.key
+        order = _order(shown, client_id, filled, notional, key)
         if snapshot(order) != shown:
             raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
+        held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
+        total = self._total(line, order.account_id, held, position, fact.account_total)
         if report is not None:
             self._add_execution(line, report, order.order_id)
             self._report = None
         if position is not None:
             self.positions[position.key] = position
+        if total is not None:
+            self.positions[total.key] = total
         self.orders[order.order_id] = order
         for row in fact.outbox:
             self._apply_row(line.seq, order, row)
         if fact.idempotency is not None:
             self._apply_key(order, fact.idempotency)
+        result = order_result(order)
+        if result is not None:
+            self._put_result(result)
 
     def _position(
         self, line: AuditLine, order: Order, report: ReportFact | None, shown: PositionFact | None
@@ -188,6 +196,23 @@ class Replay:
         if position is None or position_fact(position) != shown:
             raise ReplayMismatch(line.seq, "the position does not follow from the fills")
         return position
+
+    def _total(
+        self,
+        line: AuditLine,
+        account: AccountId,
+        held: Position | None,
+        position: Position | None,
+        shown: PositionFact | None,
+    ) -> Position | None:
+        """The account's results over all symbols after the line; none where the line does not show them."""
+        if shown is None:
+            return None
+        before = self.positions.get((account, ACCOUNT_TOTAL)) or account_total(account, shown.updated_at)
+        total = before if position is None else add_result(before, held, position)
+        if total is before or position_fact(total) != shown:
+            raise ReplayMismatch(line.seq, "the account's results do not follow from the fills")
+        return total
 
     def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
         stray = report.venue_client_order_id if order_id == "" else None
@@ -237,17 +262,27 @@ class Replay:
 
     def _apply_result(self, line: AuditLine, fact: ResultFact) -> None:
         key = (line.account_id, fact.operation, fact.key)
-        before = self.keys.get(key)
-        if before is None or before.order_id != line.order_id or before.version != fact.version - 1:
+        order = None if line.order_id is None else self.orders.get(line.order_id)
+        if order is None or (order.account_id, order.operation, order.idempotency_key) != key:
             raise ReplayMismatch(line.seq, "a result of a request that was never accepted")
-        self.keys[key] = msgspec.structs.replace(
-            before,
-            status=fact.status,
-            http_status=fact.http_status,
-            response_payload_json=fact.response,
-            result_digest=fact.result_digest,
-            version=fact.version,
+        self._put_result(
+            KeyResult(
+                account_id=line.account_id,
+                operation=fact.operation,
+                idempotency_key=fact.key,
+                order_id=order.order_id,
+                status=fact.status,
+                http_status=fact.http_status,
+                response_payload_json=fact.response,
+                result_digest=fact.result_digest,
+            )
         )
+
+    def _put_result(self, result: KeyResult) -> None:
+        key = (result.account_id, result.operation, result.idempotency_key)
+        entry = result.written_to(self.keys.get(key))
+        if entry is not None:  # otherwise the key has another order by now
+            self.keys[key] = entry
 
 
 def _decoded(decode: Callable[[msgspec.Raw], _T], line: AuditLine) -> _T:
@@ -278,41 +313,14 @@ def _filled(before: Order | None, report: ReportFact | None) -> tuple[Decimal, D
     return filled, notional
 
 
-def _order(shown: OrderSnapshot, client_id: VenueClientOrderId, filled: Decimal, notional: Decimal) -> Order:
+def _order(
+    shown: OrderSnapshot,
+    client_id: VenueClientOrderId,
+    filled: Decimal,
+    notional: Decimal,
+    key: tuple[str | None, str | None],
+) -> Order:
     fields: dict[str, Any] = {name: getattr(shown, name) for name in _SHARED_FIELDS}
     fields.update(venue_client_order_id=client_id, filled_qty=filled, filled_notional=notional)
+    fields.update(operation=key[0], idempotency_key=key[1])
     return Order(**fields)
-
-
-class StateDigest:
-    """SHA-256 over orders, added in the order of their ids; the same on every engine and machine."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._last = ""
-
-    def add(self, order: Order) -> None:
-        """Add the next order."""
-        if order.order_id <= self._last:
-            raise ValueError(f"orders must come sorted by id: {order.order_id} after {self._last}")
-        self._last = order.order_id
-        self._hash.update(msgspec.json.encode([_text(getattr(order, name)) for name in Order.__struct_fields__]))
-
-    def hexdigest(self) -> str:
-        """The digest of the orders so far."""
-        return self._hash.hexdigest()
-
-
-def _text(value: object) -> object:
-    # Engines return different trailing zeros and time zones for equal values; the canonical text is the same.
-    if isinstance(value, Decimal):
-        return plain(value)
-    return stamp(value) if isinstance(value, datetime) else value
-
-
-def state_digest(orders: Iterable[Order]) -> str:
-    """The digest of all orders, which must come sorted by id."""
-    digest = StateDigest()
-    for order in orders:
-        digest.add(order)
-    return digest.hexdigest()

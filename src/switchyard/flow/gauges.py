@@ -1,6 +1,7 @@
-"""Gauges that are computed when `/metrics` is read, from the sequencer's queue and the outbox."""
+"""Gauges that are computed when `/metrics` is read, from the sequencer's queue, the outbox and the cache."""
 
 from switchyard.flow.sequencer import Sequencer
+from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.telemetry.metrics import Metrics
@@ -16,9 +17,13 @@ class Gauges:
         self._sequencer = sequencer
         self._clock = clock
         self._metrics = metrics
+        self.cache: Cache | None = None
+        """Set where the process has an idempotency cache."""
 
     async def refresh(self) -> None:
-        """Read the queue and the outbox, and set the gauges."""
+        """Read the queue, the outbox and the cache, and set the gauges."""
+        if self.cache is not None:
+            self._metrics.cache.show(await self.cache.stats())
         self._metrics.queue_depth.set(self._sequencer.depth)
         counts = {count.status: count for count in await self._queries.outbox_counts()}
         for status in STATUSES:

@@ -234,6 +234,7 @@ def _keys(change: Change) -> list[Hashable]:
     """The rows that a change may touch: no two changes of a group share one."""
     keys: list[Hashable] = [order.order_id for order in change.orders]
     keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys]
+    keys += [(result.account_id, result.operation, result.idempotency_key) for result in change.results]
     keys += [(execution.venue, execution.exec_id) for execution in change.executions]
     keys += {("position", *position.key) for position in change.positions}
     keys += [("cursor", cursor.name) for cursor in change.cursors]

@@ -66,6 +66,8 @@ class CacheStats(msgspec.Struct, frozen=True, kw_only=True):
     hits: int
     lookups: int
     errors: int
+    memory_bytes: int | None = None
+    """Memory that the cache's server uses in all; None for a cache in memory, or if the server does not say."""
 
     @property
     def hit_rate(self) -> float:

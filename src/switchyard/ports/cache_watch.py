@@ -21,6 +21,10 @@ class CacheWatch(Protocol):
         """Count a failure that the cache hid from its caller."""
         ...
 
+    def expired(self, entries: int) -> None:
+        """Count entries that were removed because their time was over."""
+        ...
+
     def holds(self, entries: int) -> None:
         """Set the number of entries."""
         ...

@@ -14,6 +14,8 @@ from switchyard.domain.positions import Position, PositionKey
 
 # Bounds the memory of one read; readers loop over pages.
 PAGE_MAX = 1_000
+# Above every event's number; the largest 64-bit integer of both databases.
+SEQ_LIMIT = 2**63 - 1
 
 
 class Head(msgspec.Struct, frozen=True):

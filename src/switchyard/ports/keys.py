@@ -1,5 +1,6 @@
 """The idempotency key store port: lookups and removal; only the journal's append writes entries."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Protocol
 
@@ -34,6 +35,11 @@ class KeyStore(Protocol):
         """Return entries created after `since` whose keys lie between `first` and `last`, both included."""
         ...
 
-    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
-        """Check the next `limit` entries and remove those past `KeyEntry.expiry` whose order is final."""
+    async def reap(
+        self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
+    ) -> Reaped:
+        """Check the next `limit` entries and remove those past `KeyEntry.expiry` whose order is final.
+
+        Entries of the operations `kept` stay.
+        """
         ...

@@ -1,6 +1,7 @@
 """The query port: read-only lookups of orders, events, positions and executions."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -10,7 +11,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.positions import Position
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 
 
 class OrderFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,9 +39,15 @@ class Queries(Protocol):
         ...
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
-        """Return the last events of an order or of an account, in journal order."""
+        """Return the last events of an order or of an account between two numbers, in journal order."""
         ...
 
     async def events_after(
@@ -49,8 +56,15 @@ class Queries(Protocol):
         """Return the next events of an order or of an account after `seq`."""
         ...
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
-        """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
+    async def first_seq_at(self, at: datetime) -> int:
+        """Return a number above every event before that time and not above any event at or after it."""
+        ...
+
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
+        """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols.
+
+        The account's own results come before all symbols, so the default leaves them out.
+        """
         ...
 
     async def open_orders(self, venue: VenueName, *, after: OrderId | None = None, limit: int) -> list[Order]:

@@ -6,7 +6,7 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
 from switchyard.settings.load import load_settings
-from switchyard.settings.secret import journal_key, jwt_secret
+from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
 from switchyard.settings.setting import Setting
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
 
@@ -18,6 +18,7 @@ __all__ = [
     "Setting",
     "Settings",
     "VenueSettings",
+    "configured_secrets",
     "journal_key",
     "jwt_secret",
     "load_settings",

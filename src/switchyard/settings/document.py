@@ -11,6 +11,7 @@ import yaml
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Instrument
+from switchyard.domain.labels import SYMBOL
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import VENUE_SETTINGS, VenueSettings
 
@@ -61,6 +62,8 @@ def instruments_of(section: Any) -> Mapping[str, Instrument]:
         where = f"instruments.{symbol}"
         if not isinstance(properties, Mapping):
             raise SettingError("SWITCHYARD_CONFIG", f"{where} must be a mapping of properties")
+        if not SYMBOL.fullmatch(str(symbol)):
+            raise SettingError("SWITCHYARD_CONFIG", f"{where}: a symbol must match {SYMBOL.pattern}")
         try:
             # YAML parses fractions as binary floats; their shortest text is the number in the file.
             exact = {

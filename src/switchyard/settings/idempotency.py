@@ -127,8 +127,9 @@ IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
          "Whether a repeat of an order that failed and was provably never sent places a new order under the same "
          "derived key. `false`: the repeat gets the failure. An order in doubt is never placed again."),
     _key("behavior.allowRetryAfterExpiry", "true", parse.flag,
-         "Whether a derived key older than `cache.ttl` can be reused for a new order, which is logged and counted. "
-         "`false`: it refers to its first order as long as the key store has it."),
+         "Whether the same content places a new order again once one `keyGeneration.timestampResolution` has passed "
+         "since its first request. `false`: the same content, `clientOrderId` and `tags` included, never places a "
+         "second order under a derived key, and derived keys are kept for good."),
     _key("behavior.logDuplicates", "true", parse.flag, "Whether each duplicate is logged."),
     _key("monitoring.trackCacheHitRate", "true", parse.flag,
          "Whether `idempotency_cache_hits_total` and `idempotency_cache_misses_total` are counted."),
@@ -136,9 +137,9 @@ IDEMPOTENCY_SETTINGS: tuple[Setting, ...] = (
          "Whether `idempotency_key_generation_duration_ms` is measured."),
     _key("monitoring.alertOnHighDuplicateRate", "true", parse.flag,
          "Whether a duplicate rate above `monitoring.duplicateRateThreshold` is logged as an error, at most once in 5 "
-         "minutes."),
+         "minutes and from 20 requests in 5 minutes on."),
     _key("monitoring.duplicateRateThreshold", "0.05", parse.ratio,
-         "Highest normal share of duplicates among the placements of the last 5 minutes, between 0 and 1."),
+         "Highest normal number of duplicates per order placed, in the last 5 minutes; between 0 and 1."),
 )  # fmt: skip
 
 _BY_PATH = {setting.field: setting for setting in IDEMPOTENCY_SETTINGS}

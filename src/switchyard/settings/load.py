@@ -1,6 +1,5 @@
 """Reads every setting once at the start; an unknown or invalid setting stops the process with a SettingError."""
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,13 +8,12 @@ from typing import Any
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.settings.document import instruments_of, read_document, venue_of
-from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, SECTION, idempotency_of
+from switchyard.settings.idempotency import SECTION, idempotency_of
+from switchyard.settings.names import unknown_shared_names
 from switchyard.settings.secret import check_secret
 from switchyard.settings.setting import value_of
-from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings
+from switchyard.settings.table import SETTINGS, Settings
 
-# Variables with our prefix that the client commands and the tests read; they are not settings of the server.
-_OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
 # Secrets that sign or derive something, so their strength is checked. Passwords and tokens are set by other systems.
 _SIGNING_SECRETS = {
     "JWT_HS256_SECRET": "jwt_secret",
@@ -44,7 +42,7 @@ def load_settings(
     ]:
         if venue not in names:
             raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
-    _reject_unknown_names(environment, names)
+    values["unknown_names"] = unknown_shared_names(environment, names)
     for setting_name, field in _SIGNING_SECRETS.items():
         if values[field] is not None:
             check_secret(setting_name, values[field])
@@ -73,16 +71,3 @@ def _state_home(environment: Mapping[str, str]) -> Path:
         return given
     home = environment.get("HOME")
     return (Path(home) if home else Path("~").expanduser()) / ".local" / "state"
-
-
-def _reject_unknown_names(environment: Mapping[str, str], venues: tuple[VenueName, ...]) -> None:
-    """Raise SettingError for a variable with one of our prefixes that is not a setting: it is probably misspelt."""
-    all_settings = (*SETTINGS, *IDEMPOTENCY_SETTINGS)
-    known = {setting.name for setting in all_settings} | _OTHER_NAMES
-    known |= {setting.name + "_FILE" for setting in all_settings if setting.secret}
-    known |= {setting.name + venue.upper() for setting in VENUE_SETTINGS for venue in venues}
-    prefixes = ("SWITCHYARD_", "IDEMPOTENCY_", "IDEMPO_", *(setting.name for setting in VENUE_SETTINGS))
-    for name in environment:
-        if name.startswith(prefixes) and name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            raise SettingError(name, "is not a setting" + (f"; did you mean {close[0]}?" if close else ""))

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -170,9 +171,17 @@ def venue_url(value: str) -> str:
 
 
 def database_url(value: str) -> str:
-    """The URL of a PostgreSQL database."""
-    if not value.startswith(("postgresql://", "postgres://")):
+    """The URL of a PostgreSQL database; several hosts are separated by commas."""
+    scheme, _, rest = value.partition("://")
+    if scheme not in ("postgresql", "postgres"):
         raise ValueError("must begin with postgresql://; leave it unset to use SQLite in the data folder")
+    authority, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")[::2]
+    hosts = authority.rpartition("@")[2].split(",")
+    if "@" in path or not all(re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?", host) for host in hosts):
+        raise ValueError(
+            "must look like postgresql://user:password@host:port/name; write / ? # @ : % in a password "
+            "percent-encoded, such as %2F for /"
+        )
     return value
 
 
@@ -193,6 +202,22 @@ def host(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):
         raise ValueError("must be a host name or an IP address")
     return value
+
+
+def host_names(value: str) -> frozenset[str]:
+    """Host names and IP addresses without ports, separated by commas; `*` for every name; none if empty."""
+    names = frozenset(filter(None, (part.strip() for part in value.split(","))))
+    if not all(re.fullmatch(r"\*|[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name) for name in names):
+        raise ValueError("must be host names or IP addresses without ports, separated by commas, or *")
+    return names
+
+
+def networks(value: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """IP addresses and networks, separated by commas; none if empty."""
+    try:
+        return tuple(ip_network(part.strip()) for part in value.split(",") if part.strip())
+    except ValueError:
+        raise ValueError("must be IP addresses or networks such as 10.0.0.0/8, separated by commas") from None
 
 
 def account(value: str) -> AccountId:

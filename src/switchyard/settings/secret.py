@@ -2,9 +2,14 @@
 
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
 
 from switchyard.domain.errors import SettingError
+from switchyard.settings.setting import Secret
 from switchyard.settings.table import Settings
 
 SECRET_LENGTH_MIN = 32
@@ -12,18 +17,61 @@ SECRET_LENGTH_MIN = 32
 _WELL_KNOWN_SECRETS = ("secret", "changeme", "change-me", "password", "default", "dev-secret", "your-256-bit-secret")
 
 
-def jwt_secret(settings: Settings) -> str:
-    """The configured token secret, else the one in the data folder, which is created on first use."""
-    return settings.jwt_secret or _stored_secret(settings.data_dir / "jwt_secret")
+def jwt_secret(settings: Settings, *, create: bool = True) -> str:
+    """The configured token secret, else the one in the data folder; missing ones are created or an error.
+
+    A command must not create one: no gateway would accept a token that is signed with it.
+    """
+    if settings.jwt_secret is not None:
+        return settings.jwt_secret
+    path = settings.data_dir / "jwt_secret"
+    if not create and not path.exists():
+        raise SettingError(
+            "SWITCHYARD_DATA_DIR",
+            f"{settings.data_dir.absolute()} has no jwt_secret to sign a token with; set it to the gateway's data "
+            "folder (`switchyard up` makes the secret at its first start), or set JWT_HS256_SECRET or SWITCHYARD_TOKEN",
+        )
+    return _stored_secret(path)
 
 
-def journal_key(settings: Settings) -> bytes:
-    """The configured journal key, else the one in the data folder, which is created on first use."""
-    return (settings.journal_key or _stored_secret(settings.data_dir / "journal_key")).encode()
+def journal_key(settings: Settings, *, create: bool = True) -> bytes:
+    """The configured journal key, else the one in the data folder; missing ones are created or an error."""
+    if settings.journal_key is not None:
+        return settings.journal_key.encode()
+    path = settings.data_dir / "journal_key"
+    if not create and not path.exists():
+        raise SettingError(
+            "SWITCHYARD_DATA_DIR",
+            f"{settings.data_dir.absolute()} has no journal_key to check signatures with; set it to the gateway's data "
+            "folder, or set SWITCHYARD_JOURNAL_KEY",
+        )
+    return _stored_secret(path).encode()
+
+
+def configured_secrets(settings: Settings) -> frozenset[str]:
+    """Every secret of the settings, and the passwords in URLs among them, to mask them in logs."""
+    return frozenset(_secrets_of(settings))
+
+
+def _secrets_of(value: object) -> Iterator[str]:
+    if isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            yield from _secrets_of(getattr(value, field))
+    elif isinstance(value, tuple):
+        for member in value:
+            yield from _secrets_of(member)
+    elif isinstance(value, Secret) and "://" not in value:
+        # Not `paper:` and the like, which are no secrets.
+        yield from () if value.endswith(":") else (str(value),)
+    elif isinstance(value, Secret):
+        user, _, password = value.partition("://")[2].rpartition("@")[0].partition(":")
+        # A service may take a token as the user name; the user of a database without a password is no secret.
+        hidden = password or (user if value.startswith("http") else "")
+        yield from {hidden, unquote(hidden)} - {""}
 
 
 def _stored_secret(path: Path) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new_secret = secrets.token_hex(32)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -32,6 +80,7 @@ def _stored_secret(path: Path) -> str:
         if len(stored) >= SECRET_LENGTH_MIN:
             return stored
         raise SettingError(str(path), "contains no valid secret; delete the file to create a new one") from None
+    os.fchmod(descriptor, 0o600)  # os.open subtracts the umask, which may hide the file from its owner too
     with os.fdopen(descriptor, "w") as file:
         file.write(new_secret + "\n")
         file.flush()

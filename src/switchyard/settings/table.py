@@ -6,6 +6,7 @@ The reference page `docs/reference/settings.md` is generated from the tables.
 from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ from switchyard.settings.setting import Secret, Setting
 SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path,
             "Folder for the SQLite database, generated secrets, the audit file and the books of paper exchanges. A "
-            "relative path starts at the working directory."),
+            "relative path starts at the working directory. Only its owner can read it (0700, files 0600)."),
     Setting("SWITCHYARD_HOST", "host", "127.0.0.1", parse.text,
             "Address on which the gateway, or the metrics server of a worker, listens. The default accepts connections "
             "from this machine only."),
@@ -30,12 +31,29 @@ SETTINGS: tuple[Setting, ...] = (
             "in `$XDG_STATE_HOME`, else in `~/.local/state`."),
     Setting("SWITCHYARD_PORT", "port", "8081", parse.whole(0, 65535),
             "TCP port of the gateway; `0` chooses a free port."),
+    Setting("SWITCHYARD_ALLOWED_HOSTS", "allowed_hosts", "", parse.host_names,
+            "Host names, without ports and separated by commas, under which clients reach the gateway, beside `localhost`, "
+            "`127.0.0.1`, `::1` and `SWITCHYARD_HOST`. A request for another name gets 421, except `/health` and "
+            "`/metrics`: a web page whose name resolves to this machine must not reach the gateway. `*` allows every "
+            "name."),
+    Setting("SWITCHYARD_TRUSTED_PROXIES", "trusted_proxies", "", parse.networks,
+            "Addresses or networks of the proxies in front of the gateway, separated by commas, such as `10.0.0.0/8`. "
+            "The client of a request from one of them is the address in its `X-Forwarded-For`; limits and rates count "
+            "by it. Unset: the header is ignored."),
+    Setting("SWITCHYARD_CONNECTIONS_MAX", "connections_max", "10000", parse.whole(1, 1_000_000),
+            "Open HTTP connections, at most the limit of open files less 500. The last fifth is kept for addresses "
+            "with fewer than 16 connections."),
+    Setting("SWITCHYARD_CONNECTIONS_PER_ADDRESS_MAX", "connections_per_address_max", "2000", parse.whole(1, 1_000_000),
+            "Open HTTP connections per client address (IPv6: per /64 network). Behind a trusted proxy, the open "
+            "requests and streams of each client."),
+    Setting("SWITCHYARD_STREAMS_PER_ACCOUNT_MAX", "streams_per_account_max", "100", parse.whole(1, 1_000_000),
+            "Open streams per account and gateway. Further ones get 429 `TOO_MANY_STREAMS`."),
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
             "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
             "worker serves neither. A gateway serves both on its own port."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
             "PostgreSQL database, as `postgresql://user:password@host:port/name`. Unset: SQLite in the data folder, for "
-            "a single process."),
+            "a single process.", secret=True),
     Setting("SWITCHYARD_REDIS_URL", "redis_url", None, parse.redis_url,
             "Redis server for the idempotency cache and shared rate limits, as `redis://host:6379/0` (`rediss://` with "
             "TLS, `unix:///path` for a socket). It overrides `cache.type` and `cache.redis`. Unset: those settings "
@@ -71,8 +89,10 @@ SETTINGS: tuple[Setting, ...] = (
             "themselves need the same secret. At least 32 bytes. Unset: plain SHA-256.", secret=True),
     Setting("DO_DEFAULT_ACCOUNT", "do_default_account", "do", parse.account,
             "`/do/order`: account of requests without a token."),
-    Setting("DO_REQUIRE_TOKEN", "do_requires_token", "false", parse.flag,
-            "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`."),
+    Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
+            "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
+            "whoever sends it. Unset: it uses that account if the gateway listens on this machine's loopback address "
+            "and the client is on this machine, and is rejected otherwise."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "
             "Further requests get 429."),
@@ -84,7 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: seconds for which an idempotency key is kept after its first request; 48 hours by default. A "
             "key is never deleted before its order has ended."),
     Setting("GATEWAY_AUDIT_PATH", "audit_path", None, Path,
-            "Path of the audit file. Unset: `gateway/audit.log` in the data folder."),
+            "Path of the audit file, which is created with mode 0600. Unset: `gateway/audit.log` in the data folder."),
     Setting("GATEWAY_METRICS_TOKEN", "metrics_token", None, parse.text,
             "Token that `/metrics` requires in the header `X-Metrics-Token`. Unset: `/metrics` requires none.",
             secret=True),
@@ -103,6 +123,9 @@ SETTINGS: tuple[Setting, ...] = (
             "Venue for symbols without a route. Unset: the first of `SOR_VENUES`."),
     Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes,
             "Venue for each routed symbol, such as `BTC=simA,ETH=simB`."),
+    Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
+            "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
+            "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
     Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", parse.whole(1, 1000),
             "Sends per batch. A worker has at most `OUTBOX_BATCH_SIZE` × `OUTBOX_PARALLELISM` sends in flight."),
     Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", parse.whole(1, 64),
@@ -122,7 +145,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one venue; `VENUE_SETTINGS` documents each field."""
 
     name: VenueName
-    url: str
+    url: Secret
+    """Secret, because it may contain credentials."""
     dedupe: parse.Dedupe
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
@@ -142,7 +166,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
 VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_URL_", "url", "paper:", parse.venue_url,
             "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
-            "in-memory venue that fills every order and `null:resting` one that fills none."),
+            "in-memory venue that fills every order and `null:resting` one that fills none. It may contain credentials, as "
+            "`https://user:password@host`; they are sent as HTTP Basic authentication.", secret=True),
     Setting("VENUE_DEDUPE_", "dedupe", "while_open", parse.dedupe,
             "Broker: how long it recognises a repeated client order id: `permanent`, `while_open` (while the order is "
             "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `permanent` allows a resend at "
@@ -191,8 +216,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: Path
     host: str
     port: int
+    allowed_hosts: frozenset[str]
+    trusted_proxies: tuple[IPv4Network | IPv6Network, ...]
+    connections_max: int
+    connections_per_address_max: int
+    streams_per_account_max: int
     metrics_port: int | None
-    database_url: str | None
+    database_url: Secret | None
     redis_url: Secret | None
     worker: bool
     queue_capacity: int
@@ -204,7 +234,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt_issuer: str | None
     idempotency_ttl: timedelta
     do_default_account: AccountId
-    do_requires_token: bool
+    do_requires_token: bool | None
     do_rate_per_minute: int
     do_risk_capital: Decimal
     do_key_ttl: timedelta
@@ -216,6 +246,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venue_names: tuple[VenueName, ...]
     default_venue: VenueName
     symbol_routes: Mapping[str, VenueName]
+    unlisted_symbols: str
     outbox_batch_size: int
     outbox_parallelism: int
     outbox_retry_max: int
@@ -224,3 +255,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venues: tuple[VenueSettings, ...]
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
+    unknown_names: tuple[str, ...]
+    """Variables with a prefix that other programs use too, and that are not settings."""

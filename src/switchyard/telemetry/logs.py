@@ -1,16 +1,20 @@
-"""Configures structured logs on standard error."""
+"""Configures structured logs on standard error; secrets are masked in every line."""
 
 import logging
 import sys
+from collections.abc import Iterable
 
 import structlog
 
+from switchyard.telemetry.redact import redactor
 
-def configure_logs(level: str, form: str) -> None:
+
+def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
     """Log as text or JSON; a call below the level costs only a comparison."""
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
+    redact = redactor(secrets)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -18,8 +22,25 @@ def configure_logs(level: str, form: str) -> None:
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
             render,
+            # Last, on the whole line: a secret may be in any field and in any traceback.
+            lambda _logger, _method, line: redact(str(line)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
+    logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING)
+
+
+class _Bridge(logging.Handler):
+    """Passes what libraries log to our logs, so that it has the same format and no secret."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the record as the event `library_message`."""
+        structlog.get_logger().log(
+            record.levelno,
+            "library_message",
+            logger=record.name,
+            message=record.getMessage(),
+            exc_info=record.exc_info,
+        )

@@ -3,10 +3,14 @@
 from collections.abc import Iterator
 from typing import get_args
 
+import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 from prometheus_client.core import CounterMetricFamily, Metric
 
+from switchyard.ports.cache import CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheError
+
+log = structlog.get_logger()
 
 
 class LatencyMax:
@@ -58,6 +62,25 @@ class CacheMetrics:
         self.entries = 0
         Gauge("idempotency_cache_size", "Entries in the cache", registry=registry).set_function(lambda: self.entries)
         self.tracks_hits = True
+        self.expirations = Counter(
+            "idempotency_cache_expirations_total", "Cache entries removed after their time", registry=registry
+        )
+        self.by_status = Gauge(
+            "idempotency_cache_entries",
+            "Entries in the cache that have not expired, by status",
+            ["status"],
+            registry=registry,
+        )
+        self.expired_entries = Gauge(
+            "idempotency_cache_expired_entries", "Expired entries that are still in the cache", registry=registry
+        )
+        self.oldest = Gauge(
+            "idempotency_cache_oldest_seconds", "Age of the oldest entry in the cache", registry=registry
+        )
+        self.hit_rate = Gauge(
+            "idempotency_cache_hit_rate", "Cache hits divided by lookups, since the start", registry=registry
+        )
+        self.memory = Gauge("redis_memory_bytes", "Memory that the Redis server uses", registry=registry)
 
     def looked_up(self, *, hit: bool) -> None:
         """A lookup ended."""
@@ -68,9 +91,23 @@ class CacheMetrics:
         """An operation failed; the caller was answered without the cache."""
         self.errors.labels(kind).inc()
 
+    def expired(self, entries: int) -> None:
+        """Entries were removed because their time was over."""
+        self.expirations.inc(entries)
+        log.info("cache_entries_expired", count=entries)
+
     def holds(self, entries: int) -> None:
         """The cache has this number of entries."""
         self.entries = entries
+
+    def show(self, stats: CacheStats) -> None:
+        """Set the gauges that are computed on demand."""
+        for status in get_args(CacheStatus):
+            self.by_status.labels(status).set(stats.by_status.get(status, 0))
+        self.expired_entries.set(stats.expired)
+        self.oldest.set(stats.oldest_age_seconds or 0)
+        self.hit_rate.set(stats.hit_rate)
+        self.memory.set(stats.memory_bytes or 0)
 
 
 class Metrics:
@@ -139,7 +176,14 @@ class Metrics:
             buckets=(0, 1, 2, 3, 4, 5, 6, 7, 8),
             registry=registry,
         )
-        self.sends = Counter("outbox_send_total", "Sends, by outcome", ["outcome"], registry=registry)
+        self.sends = Counter(
+            "outbox_send_total",
+            "Outbox rows that moved, by outcome",
+            ["outcome"],
+            registry=registry,
+        )
+        for outcome in ("success", "retry", "dead", "uncertain", "conflict_processed"):
+            self.sends.labels(outcome)  # an alert needs to see the first increase from 0
         self.stale_writes = Counter(
             "outbox_stale_writes_total", "Outcomes not written because the row had a newer version", registry=registry
         )
@@ -228,6 +272,9 @@ class Metrics:
         self.stream_readers = Gauge("sse_subscribers", "Open streams", registry=registry)
         self.stream_drops = Counter(
             "sse_slow_readers_total", "Streams closed because their reader was too slow", registry=registry
+        )
+        self.connections_rejected = PlainCounter(
+            "http_connections_rejected_total", "Connections rejected because there were too many", registry
         )
         self.clock_step = Gauge(
             "clock_step_seconds",

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import structlog
 
-from switchyard.adapters.files.durable import FILE_MODE, sync_folder
+from switchyard.adapters.files.durable import sync_folder
 from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.files.private import FILE_MODE
 from switchyard.domain.chain import GENESIS
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.lines import LINE_BYTES_MAX, LINE_START, parse_line

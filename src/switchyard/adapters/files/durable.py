@@ -3,8 +3,7 @@
 import os
 from pathlib import Path
 
-# The operators' group may read audit and head files; others may not, since the lines show every order.
-FILE_MODE = 0o640
+from switchyard.adapters.files.private import FILE_MODE
 
 
 def sync_folder(folder: Path) -> None:
@@ -21,6 +20,7 @@ def replace_file(path: Path, content: bytes) -> None:
     draft = path.with_name(path.name + ".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     try:
+        os.fchmod(descriptor, FILE_MODE)
         os.write(descriptor, content)
         os.fsync(descriptor)
     finally:

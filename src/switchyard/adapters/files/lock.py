@@ -4,7 +4,7 @@ import fcntl
 import os
 from pathlib import Path
 
-LOCK_MODE = 0o600
+from switchyard.adapters.files.private import create_file, make_folder
 
 
 def lock_beside(path: Path) -> int | None:
@@ -13,8 +13,10 @@ def lock_beside(path: Path) -> int | None:
     The lock is released when the descriptor is closed or the process ends, however it ends. The lock file itself stays:
     removing it would let two processes lock two files of the same name.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, LOCK_MODE)
+    make_folder(path.parent)
+    lock = path.with_name(path.name + ".lock")
+    create_file(lock)
+    descriptor = os.open(lock, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -98,6 +98,8 @@ class MemoryCache:
             if entry.expires_at <= now:
                 removed += self._remove(entry)
         self._tally.holds(len(self._entries))
+        if removed:
+            self._tally.expired(removed)
         return removed
 
     async def run(self) -> None:

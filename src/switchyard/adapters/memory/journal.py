@@ -158,6 +158,11 @@ class MemoryJournal:
             self.outbox[row.order_id, row.kind, row.number] = row
         for entry in change.keys:
             self.keys[entry.account_id, entry.operation, entry.idempotency_key] = entry
+        for result in change.results:
+            key = (result.account_id, result.operation, result.idempotency_key)
+            ended = result.written_to(self.keys.get(key))
+            if ended is not None:
+                self.keys[key] = ended
         for position in change.positions:
             self.positions[position.key] = position
         for execution in change.executions:
@@ -252,6 +257,8 @@ def _rows_written(change: Change) -> Iterator[Hashable]:
         yield row.order_id, row.kind, row.number
     for entry in change.keys:
         yield "key", entry.account_id, entry.operation, entry.idempotency_key
+    for result in change.results:
+        yield "key", result.account_id, result.operation, result.idempotency_key
     for position in change.positions:
         yield "position", *position.key
     for execution in change.executions:

@@ -1,5 +1,6 @@
 """The idempotency key store over the in-memory journal's rows."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from switchyard.adapters.memory.journal import MemoryJournal
@@ -32,10 +33,14 @@ class MemoryKeyStore:
         ]
         return matching[:limit]
 
-    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(
+        self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
+    ) -> Reaped:
         """Check the next `limit` entries and remove those that have expired and whose order is final."""
         page = sorted(key for key in self._journal.keys if after is None or key > after)[:limit]
-        removable = [key for key in page if self._is_removable(self._journal.keys[key], now, jumped_at)]
+        removable = [
+            key for key in page if key[1] not in kept and self._is_removable(self._journal.keys[key], now, jumped_at)
+        ]
         for key in removable:
             del self._journal.keys[key]
         return Reaped(len(removable), page[-1] if len(page) == limit else None)

@@ -11,7 +11,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow
-from switchyard.domain.positions import Position
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.outbox_listing import DOUBTS_MAX
@@ -39,10 +39,20 @@ class MemoryQueries:
         return matching[: min(wanted.limit, PAGE_MAX)]
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
         """Return the last events of an order or of an account, in journal order."""
-        events = self._events_of(account_id, order_id)
+        events = [
+            event
+            for event in self._events_of(account_id, order_id)
+            if event.seq > after and (before is None or event.seq < before)
+        ]
         return events[max(len(events) - min(limit, PAGE_MAX), 0) :]
 
     async def events_after(
@@ -52,7 +62,11 @@ class MemoryQueries:
         events = [event for event in self._events_of(account_id, order_id) if event.seq > seq]
         return events[: min(limit, PAGE_MAX)]
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+    async def first_seq_at(self, at: datetime) -> int:
+        """Return a number above every event before that time and not above any event at or after it."""
+        return max((event.seq for event in self._journal.events.get(0, []) if event.at < at), default=0) + 1
+
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """Return a page of an account's positions, flat ones included, sorted by the bytes of their symbols."""
         positions = self._journal.positions.values()
         matching = [position for position in positions if position.account_id == account_id and position.symbol > after]

@@ -42,6 +42,8 @@ class AppendArguments(NamedTuple):
     position_changes: Sequence[int]
     position_rows: str
     position_bases: Sequence[int]
+    result_changes: Sequence[int]
+    result_rows: str
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
     seen_seq: int | None
@@ -63,6 +65,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     outbox_changes, outbox_rows = _numbered(changes, "outbox")
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
+    result_changes, result_rows = _numbered(changes, "results")
     return AppendArguments(
         to_shard=shard,
         new_group_id=group_id,
@@ -87,6 +90,8 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_changes=[number for number, _, _ in moves],
         position_rows=_json([row for _, _, row in moves]),
         position_bases=[base for _, base, _ in moves],
+        result_changes=result_changes,
+        result_rows=result_rows,
         seen_epoch=None,
         seen_seq=None,
         seen_hash=None,
@@ -116,7 +121,7 @@ def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
 
 
 def _numbered(
-    changes: Sequence[Change], part: Literal["orders", "keys", "outbox", "executions", "cursors"]
+    changes: Sequence[Change], part: Literal["orders", "keys", "outbox", "executions", "cursors", "results"]
 ) -> tuple[list[int], str]:
     """The rows of one part of the changes as JSON, and the number of the change of each row."""
     numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, part)]

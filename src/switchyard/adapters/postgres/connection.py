@@ -1,11 +1,13 @@
 """Connections to PostgreSQL: session settings, the pool for reads, and the errors that leave an outcome unknown."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any, TypeAlias
 
 import asyncpg
 
-from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.errors import CannotStart, JournalUnavailable
 from switchyard.domain.money import canonical
 
 Connection: TypeAlias = asyncpg.Connection
@@ -52,6 +54,31 @@ DATABASE_ERRORS = (*CONNECTION_LOST, asyncpg.PostgresError)
 async def connect(url: str) -> Connection:
     """A connection outside the pool, for work that must not wait for it or needs session state."""
     return await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX, server_settings=SERVER_SETTINGS)
+
+
+@asynccontextmanager
+async def single_connection(url: str) -> AsyncIterator[Connection]:
+    """A connection for a start or a command; a failure raises CannotStart with the cause."""
+    try:
+        connection = await connect(url)
+    except ValueError as error:
+        # asyncpg quotes the part of the URL that it rejects, which may be a part of the password.
+        raise CannotStart(
+            "SWITCHYARD_DATABASE_URL is not a PostgreSQL URL (postgresql://user@host:port/database?option=value): "
+            "check the port and the options"
+        ) from error
+    except DATABASE_ERRORS as error:
+        raise CannotStart(f"the database in SWITCHYARD_DATABASE_URL cannot be reached: {_text(error)}") from error
+    try:
+        yield connection
+    except DATABASE_ERRORS as error:
+        raise CannotStart(f"the database failed: {_text(error)}") from error
+    finally:
+        await connection.close(timeout=CONNECT_SECONDS_MAX)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or repr(error)
 
 
 class Reader:

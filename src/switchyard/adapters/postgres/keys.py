@@ -1,5 +1,6 @@
 """The idempotency key store on PostgreSQL: lookups and removals through the pool of `Reader`."""
 
+from collections.abc import Collection
 from datetime import datetime
 
 from switchyard.adapters.postgres.connection import Reader
@@ -28,7 +29,7 @@ WITH page AS (
     DELETE FROM idempotency_keys AS stored USING page
     WHERE (stored.account_id, stored.operation, stored.idempotency_key)
         = (page.account_id, page.operation, page.idempotency_key)
-    AND stored.version = page.version
+    AND stored.version = page.version AND page.operation <> ALL ($8::text[])
     AND greatest(page.created_at, $7) + (page.expires_at - page.created_at) < $5 -- `KeyEntry.expiry`
     AND coalesce((SELECT orders.status FROM orders WHERE orders.order_id = page.order_id), 'FILLED') = ANY ($6::text[])
     RETURNING 1
@@ -59,8 +60,11 @@ class PostgresKeyStore:
         records = await self._reader.rows(_BETWEEN, account, operation, first, last, since, limit)
         return [KeyEntry(**record) for record in records]
 
-    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(
+        self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
+    ) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
-        [row] = await self._reader.rows(_REAP, *(after or ("", "", "")), limit, now, sorted(FINAL), jumped_at)
+        arguments = (*(after or ("", "", "")), limit, now, sorted(FINAL), jumped_at, list(kept))
+        [row] = await self._reader.rows(_REAP, *arguments)
         is_last = row["seen"] < limit
         return Reaped(row["count"], None if is_last else (row["account_id"], row["operation"], row["idempotency_key"]))

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import connect
+from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import ORDERS
 from switchyard.domain.orders import Order
 
@@ -19,11 +19,10 @@ class PostgresOrderDump:
 
     async def all_orders(self) -> AsyncIterator[Order]:
         """Every order of one snapshot, sorted by id."""
-        connection = await connect(self._url)
-        try:
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
-                sql = f"SELECT {ORDERS.column_list} FROM orders ORDER BY order_id"
-                async for record in connection.cursor(sql, prefetch=PAGE):
-                    yield rows.order(record)
-        finally:
-            await connection.close()
+        sql = f"SELECT {ORDERS.column_list} FROM orders ORDER BY order_id"
+        async with (
+            single_connection(self._url) as connection,
+            connection.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            async for record in connection.cursor(sql, prefetch=PAGE):
+                yield rows.order(record)

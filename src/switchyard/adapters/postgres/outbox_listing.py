@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import asyncpg
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import connect
+from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import EVENT_COLUMNS, OUTBOX_ORDERS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
@@ -40,9 +40,6 @@ class PostgresOutboxListing:
         return [rows.journal_event(record) for record in await self._read(_SELECT_DOUBTS, order_id)]
 
     async def _read(self, sql: str, *values: str | int) -> list[asyncpg.Record]:
-        connection = await connect(self._url)
-        try:
+        async with single_connection(self._url) as connection:
             records: list[asyncpg.Record] = await connection.fetch(sql, *values)
             return records
-        finally:
-            await connection.close()

@@ -13,8 +13,8 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.positions import Position
-from switchyard.ports.journal import PAGE_MAX
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
 
@@ -32,6 +32,24 @@ ORDER BY seq LIMIT $2
 _DUE = f"""
 ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
 ORDER BY seq LIMIT $2
+"""
+# A binary search, because no index is on `at`: times never decrease with `seq`. Numbers between epochs belong to no
+# event, so each step looks at the next event from its number on.
+_FIRST_SEQ_AT = """
+WITH RECURSIVE search (low, high) AS (
+    SELECT 1::bigint, coalesce((SELECT seq FROM journal_heads WHERE shard = 0), 0) + 1
+    UNION ALL
+    SELECT
+        CASE WHEN is_before THEN middle + 1 ELSE low END,
+        CASE WHEN is_before THEN high ELSE middle END
+    FROM (
+        SELECT low, high, (low + high) / 2 AS middle, coalesce((
+            SELECT at < $1 FROM events WHERE shard = 0 AND seq >= (low + high) / 2 ORDER BY seq LIMIT 1
+        ), false) AS is_before
+        FROM search WHERE low < high
+    ) AS step
+)
+SELECT max(low) FROM search
 """
 _OLDEST = """
 SELECT requested.venue, oldest.seq, oldest.created_at
@@ -109,12 +127,20 @@ class PostgresQueries:
         return [rows.order(record) for record in records]
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
         """The newest events of an order or an account, in journal order."""
         column, value = _owner(account_id, order_id)
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = $1 ORDER BY seq DESC LIMIT $2"
-        records = await self._reader.rows(sql, value, min(limit, PAGE_MAX))
+        where = f"{column} = $1 AND seq > $2 AND seq < $3"
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {where} ORDER BY seq DESC LIMIT $4"
+        end = SEQ_LIMIT if before is None else before
+        records = await self._reader.rows(sql, value, after, end, min(limit, PAGE_MAX))
         return [rows.journal_event(record) for record in reversed(records)]
 
     async def events_after(
@@ -124,6 +150,11 @@ class PostgresQueries:
         column, value = _owner(account_id, order_id)
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         return [rows.journal_event(record) for record in await self._reader.rows(sql, value, seq, min(limit, PAGE_MAX))]
+
+    async def first_seq_at(self, at: datetime) -> int:
+        """A number above every event before that time and not above any event at or after it."""
+        [record] = await self._reader.rows(_FIRST_SEQ_AT, at)
+        return int(record[0])
 
     async def due(
         self,
@@ -152,7 +183,7 @@ class PostgresQueries:
         """For each venue, the first order in journal order that waits for its first attempt."""
         return {VenueName(venue): QueueHead(seq, at) for venue, seq, at in await self._reader.rows(_OLDEST, venues)}
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""
         where = "account_id = $1 AND symbol > $2"
         sql = f"SELECT {POSITIONS.column_list} FROM positions WHERE {where} ORDER BY symbol LIMIT $3"

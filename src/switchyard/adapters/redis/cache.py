@@ -5,6 +5,7 @@ counted in the metrics: the key store in SQL remains the authority.
 """
 
 import asyncio
+import re
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,6 +31,8 @@ WRITES_AT_ONCE = 64
 TALLY_EVERY = timedelta(minutes=1)
 # Counts of expired entries are kept this long, because the clock of another gateway may be behind.
 TALLY_MINUTES_KEPT = 10
+
+_USED_MEMORY = re.compile(r"^used_memory:([0-9]{1,18})\r?$", re.MULTILINE)
 
 # Account, operation and idempotency key of an entry.
 EntryKey = tuple[AccountId, str, str]
@@ -90,6 +93,7 @@ class RedisCache:
     async def stats(self) -> CacheStats:
         """Count the entries of all gateways, to the minute; an entry that Redis evicted counts until it expires."""
         counts = await self._count()
+        memory_bytes = None if counts is None else await self._memory_bytes()
         now = self._clock.now()
         statuses: Counter[CacheStatus] = Counter()
         oldest_minute = None
@@ -108,6 +112,7 @@ class RedisCache:
             hits=self._tally.hits,
             lookups=self._tally.lookups,
             errors=self._tally.errors,
+            memory_bytes=memory_bytes,
         )
 
     async def run(self) -> None:
@@ -209,6 +214,15 @@ class RedisCache:
                 self._tally.failed("unavailable")
             return None
         return {bucket: entries for _, bucket, entries in counts if bucket is not None}
+
+    async def _memory_bytes(self) -> int | None:
+        try:
+            (reply,) = await self._writes.ask([("INFO", "memory")], seconds=self._write_seconds)
+        except RedisUnavailable:
+            return None
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else reply
+        found = _USED_MEMORY.search(text) if isinstance(text, str) else None
+        return None if found is None else int(found[1])
 
     def _name(self, entry_key: EntryKey) -> str:
         return f"{PREFIX}:{self._seal.name(*entry_key)}"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from switchyard.adapters.sqlite import rows
-from switchyard.adapters.tables import STATE_TABLES, Table, fragments
+from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.outbox import OutboxRow
@@ -32,6 +32,7 @@ class AppendGroup(NamedTuple):
     positions: str | None = None
     executions: str | None = None
     cursors: str | None = None
+    results: str | None = None
     group_id: str | None = None
     outcomes: str | None = None
     seq: int | None = None
@@ -62,6 +63,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Appen
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         executions=rows.json_rows([row for change in changes for row in change.executions]),
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
+        results=rows.json_rows([row for change in changes for row in change.results]),
     )
 
 
@@ -84,6 +86,7 @@ def program_fragments() -> dict[str, str]:
     for table in tables:
         texts[f"{table.name}.values"] = _values(table, table.columns)
         texts[f"{table.name}.first_values"] = _values(table, table.first_columns)
+    texts["key_results.values"] = _values(KEY_RESULTS, KEY_RESULTS.columns)
     return texts
 
 

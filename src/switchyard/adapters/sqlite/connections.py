@@ -12,8 +12,9 @@ import apsw
 import structlog
 
 from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.files.private import create_file
 from switchyard.adapters.sqlite.identity import FileIdentity
-from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
+from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 
 T = TypeVar("T")
 log = structlog.get_logger()
@@ -31,6 +32,11 @@ BUSY_MILLISECONDS = 60_000
 def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
     """A connection whose commits are durable: WAL with `synchronous = FULL`, as a 202 response promises."""
     flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    if readonly and not path.exists():
+        raise no_database(path)
+    if not readonly:
+        # SQLite gives the WAL and the index of it the mode of the database.
+        create_file(path)
     connection = apsw.Connection(str(path), flags=flags)
     connection.set_busy_timeout(BUSY_MILLISECONDS)
     if not readonly:
@@ -42,6 +48,14 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
     connection.execute("PRAGMA cache_size = -65536")
     return connection
+
+
+def no_database(path: Path) -> CannotStart:
+    """The error of a command that needs an existing database."""
+    return CannotStart(
+        f"there is no database {path.absolute()}; set SWITCHYARD_DATA_DIR to the gateway's data folder, or start "
+        "`switchyard up` first, which creates it"
+    )
 
 
 def hold_alone(path: Path) -> int:

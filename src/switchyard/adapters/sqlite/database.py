@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from switchyard.adapters.sqlite import migrations
-from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.connections import Connections, no_database
 from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.sqlite.keys import SqliteKeyStore
@@ -34,6 +34,8 @@ class SqliteDatabase:
 
     @classmethod
     def _open(cls, path: Path) -> "SqliteDatabase":
+        if not path.exists():
+            raise no_database(path)
         connections = Connections(path)
         try:
             migrations.check(connections.writer)

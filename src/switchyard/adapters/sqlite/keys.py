@@ -1,5 +1,6 @@
 """The idempotency key store on SQLite: lookups in reader threads, removals in the writer thread."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
@@ -61,12 +62,14 @@ class SqliteKeyStore:
         page = await self._connections.read(lambda connection: connection.execute(_BETWEEN, values).fetchall())
         return [rows.key_entry(row) for row in page]
 
-    async def reap(self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int) -> Reaped:
+    async def reap(
+        self, now: datetime, jumped_at: datetime | None, after: KeyId | None, limit: int, kept: Collection[str] = ()
+    ) -> Reaped:
         """Check the next entries and remove those that have expired and whose order is final."""
 
         def remove_expired(connection: apsw.Connection) -> Reaped:
             page: list[Any] = connection.execute(_PAGE, (*(after or ("", "", "")), limit)).fetchall()
-            expired = [row[:4] for row in page if _has_expired(row[4], row[5], now, jumped_at)]
+            expired = [row[:4] for row in page if row[1] not in kept and _has_expired(row[4], row[5], now, jumped_at)]
             count = 0
             if expired:
                 connection.execute(_REMOVE, (rows.json_array(expired), rows.json_array(sorted(FINAL))))

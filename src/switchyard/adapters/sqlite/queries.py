@@ -16,8 +16,8 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.positions import Position
-from switchyard.ports.journal import PAGE_MAX
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, OutboxCount, QueueHead
 from switchyard.ports.queries import OrderFilter
 
@@ -31,6 +31,18 @@ AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
 ORDER BY seq LIMIT ?3
+"""
+# A binary search, because no index is on `at`: times never decrease with `seq`. Numbers between epochs belong to no
+# event, so each step looks at the next event from its number on.
+_IS_BEFORE = "(SELECT at FROM events WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
+_FIRST_SEQ_AT = f"""
+WITH RECURSIVE search (low, high) AS (
+    SELECT 1, (SELECT seq FROM journal_heads WHERE shard = 0) + 1
+    UNION ALL
+    SELECT iif({_IS_BEFORE}, (low + high) / 2 + 1, low), iif({_IS_BEFORE}, high, (low + high) / 2)
+    FROM search WHERE low < high
+)
+SELECT max(low) FROM search
 """
 _OLDEST = """
 SELECT venue, seq, created_at FROM json_each(?) AS requested JOIN outbox_orders ON (order_id, kind, number) = (
@@ -97,12 +109,19 @@ class SqliteQueries:
         return await self._connections.read(lambda connection: list(map(rows.order, connection.execute(sql, values))))
 
     async def last_events(
-        self, *, account_id: AccountId | None = None, order_id: OrderId | None = None, limit: int
+        self,
+        *,
+        account_id: AccountId | None = None,
+        order_id: OrderId | None = None,
+        after: int = 0,
+        before: int | None = None,
+        limit: int,
     ) -> list[JournalEvent]:
         """The newest events of an order or an account, in journal order."""
         column, value = _owner(account_id, order_id)
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = ? ORDER BY seq DESC LIMIT ?"
-        page = await self._events(sql, (value, min(limit, PAGE_MAX)))
+        where = f"{column} = ? AND seq > ? AND seq < ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {where} ORDER BY seq DESC LIMIT ?"
+        page = await self._events(sql, (value, after, SEQ_LIMIT if before is None else before, min(limit, PAGE_MAX)))
         return page[::-1]
 
     async def events_after(
@@ -112,6 +131,11 @@ class SqliteQueries:
         column, value = _owner(account_id, order_id)
         sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
         return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
+
+    async def first_seq_at(self, at: datetime) -> int:
+        """A number above every event before that time and not above any event at or after it."""
+        seq: Any = await self._connections.read(lambda connection: connection.execute(_FIRST_SEQ_AT, (stamp(at),)).get)
+        return int(seq)
 
     async def due(
         self,
@@ -144,7 +168,7 @@ class SqliteQueries:
         )
         return {venue: QueueHead(seq, datetime.fromisoformat(at)) for venue, seq, at in oldest}
 
-    async def positions(self, account_id: AccountId, *, after: str = "", limit: int) -> list[Position]:
+    async def positions(self, account_id: AccountId, *, after: str = ACCOUNT_TOTAL, limit: int) -> list[Position]:
         """One page of an account's positions, including flat ones, sorted by the bytes of their symbols."""
         where = "account_id = ? AND symbol > ?"
         sql = f"SELECT {POSITIONS.column_list} FROM positions WHERE {where} ORDER BY symbol LIMIT ?"

@@ -49,6 +49,8 @@ def order(row: Sequence[Any]) -> Order:
     values["tags"] = tuple(msgspec.json.decode(values["tags"])) if values["tags"] != "[]" else ()
     for name in ("accepted_at", "updated_at"):
         values[name] = datetime.fromisoformat(values[name])
+    if values["requested_at"] is not None:
+        values["requested_at"] = datetime.fromisoformat(values["requested_at"])
     return Order(**values)
 
 

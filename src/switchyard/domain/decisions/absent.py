@@ -32,9 +32,9 @@ def record_absent(state: OrderState, row: OutboxRow, now: datetime) -> Change:
     dead = ended_attempt(row, now, "dead", "ABSENT_AT_VENUE", None)
     if has_pending_cancel(state):
         ended = touched(order, now, status="CANCELED", reason="ABSENT_AT_VENUE")
-        return order_change("OrderUpdated", ended, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
     if is_past_deadline(order, now):
         ended = stepped(order, "expire", now, reason="ABSENT_AT_VENUE")
-        return order_change("OrderUpdated", ended, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
     again = ended_attempt(row, now, "failed", "ABSENT_AT_VENUE", None, next_attempt_at=now)
-    return order_change("OrderUpdated", stepped(order, "unsent", now), (again,))
+    return order_change("OrderUpdated", state, stepped(order, "unsent", now), (again,))

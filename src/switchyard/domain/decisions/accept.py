@@ -21,6 +21,8 @@ def accept(
     key: KeyEntry | None,
     quote: Quote | None,
     now: datetime,
+    trace_id: str | None = None,
+    requested_at: datetime | None = None,
 ) -> Change:
     """Accept a checked request: the order, its key and its outbox row, in one change."""
     assert request.time_in_force is not None, "the request was not checked"
@@ -47,6 +49,10 @@ def accept(
         accepted_at=now,
         updated_at=now,
         version=1,
+        trace_id=trace_id,
+        requested_at=requested_at,
+        operation=None if key is None else key.operation,
+        idempotency_key=None if key is None else key.idempotency_key,
     )
     row = new_row(order, "new", 1, now)
     fact = OrderFact(

@@ -33,4 +33,4 @@ def record_contradicted(
     sent = ended_attempt(row, now, "sent", "CONTRADICTED", described(code, detail), bytes_sent=True)
     step = evidence_step(state, "part_fill" if state.order.filled_qty else "acknowledge")
     order = stepped(state.order, step, now)
-    return order_change("OrderSent", order, (sent,))
+    return order_change("OrderSent", state, order, (sent,))

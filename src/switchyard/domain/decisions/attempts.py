@@ -28,7 +28,7 @@ def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: date
     """Begin to send a row; committed before the first byte leaves."""
     sending = moved(row, now, status="sending", attempt=row.attempt + 1, worker=worker)
     order = stepped(state.order, "attempt", now) if row.kind == "new" else touched(state.order, now)
-    return order_change("OrderSending", order, (sending,))
+    return order_change("OrderSending", state, order, (sending,))
 
 
 def record_sent(
@@ -41,10 +41,10 @@ def record_sent(
     code: SendCode | None = "CONFLICT_PROCESSED" if processed_before else None
     sent = ended_attempt(row, now, "sent", code, None, bytes_sent=True)
     if row.kind == "cancel":
-        return order_change("CancelSent", touched(state.order, now), (sent,))
+        return order_change("CancelSent", state, touched(state.order, now), (sent,))
     step = evidence_step(state, "acknowledge")
     order = stepped(state.order, step, now, venue_order_id=venue_order_id or state.order.venue_order_id)
-    return order_change("OrderSent", order, (sent,))
+    return order_change("OrderSent", state, order, (sent,))
 
 
 def record_unsent(
@@ -64,17 +64,17 @@ def record_unsent(
     row = with_bytes(row, bytes_sent)
     failed = ended_attempt(row, now, "failed", code, detail, next_attempt_at=retry_at)
     if row.kind == "cancel":
-        return order_change("OrderUpdated", touched(state.order, now), (failed,))
+        return order_change("OrderUpdated", state, touched(state.order, now), (failed,))
     if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         # A report arrived before this outcome was recorded: the venue has the order, and evidence wins.
         return record_sent(state, row, state.order.venue_order_id, now)
     if has_pending_cancel(state):
         ended = touched(state.order, now, status="CANCELED", reason="CANCELED_BEFORE_SENDING")
         dead = ended_attempt(row, now, "dead", code, detail)
-        return order_change("OrderUpdated", ended, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
     if is_past_deadline(state.order, retry_at):
         return record_expired(state, row, "BROKER_DOWN", now, detail=described(code, detail))
-    return order_change("OrderUpdated", stepped(state.order, "unsent", now), (failed,))
+    return order_change("OrderUpdated", state, stepped(state.order, "unsent", now), (failed,))
 
 
 def record_expired(
@@ -88,7 +88,7 @@ def record_expired(
     """Not at the venue, and its send deadline has passed: the order ends and is not sent late."""
     dead = ended_attempt(row, now, "dead", reason, detail)
     order = stepped(state.order, "expire", now, reason=reason)
-    return order_change("OrderUpdated", order, (dead, *closed_cancels(state, now)))
+    return order_change("OrderUpdated", state, order, (dead, *closed_cancels(state, now)))
 
 
 def record_exhausted(
@@ -137,10 +137,10 @@ def record_doubt(
     else:
         doubtful = ended_attempt(row, now, "uncertain", code, detail, worker=suspect)
     if row.kind == "cancel":
-        return order_change("OrderUncertain", touched(state.order, now), (doubtful,), doubt)
+        return order_change("OrderUncertain", state, touched(state.order, now), (doubtful,), doubt)
     if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # a report has shown that the venue has it
-    return order_change("OrderUncertain", stepped(state.order, "doubt", now), (doubtful,), doubt)
+    return order_change("OrderUncertain", state, stepped(state.order, "doubt", now), (doubtful,), doubt)
 
 
 def _given_up(
@@ -150,8 +150,8 @@ def _given_up(
     dead = ended_attempt(row, now, "dead", code, detail)
     if row.kind == "new":
         order = stepped(state.order, "reject", now, reason=reason)
-        return order_change("OrderUpdated", order, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, order, (dead, *closed_cancels(state, now)))
     if state.order.status != "CANCEL_REQUESTED":
-        return order_change("OrderUpdated", touched(state.order, now), (dead,))
+        return order_change("OrderUpdated", state, touched(state.order, now), (dead,))
     step: Step = "cancel_rejected_part_filled" if state.order.filled_qty else "cancel_rejected"
-    return order_change("OrderUpdated", stepped(state.order, step, now), (dead,))
+    return order_change("OrderUpdated", state, stepped(state.order, step, now), (dead,))

@@ -24,9 +24,9 @@ def request_cancel(state: OrderState, now: datetime) -> Change | None:
     if order.status == "ACCEPTED":
         ended = stepped(order, "cancel", now, reason="CANCELED_BEFORE_SENDING")
         row = ended_attempt(state.row("new", 1), now, "dead", "CANCELED_BEFORE_SENDING", None)
-        return order_change("CancelRequested", ended, (row,))
+        return order_change("CancelRequested", state, ended, (row,))
     requested = stepped(order, "cancel", now)
-    return order_change("CancelRequested", requested, (new_row(requested, "cancel", cancel_count + 1, now),))
+    return order_change("CancelRequested", state, requested, (new_row(requested, "cancel", cancel_count + 1, now),))
 
 
 def repeat_cancel(state: OrderState, number: int, now: datetime) -> Change | None:

@@ -33,7 +33,9 @@ def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, no
             assert_never(unreachable)
     order = settled.orders[0]
     fact = OrderFact(
-        order=snapshot(order), outbox=tuple(outbox_fact(changed) for changed in settled.outbox), decision=decision
+        order=snapshot(order),
+        outbox=tuple(outbox_fact(changed, state) for changed in settled.outbox),
+        decision=decision,
     )
     decided = event("OperatorDecision", order.account_id, order.order_id, fact)
     return msgspec.structs.replace(settled, events=(decided,))
@@ -57,4 +59,4 @@ def _not_sent(state: OrderState, row: OutboxRow, decision: DecisionFact, now: da
         return record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
     dead = ended_attempt(row, now, "dead", "NOT_SENT_BY_DECISION", None)
     ended = stepped(order, "canceled", now, reason="NOT_SENT_BY_DECISION")
-    return order_change("OrderUpdated", ended, (dead, *closed_cancels(state, now)))
+    return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))

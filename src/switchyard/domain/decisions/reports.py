@@ -8,7 +8,7 @@ from typing import assert_never
 from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
-from switchyard.domain.decisions.rows import closed_cancels, evidence_step, stepped
+from switchyard.domain.decisions.rows import closed_cancels, evidence_step, results_of, stepped
 from switchyard.domain.events import (
     SYSTEM_ACCOUNT,
     OrderFact,
@@ -27,11 +27,19 @@ from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport, escaped
 
 
-def apply_report(state: OrderState, position: Position | None, report: ExecutionReport, now: datetime) -> Change:
+def apply_report(
+    state: OrderState,
+    position: Position | None,
+    report: ExecutionReport,
+    now: datetime,
+    *,
+    total: Position | None = None,
+) -> Change:
     """Apply a report: quantities add up by execution, in whatever order the reports arrive.
 
-    `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill. The report
-    proves that the venue has the order, so the order's own row is settled, and a cancel that waited for it may be sent.
+    `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill. `total`
+    has the account's results over all symbols; without it they are not kept. The report proves that the venue has the
+    order, so the order's own row is settled, and a cancel that waited for it may be sent.
     """
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
@@ -53,10 +61,13 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
     rows = (*proven_rows(state, now), *closed)
     after = positions.apply_report(position, before, report.last_qty, report.last_price, now)
     changed = () if after is None or after is position else (after,)
+    result = positions.add_result(total, position, after) if total is not None and after is not None else total
+    totals = () if result is None or result is total else (result,)
     fact = OrderFact(
         order=snapshot(order),
-        outbox=tuple(outbox_fact(row) for row in rows),
+        outbox=tuple(outbox_fact(row, state) for row in rows),
         position=position_fact(changed[0]) if changed else None,
+        account_total=position_fact(totals[0]) if totals else None,
     )
     return Change(
         events=(
@@ -65,8 +76,9 @@ def apply_report(state: OrderState, position: Position | None, report: Execution
         ),
         orders=(order,),
         outbox=rows,
-        positions=changed,
+        positions=(*changed, *totals),
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
+        results=results_of(order),
     )
 
 

@@ -1,29 +1,30 @@
-"""The final answer to a request, kept beside its idempotency key."""
-
-import msgspec
+"""The final answer to a `/do/order` request, kept beside its idempotency key."""
 
 from switchyard.domain.changes import Change
 from switchyard.domain.events import ResultFact, event
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import KeyResult
+from switchyard.domain.orders import Order
 
 
-def record_result(entry: KeyEntry, http_status: int, response: str, result_digest: str) -> Change:
-    """Keep the final answer to a request, so that every repeat of it gets the same one."""
-    kept = msgspec.structs.replace(
-        entry,
+def record_result(order: Order, http_status: int, response: str, result_digest: str) -> Change:
+    """Keep the final answer to the order's request, so that every repeat of it gets the same one."""
+    assert order.operation is not None and order.idempotency_key is not None, "the order has no key"
+    result = KeyResult(
+        account_id=order.account_id,
+        operation=order.operation,
+        idempotency_key=order.idempotency_key,
+        order_id=order.order_id,
         status="succeeded" if http_status < 400 else "failed",
         http_status=http_status,
         response_payload_json=response,
         result_digest=result_digest,
-        version=entry.version + 1,
     )
     fact = ResultFact(
-        operation=kept.operation,
-        key=kept.idempotency_key,
-        status=kept.status,
+        operation=result.operation,
+        key=result.idempotency_key,
+        status=result.status,
         http_status=http_status,
         response=response,
         result_digest=result_digest,
-        version=kept.version,
     )
-    return Change(events=(event("ResultRecorded", kept.account_id, kept.order_id, fact),), keys=(kept,))
+    return Change(events=(event("ResultRecorded", order.account_id, order.order_id, fact),), results=(result,))

@@ -6,10 +6,12 @@ import msgspec
 
 from switchyard.domain.changes import Change
 from switchyard.domain.events import DoubtFact, EventType, OrderFact, event, outbox_fact
+from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.lifecycle import Step, next_status
 from switchyard.domain.orders import Order, snapshot
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxKind, OutboxRow, OutboxStatus, lane_of
 from switchyard.domain.reasons import SendCode, bounded_detail
+from switchyard.domain.results import order_result
 
 
 def new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> OutboxRow:
@@ -67,10 +69,23 @@ def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order
     return touched(order, now, status=next_status(order.status, step), **changes)
 
 
-def order_change(kind: EventType, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None) -> Change:
-    """One event about an order, with the rows that changed."""
-    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row) for row in rows), doubt=doubt)
-    return Change(events=(event(kind, order.account_id, order.order_id, fact),), orders=(order,), outbox=rows)
+def order_change(
+    kind: EventType, before: OrderState, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None
+) -> Change:
+    """One event about an order, with the rows that changed; an order that ends gives its key its result."""
+    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row, before) for row in rows), doubt=doubt)
+    return Change(
+        events=(event(kind, order.account_id, order.order_id, fact),),
+        orders=(order,),
+        outbox=rows,
+        results=results_of(order),
+    )
+
+
+def results_of(order: Order) -> tuple[KeyResult, ...]:
+    """The result that a change of the order writes into its key's row."""
+    result = order_result(order)
+    return () if result is None else (result,)
 
 
 def has_pending_cancel(state: OrderState) -> bool:

@@ -7,16 +7,16 @@ from urllib.parse import urlsplit
 
 import typer
 
-from switchyard.domain.errors import SettingError
-
 if TYPE_CHECKING:
-    from switchyard.client import Client
+    from switchyard.client import AsyncClient
     from switchyard.settings import Settings
 
 DEFAULT_ACCOUNT = "demo"
 TOKEN_VARIABLE = "SWITCHYARD_TOKEN"
 # Longer than any command runs, except a `watch` that is left open.
 COMMAND_TOKEN_TTL = timedelta(hours=24)
+# The newest orders, among which the short form of an id is searched: more than a person has on a screen.
+SHORT_ID_ORDERS_MAX = 1_000
 
 
 def _checked_url(url: str | None) -> str | None:
@@ -44,12 +44,13 @@ UrlOption = Annotated[
 AccountOption = Annotated[
     str, typer.Option("--account", help=f"Account to sign a token for; ignored if {TOKEN_VARIABLE} is set.")
 ]
+WideOption = Annotated[bool, typer.Option("--wide", help="Full ids, and one line per row; for wide terminals.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 
 
-def connect(url: str | None, account: str) -> "Client":
+def connect(url: str | None, account: str) -> "AsyncClient":
     """A client for the gateway, with the token of the environment or one signed with the local secret."""
-    from switchyard.client import Client
+    from switchyard.client import AsyncClient
     from switchyard.client.address import gateway_url
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -57,18 +58,18 @@ def connect(url: str | None, account: str) -> "Client":
     settings = None if url and token else _settings()
     if settings is not None:
         url = url or gateway_url(settings.host, settings.port)
-        token = token or _local_token(settings, account)
-    return Client(url or "", token)
+        token = token or sign_token(settings, account, COMMAND_TOKEN_TTL)
+    return AsyncClient(url or "", token)
 
 
 def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
-    """A token for the account, signed with the local secret."""
+    """A token for the account, signed with the local secret; raises SettingError if there is none."""
     from switchyard.adapters.system_clock import SystemClock
     from switchyard.entrypoints.http.transport.auth import issue_token
     from switchyard.settings import jwt_secret
 
     return issue_token(
-        jwt_secret(settings),
+        jwt_secret(settings, create=False),
         account,
         clock=SystemClock(),
         ttl=ttl,
@@ -77,18 +78,21 @@ def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
     )
 
 
-def _local_token(settings: "Settings", account: str) -> str:
-    # Do not create a secret here: no running gateway would accept a token signed with it.
-    if settings.jwt_secret is None and not (settings.data_dir / "jwt_secret").exists():
-        raise SettingError(
-            TOKEN_VARIABLE,
-            f"is not set, and {settings.data_dir} has no jwt_secret to sign a token with; "
-            "set it, or run the command with the gateway's SWITCHYARD_DATA_DIR",
-        )
-    return sign_token(settings, account, COMMAND_TOKEN_TTL)
-
-
 def _settings() -> "Settings":
     from switchyard.settings import load_settings
 
     return load_settings()
+
+
+async def full_order_id(client: "AsyncClient", order_id: str) -> str:
+    """The order id that the tables show in short; other ids are returned as they are."""
+    from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH
+
+    if len(order_id) != SHORT_ID_LENGTH:
+        return order_id
+    found = [
+        order.order_id async for order in client.orders(limit=SHORT_ID_ORDERS_MAX) if order.order_id.endswith(order_id)
+    ]
+    if len(found) > 1:
+        raise typer.BadParameter(f"{order_id!r} is the end of several ids: {', '.join(found)}", param_hint="ORDER_ID")
+    return found[0] if found else order_id

@@ -8,7 +8,7 @@ import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
-from switchyard.settings import Settings, journal_key, load_settings
+from switchyard.settings import Settings, configured_secrets, journal_key, load_settings
 
 INVALID = 1  # the exit code of `audit verify` for an invalid file
 
@@ -99,7 +99,7 @@ def verify(
 
     settings = load_settings()
     file, head_file = audit_files(_existing(path or settings.audit_path))
-    report = verify_audit(file, head_file, journal_key(settings))
+    report = verify_audit(file, head_file, journal_key(settings, create=False))
     if json:
         print_json(report)
     elif report.bad_line is not None:
@@ -153,7 +153,7 @@ def _settings_with_logs() -> Settings:
     from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings()
-    configure_logs(settings.log_level, settings.log_format)
+    configure_logs(settings.log_level, settings.log_format, configured_secrets(settings))
     return settings
 
 

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
 from switchyard.domain.events import Verdict
-from switchyard.entrypoints.cli.connection import JsonOption
-from switchyard.entrypoints.cli.output import console, print_json
+from switchyard.entrypoints.cli.connection import JsonOption, WideOption
+from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH, console, print_json, short_id
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def register(app: typer.Typer) -> None:
 @outbox.command(name="list")
 def list_rows(
     status: Annotated[ListedStatus, typer.Option("--status", help="Status of the rows to list.")] = "uncertain",
+    wide: WideOption = False,
     json: JsonOption = False,
 ) -> None:
     """List outbox rows of one status, oldest first, at most 200."""
@@ -56,36 +57,43 @@ def list_rows(
         return
     from rich.table import Table
 
+    if not explained:
+        typer.echo(f"no outbox rows are {status}")
+        return
     table = Table(box=None, pad_edge=False)
-    for name in ("Id", "Venue", "Client order id", "Attempts", "Age", "Next step", "Last error"):
-        table.add_column(name, no_wrap=name == "Id")
+    for name in ("Id", "Venue", *(["Client order id"] if wide else []), "Sends", "Age", "Next step", "Last error"):
+        table.add_column(name, no_wrap=name in ("Id", "Age"), overflow="fold")
     for one in explained:
         row, age = one.row, timedelta(seconds=int(one.age_seconds))
         error = "" if row.last_error is None else described(row.last_error, row.error_detail)
-        step = describe_step(one.next_step)
-        table.add_row(one.id, row.venue, row.venue_client_order_id, str(row.attempt), str(age), step, error)
-    console().print(table)
+        row_id = one.id if wide else one.id.replace(row.order_id, short_id(row.order_id))
+        client_id = [row.venue_client_order_id] if wide else []
+        table.add_row(row_id, row.venue, *client_id, str(row.attempt), str(age), describe_step(one.next_step), error)
+    console(wide=wide).print(table)
 
 
 @outbox.command()
 def show(
     row_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Id from `outbox list`: the order's id, or ord_…:cancel:1 for a cancel.")
+        str,
+        typer.Argument(
+            metavar="ID", help="Id from `outbox list`: the order's id or its end, and …:cancel:1 for a cancel."
+        ),
     ],
     json: JsonOption = False,
 ) -> None:
     """Explain one outbox row: what happened, what is awaited, when it is decided, what a person can do."""
     from switchyard.bootstrap import outbox_listing
-    from switchyard.domain.errors import NotFound
     from switchyard.flow.sending.explain import last_doubt
-    from switchyard.flow.sending.operator import parse_outbox_id
+    from switchyard.flow.sending.operator import no_such_row, parse_outbox_id
 
-    key = parse_outbox_id(row_id)
     settings = load_settings()
     listing: OutboxListing = outbox_listing(settings)
+    row_id = asyncio.run(_full_row_id(listing, row_id))
+    key = parse_outbox_id(row_id)
     row = next((row for row in asyncio.run(listing.rows_of(key[0])) if row.key == key), None)
     if row is None:
-        raise NotFound
+        raise no_such_row(row_id)
     doubt = last_doubt(row, asyncio.run(listing.doubts_of(key[0])))
     [one] = _explained(settings, [row], doubt)
     if json:
@@ -105,6 +113,23 @@ def show(
         typer.echo(f"{name + ':':<10} {text}")
 
 
+async def _full_row_id(listing: "OutboxListing", row_id: str) -> str:
+    """The id of the row that `outbox list` shows in short; other ids are returned as they are."""
+    end, kind, number = row_id.partition(":")
+    if len(end) != SHORT_ID_LENGTH:
+        return row_id
+    statuses: tuple[ListedStatus, ...] = get_args(ListedStatus)
+    found = {
+        row.order_id
+        for status in statuses
+        for row in await listing.rows(status, ROWS_MAX)
+        if row.order_id.endswith(end)
+    }
+    if len(found) > 1:
+        raise typer.BadParameter(f"{end!r} is the end of several ids: {', '.join(sorted(found))}", param_hint="ID")
+    return f"{found.pop()}{kind}{number}" if found else row_id
+
+
 def _explained(
     settings: "Settings", rows: "Sequence[OutboxRow]", doubt: "DoubtFact | None" = None
 ) -> "list[Explanation]":
@@ -120,7 +145,10 @@ def _explained(
 @outbox.command()
 def resolve(
     row_id: Annotated[
-        str, typer.Argument(metavar="ID", help="Id from `outbox list`: the order's id, or ord_…:cancel:1 for a cancel.")
+        str,
+        typer.Argument(
+            metavar="ID", help="Id from `outbox list`: the order's id or its end, and …:cancel:1 for a cancel."
+        ),
     ],
     verdict: Annotated[Verdict, typer.Option("--as", help="Whether the venue received it.")],
     by: Annotated[str, typer.Option("--by", help="Name of the person who decides; it is recorded.")],
@@ -135,15 +163,19 @@ def resolve(
 
     `--as not-sent` ends the order. It is rejected if the venue has shown the order, or can still be asked about it.
     """
+    from switchyard.bootstrap import outbox_listing
     from switchyard.entrypoints.control.client import resolve_doubt
     from switchyard.entrypoints.control.messages import ResolveDoubt
 
+    settings = load_settings()
+    if len(row_id.partition(":")[0]) == SHORT_ID_LENGTH:
+        row_id = asyncio.run(_full_row_id(outbox_listing(settings), row_id))
     request = ResolveDoubt(id=row_id, verdict=verdict, by=by, reason=reason, resend=resend)
     if resend:
         typer.echo(RESEND_WARNING, err=True)
         if not yes:
             typer.confirm("Send the order again?", abort=True, err=True)
-    order = asyncio.run(resolve_doubt(load_settings(), request))
+    order = asyncio.run(resolve_doubt(settings, request))
     if json:
         print_json(order)
     else:

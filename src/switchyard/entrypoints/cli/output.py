@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 
     from switchyard.client import RecordedEvent
 
-# Wide enough for every column: output into a file or pipe must not be cut to a terminal's width.
-PIPE_WIDTH = 200
+# The width of output into a file or pipe: that of a terminal, or enough for one line per row with --wide.
+PIPE_WIDTH = 80
+WIDE = 240
+# Characters of an order id that the tables show: its random end, since orders of one day begin alike.
+SHORT_ID_LENGTH = 8
 
 STATUS_STYLES = {
     "FILLED": "green",
@@ -34,32 +37,39 @@ def print_json(value: object) -> None:
     typer.echo(encode(value))
 
 
-def console() -> "Console":
+def console(*, wide: bool = False) -> "Console":
     """Standard output for tables; text from the server is not interpreted as markup."""
     from rich.console import Console
 
     terminal = Console(markup=False, highlight=False, emoji=False)
-    return terminal if terminal.is_terminal else Console(markup=False, highlight=False, emoji=False, width=PIPE_WIDTH)
+    if wide or not terminal.is_terminal:
+        return Console(markup=False, highlight=False, emoji=False, width=WIDE if wide else PIPE_WIDTH)
+    return terminal
 
 
-def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None) -> "Table":
-    """A table of orders, one line each."""
+def short_id(order_id: str) -> str:
+    """The end of an id, which commands accept in its place."""
+    return order_id[-SHORT_ID_LENGTH:]
+
+
+def order_table(orders: Iterable[OrderSnapshot], caption: str | None = None, *, wide: bool = False) -> "Table":
+    """A table of orders; within 80 columns, or with full ids and times."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, caption=caption, caption_justify="left", pad_edge=False)
     # People copy the id into the next command, so other columns are wrapped first.
-    table.add_column("Order", no_wrap=True)
-    for name in ("Accepted", "Terms", "Status", "Filled", "Reason"):
-        table.add_column(name)
+    for name in ("Order", "Accepted"):
+        table.add_column(name, no_wrap=True)
+    for name in ("Terms", "Status", "Result"):
+        table.add_column(name, overflow="fold")
     for order in orders:
         table.add_row(
-            Text(order.order_id),
-            Text(f"{order.accepted_at:%m-%d %H:%M:%S}"),
+            Text(order.order_id if wide else short_id(order.order_id)),
+            Text(f"{order.accepted_at:%Y-%m-%d %H:%M:%S}" if wide else f"{order.accepted_at:%m-%d %H:%M}"),
             Text(terms(order)),
             Text(order.status, STATUS_STYLES.get(order.status, "")),
-            Text(filled(order)),
-            Text(order.reason or ""),
+            Text(result(order)),
         )
     return table
 
@@ -106,7 +116,7 @@ def event_table(events: Iterable["RecordedEvent"]) -> "Table":
         table.add_column(name)
     for event in events:
         detail = event_detail(read_anything(bytes(event.data)))
-        table.add_row(str(event.seq), f"{event.at:%m-%d %H:%M:%S.%f}", Text(event.type), Text(detail))
+        table.add_row(str(event.seq), f"{event.at:%m-%d %H:%M:%S.%f}"[:-3], Text(event.type), Text(detail))
     return table
 
 
@@ -125,6 +135,11 @@ def terms(order: OrderSnapshot) -> str:
     """The order's terms, for example `BUY 1000 USDJPY @ 151.2 GTC`."""
     price = "market" if order.price is None else f"@ {plain(order.price)}"
     return f"{order.side} {plain(order.qty)} {order.symbol} {price} {order.time_in_force}"
+
+
+def result(order: OrderSnapshot) -> str:
+    """What was filled, and the reason of an end without a fill."""
+    return " ".join(part for part in (filled(order) if order.filled_qty else "", order.reason) if part)
 
 
 def filled(order: OrderSnapshot) -> str:

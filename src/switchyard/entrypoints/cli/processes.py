@@ -1,24 +1,44 @@
 """`up`, `gateway` and `worker`: the commands that run until SIGINT or SIGTERM."""
 
 import asyncio
+import errno
 import signal
-from datetime import timedelta
+import socket
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
+import structlog
 import typer
 
-from switchyard.settings import Settings, jwt_secret, load_settings
+from switchyard.domain.errors import SettingError
+from switchyard.entrypoints.cli.welcome import welcome
+from switchyard.settings import Settings, configured_secrets, load_settings
 
 if TYPE_CHECKING:
     from switchyard.bootstrap import Engine, PortWrappers, Role
 
-# Long enough for a first day; strategies use tokens of their own.
-FIRST_TOKEN_TTL = timedelta(hours=24)
-FIRST_ACCOUNT = "demo"
+log = structlog.get_logger()
+
+
+def _without_password(url: str | None) -> str | None:
+    if url is not None and "@" in url and urlsplit(url).netloc.rpartition("@")[0].count(":"):
+        raise typer.BadParameter(
+            "a password on the command line is shown to every user of this machine; put the URL into "
+            "SWITCHYARD_DATABASE_URL, or its file into SWITCHYARD_DATABASE_URL_FILE"
+        )
+    return url
+
 
 Port = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_PORT).")]
 Host = Annotated[str | None, typer.Option("--host", help="Address to listen on (SWITCHYARD_HOST).")]
-Database = Annotated[str | None, typer.Option("--database-url", help="PostgreSQL URL (SWITCHYARD_DATABASE_URL).")]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url",
+        help="PostgreSQL URL without a password (SWITCHYARD_DATABASE_URL).",
+        callback=_without_password,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,21 +70,62 @@ def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWra
     from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings(options=options)
-    configure_logs(settings.log_level, settings.log_format)
+    configure_logs(settings.log_level, settings.log_format, configured_secrets(settings))
+    for name in settings.unknown_names:
+        log.warning("setting_unknown", name=name, hint="ignored: it is not a setting of Switchyard")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(settings, role, wrappers))
+    _say(settings, f"switchyard {role} has stopped", "stopped", role=role)
+
+
+def _say(settings: Settings, text: str, event: str, **fields: str) -> None:
+    """Report a step of the process's life: as a line for people, or as an event where logs are JSON."""
+    if settings.log_format == "json":
+        log.info(event, **fields)
+    else:
+        typer.echo(text, err=True)
+
+
+def _check_port(settings: Settings) -> None:
+    """Raise SettingError if the port is in use, before orders are sent that no client could follow."""
+    if settings.port == 0:
+        return
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        socket.create_server((settings.host, settings.port), family=family).close()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise SettingError(
+                "SWITCHYARD_PORT",
+                f"{settings.host}:{settings.port} is in use by another process: stop it, or choose another port "
+                f"with --port",
+            ) from None
+        # The server reports other problems of the address itself.
 
 
 async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | None") -> None:
     from switchyard.bootstrap import running_engine, upgrade_if_new
     from switchyard.entrypoints.control.server import serving_commands
 
+    if role != "worker":
+        _check_port(settings)
     if role == "up":
         await upgrade_if_new(settings)
     async with running_engine(settings, role, wrappers) as engine:
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            if not engine.stop.is_set():
+                _say(
+                    settings,
+                    f"switchyard {role} is stopping: it finishes the requests and sends under way",
+                    "stopping",
+                    role=role,
+                )
+                engine.stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, engine.stop.set)
+            loop.add_signal_handler(number, stop)
         if role == "worker":
             await _work(settings, engine)
         else:
@@ -76,7 +137,7 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
 
 async def _work(settings: Settings, engine: "Engine") -> None:
     if settings.metrics_port is None:
-        typer.echo("switchyard worker is running", err=True)
+        _say(settings, "switchyard worker is running", "running", role="worker")
         await engine.stop.wait()
         return
     from switchyard.entrypoints.http.monitoring import build_monitoring
@@ -90,56 +151,27 @@ async def _work(settings: Settings, engine: "Engine") -> None:
     )
     await server.start()
     try:
-        typer.echo(f"switchyard worker is running, with metrics on http://{settings.host}:{server.port}", err=True)
+        url = f"http://{settings.host}:{server.port}"
+        _say(settings, f"switchyard worker is running, with metrics on {url}", "running", role="worker", metrics=url)
         await engine.stop.wait()
     finally:
         await server.stop(grace_seconds=5.0)
 
 
 async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> None:
-    from switchyard.entrypoints.http.app import build_gateway
-    from switchyard.entrypoints.http.transport.server import HttpServer
+    from switchyard.client.address import gateway_url
+    from switchyard.entrypoints.http.app import build_server
 
-    server = HttpServer(build_gateway(settings, engine), host=settings.host, port=settings.port)
+    server = build_server(settings, engine)
     await server.start()
     try:
-        url = f"http://{settings.host}:{server.port}"
-        if role == "up":
-            _welcome(settings, engine, url)
+        # Not 0.0.0.0, under which the gateway serves nobody.
+        url = gateway_url(settings.host, server.port)
+        if role == "up" and settings.log_format != "json":
+            typer.echo(welcome(settings, engine.wall_clock, url, server.port))
         else:
-            typer.echo(f"switchyard gateway is listening on {url}", err=True)
+            _say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
         await engine.stop.wait()
     finally:
         engine.hub.close()
         await server.stop(grace_seconds=5.0)
-
-
-def _welcome(settings: Settings, engine: "Engine", url: str) -> None:
-    """Print the address, a token and a first order to try."""
-    from switchyard.entrypoints.http.transport.auth import issue_token
-
-    token = issue_token(
-        jwt_secret(settings),
-        FIRST_ACCOUNT,
-        clock=engine.wall_clock,
-        ttl=FIRST_TOKEN_TTL,
-        audience=settings.jwt_audience,
-        issuer=settings.jwt_issuer,
-    )
-    store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
-    typer.echo(
-        f"""
-Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
-
-A token for the account '{FIRST_ACCOUNT}', good for 24 hours:
-{token}
-
-Your first order, in another terminal:
-curl -sS {url}/orders \\
-  -H 'Authorization: Bearer {token}' \\
-  -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-order' \\
-  -d '{{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000}}'
-
-Watch it fill:  .venv/bin/switchyard watch
-"""
-    )

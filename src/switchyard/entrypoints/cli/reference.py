@@ -1,4 +1,6 @@
-"""`settings`: prints the settings reference, generated from the settings tables."""
+"""`settings` and `openapi`: print the settings reference and the HTTP contract."""
+
+from typing import Annotated, Literal
 
 import typer
 
@@ -25,13 +27,25 @@ whole content is compared, but each one is logged as a collision at level critic
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Add the commands."""
     app.command(name="settings")(show_settings)
+    app.command(name="openapi")(show_contract)
 
 
 def show_settings() -> None:
     """Print every setting with its default, as Markdown."""
     typer.echo(settings_page(), nl=False)
+
+
+def show_contract(
+    form: Annotated[
+        Literal["json", "yaml"], typer.Option("--format", case_sensitive=False, help="Format of the document.")
+    ] = "json",
+) -> None:
+    """Print the HTTP contract as one OpenAPI document, for client generators and other tools."""
+    from switchyard.entrypoints.http.reference.bundle import as_json, as_yaml
+
+    typer.echo(as_json() if form == "json" else as_yaml(), nl=form == "json")
 
 
 def settings_page() -> str:

@@ -17,13 +17,17 @@ from switchyard.entrypoints.cli.connection import (
     AccountOption,
     JsonOption,
     UrlOption,
+    WideOption,
     connect,
+    full_order_id,
     sign_token,
 )
 
 if TYPE_CHECKING:
-    from switchyard.client import Acknowledgement, Client, RecordedEvent
+    from switchyard.client import Acknowledgement, AsyncClient, RecordedEvent
 
+# More than an order of many partial fills has; a longer history is read with the client.
+SHOWN_EVENTS_MAX = 1_000
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -61,7 +65,9 @@ def status(text: str) -> Status:
     raise typer.BadParameter(f"{text!r} is not one of {', '.join(known)}", param_hint="--status")
 
 
-OrderIdArgument = Annotated[str, typer.Argument(metavar="ORDER_ID")]
+OrderIdArgument = Annotated[
+    str, typer.Argument(metavar="ORDER_ID", help="Id of the order, or its end as `switchyard orders` shows it.")
+]
 
 
 def token(
@@ -156,7 +162,7 @@ def cancel(
 
     async def request() -> "Acknowledgement":
         async with connect(url, account) as client:
-            return await client.cancel(order_id)
+            return await client.cancel(await full_order_id(client, order_id))
 
     acknowledgement = asyncio.run(request())
     if as_json:
@@ -172,6 +178,7 @@ def orders(
     ] = None,
     symbol: Annotated[str | None, typer.Option("--symbol", help="Only orders of this symbol.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of orders.")] = 50,
+    wide: WideOption = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
@@ -187,7 +194,7 @@ def orders(
     if as_json:
         output.print_json(listed)
     else:
-        output.console().print(output.order_table(listed) if listed else "no orders")
+        output.console(wide=wide).print(output.order_table(listed, wide=wide) if listed else "no orders")
 
 
 def show(
@@ -196,11 +203,14 @@ def show(
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an order and its events."""
+    """Show an order and its newest 1,000 events."""
 
     async def load() -> "tuple[OrderSnapshot, list[RecordedEvent]]":
         async with connect(url, account) as client:
-            return await client.order(order_id), await client.events(order_id=order_id)
+            full_id = await full_order_id(client, order_id)
+            shown = await client.order(full_id)
+            newest = client.events(order_id=full_id, newest_first=True, limit=SHOWN_EVENTS_MAX)
+            return shown, [event async for event in newest][::-1]
 
     shown, events = asyncio.run(load())
     if as_json:
@@ -212,17 +222,17 @@ def show(
         console.print(output.event_table(events))
 
 
-async def final_state(client: "Client", acknowledgement: "Acknowledgement") -> OrderSnapshot:
+async def final_state(client: "AsyncClient", acknowledgement: "Acknowledgement") -> OrderSnapshot:
     """Wait without limit for the order's final state; each status before it is printed on stderr."""
-    from switchyard.client.wire import read
+    from switchyard.client import OrderUpdate, ResyncRequired
 
     order_id, last_status = acknowledgement.order_id, acknowledgement.status
-    async with aclosing(client.stream(order_id)) as messages:
-        async for message in messages:
-            match message.event:
-                case "order_snapshot" | "order_update":
-                    current = read(message.data, OrderSnapshot)
-                case "resync_required":
+    async with aclosing(client.stream(order_id)) as events:
+        async for event in events:
+            match event:
+                case OrderUpdate(order=current):
+                    pass
+                case ResyncRequired():
                     current = await client.order(order_id)
                 case _:
                     continue

@@ -8,10 +8,18 @@ import typer
 
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.entrypoints.cli import output
-from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, connect
+from switchyard.entrypoints.cli.connection import (
+    DEFAULT_ACCOUNT,
+    AccountOption,
+    JsonOption,
+    UrlOption,
+    WideOption,
+    connect,
+    full_order_id,
+)
 
 if TYPE_CHECKING:
-    from switchyard.client import Client, ClientError, Message
+    from switchyard.client import AsyncClient, ClientError, StreamEvent
 
 # More lines cannot be read while they change; a small terminal still shows the newest ones.
 ROWS_MAX = 20
@@ -23,7 +31,11 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    order_id: Annotated[str | None, typer.Argument(metavar="ORDER_ID", show_default=False)] = None,
+    order_id: Annotated[
+        str | None,
+        typer.Argument(metavar="ORDER_ID", show_default=False, help="Id of one order, or its end; without it all."),
+    ] = None,
+    wide: WideOption = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
@@ -32,7 +44,8 @@ def watch(
 
     async def follow() -> None:
         async with connect(url, account) as client:
-            await (print_messages(client, order_id) if as_json else show_table(client, order_id))
+            full_id = None if order_id is None else await full_order_id(client, order_id)
+            await (print_messages(client, full_id) if as_json else show_table(client, full_id, wide=wide))
 
     try:
         asyncio.run(follow())
@@ -40,19 +53,20 @@ def watch(
         return  # Ctrl-C is the normal end: exit with 0
 
 
-async def print_messages(client: "Client", order_id: str | None) -> None:
+async def print_messages(client: "AsyncClient", order_id: str | None) -> None:
     """Print every message as it arrives; lost connections are reported on stderr."""
     from switchyard.client.wire import read_anything
 
     def report(loss: "ClientError") -> None:
         typer.echo(f"switchyard: {loss}; reconnecting", err=True)
 
-    async with aclosing(client.stream(order_id, on_disconnect=report)) as messages:
-        async for message in messages:
+    async with aclosing(client.stream(order_id, on_disconnect=report)) as events:
+        async for event in events:
+            message = event.message
             output.print_json({"id": message.id, "event": message.event, "data": read_anything(message.data)})
 
 
-async def show_table(client: "Client", order_id: str | None) -> None:
+async def show_table(client: "AsyncClient", order_id: str | None, *, wide: bool) -> None:
     """Show a table of the orders that changed last."""
     from rich.live import Live
 
@@ -60,13 +74,13 @@ async def show_table(client: "Client", order_id: str | None) -> None:
     with Live(console=output.console(), auto_refresh=False) as live:
 
         def draw(state: str) -> None:
-            live.update(output.order_table(board.newest(), caption=state), refresh=True)
+            live.update(output.order_table(board.newest(), caption=state, wide=wide), refresh=True)
 
         draw("connecting")
         caption = "connection lost, reconnecting"
-        async with aclosing(client.stream(order_id, on_disconnect=lambda _: draw(caption))) as messages:
-            async for message in messages:
-                await board.take(message, client, order_id)
+        async with aclosing(client.stream(order_id, on_disconnect=lambda _: draw(caption))) as events:
+            async for event in events:
+                await board.take(event, client, order_id)
                 draw("live; Ctrl-C to stop")
 
 
@@ -76,18 +90,18 @@ class Board:
     def __init__(self) -> None:
         self._orders: dict[str, OrderSnapshot] = {}
 
-    async def take(self, message: "Message", client: "Client", order_id: str | None) -> None:
-        """Update the orders from a message."""
-        from switchyard.client.wire import read
+    async def take(self, event: "StreamEvent", client: "AsyncClient", order_id: str | None) -> None:
+        """Update the orders from an event."""
+        from switchyard.client import OrderUpdate, ResyncRequired, StreamReady
 
-        match message.event:
-            case "order_snapshot" | "order_update":
-                self.put(read(message.data, OrderSnapshot))
-            case "ready" | "resync_required" if order_id is None:
+        match event:
+            case OrderUpdate(order=order):
+                self.put(order)
+            case StreamReady() | ResyncRequired() if order_id is None:
                 # At the start and after a gap the stream alone does not show the current state.
                 async for order in client.orders(limit=ROWS_MAX):
                     self.put(order)
-            case "resync_required" if order_id is not None:
+            case ResyncRequired() if order_id is not None:
                 self.put(await client.order(order_id))
             case _:
                 pass

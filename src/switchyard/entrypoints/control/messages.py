@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from switchyard.domain.errors import OutcomeUnknown, RequestError, SwitchyardError, Unavailable
+from switchyard.domain.errors import NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
 from switchyard.domain.events import DecisionFact, Verdict
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.settings import Settings
@@ -47,13 +47,15 @@ class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
     """The decision was not recorded, or for `unknown` it may have been."""
 
-    why: Literal["request", "state", "unavailable", "unknown"]
+    why: Literal["request", "missing", "state", "unavailable", "unknown"]
     message: str
 
     @classmethod
     def of(cls, error: SwitchyardError) -> "Declined":
         """The reply for an error, with the distinctions that the exit code needs."""
         match error:
+            case NotFound():
+                return cls("missing", str(error))
             case RequestError():
                 return cls("request", str(error))
             case Unavailable():
@@ -67,6 +69,7 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
         """An error with the same message and exit code."""
         kinds: dict[str, type[SwitchyardError]] = {
             "request": RequestError,
+            "missing": NotFound,
             "unavailable": Unavailable,
             "unknown": OutcomeUnknown,
             "state": SwitchyardError,

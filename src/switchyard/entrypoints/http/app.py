@@ -12,15 +12,29 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine
-from switchyard.domain.errors import SwitchyardError
-from switchyard.entrypoints.http.do_order import DoOrderRoutes
-from switchyard.entrypoints.http.errors import error_reason, error_response, on_http_error, starlette_response
+from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
+from switchyard.entrypoints.http.errors import (
+    TooManyConnections,
+    WireResponse,
+    do_error_response,
+    error_reason,
+    error_response,
+    on_http_error,
+    starlette_response,
+)
+from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone
+from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
+from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 
@@ -38,27 +52,68 @@ class Gateway:
         streams: StreamRoutes,
         monitoring: MonitoringRoutes,
         metrics: Metrics,
+        doors: Doors,
+        caps: ConnectionCaps,
+        bad_tokens: BadTokens,
     ) -> None:
+        self.caps = caps
+        """The limits of the server in front of it, which also count the clients behind trusted proxies."""
         self._orders = orders
         self._metrics = metrics
-        self.routes = [*monitoring.routes, *do_orders.routes, *orders.routes, *streams.routes]
-        self._starlette: ASGIApp = Starlette(
+        self._doors = doors
+        self._bad_tokens = bad_tokens
+        self.routes = [
+            *monitoring.routes,
+            *do_orders.routes,
+            *orders.routes,
+            *streams.routes,
+            *ReferenceRoutes().routes,
+        ]
+        starlette = Starlette(
             routes=self.routes,
             exception_handlers={SwitchyardError: self._on_switchyard_error, HTTPException: on_http_error},
         )
+        # A redirect would name the host that the request claims.
+        starlette.router.redirect_slashes = False
+        self._starlette: ASGIApp = starlette
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             return
+        try:
+            self._doors.admit(scope)
+        except RequestError as error:
+            await self._reject(error, scope, send)
+            return
+        peer = scope["client"]
+        if peer is not None and self.caps.proxies.trusts(peer[0]):
+            await self._serve_forwarded(scope, receive, send)
+        else:
+            await self._serve(scope, receive, send)
+
+    async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
+        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        client = self.caps.proxies.client_of(scope["client"][0], forwarded)
+        scope["client"] = client, 0
+        name = limited_as(client)
+        if not self.caps.enter_client(name):
+            await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
+            return
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self.caps.leave(name)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != "/orders" or scope["method"] != "POST":
-            await self._starlette(scope, receive, send)
+            await self._starlette(scope, receive, guarded(send))
             return
         try:
             response = await self._orders.post(scope, receive)
         except SwitchyardError as error:
-            self._count_rejection(error)
-            response = error_response(error)
+            response = self._error_response(error, scope)
         except ClientGone:
             return
         except Exception as error:
@@ -66,15 +121,26 @@ class Gateway:
             response = error_response(error)
         write = scope.get("extensions", {}).get(WRITE_RESPONSE)
         if write is None or not write(scope, response.encoded()):
-            await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
-            await send({"type": "http.response.body", "body": response.body})
+            await _send_response(response, send)
 
-    async def _on_switchyard_error(self, _request: Request, error: Exception) -> Response:
-        self._count_rejection(error)
-        return starlette_response(error_response(error))
+    async def _reject(self, error: RequestError, scope: Scope, send: Send) -> None:
+        """Answer a request that reaches no route, in the form of the route that it asks for."""
+        response = self._error_response(error, scope)
+        await _send_response(do_error_response(error)[0] if scope["path"] == DO_ORDER_PATH else response, send)
 
-    def _count_rejection(self, error: Exception) -> None:
-        self._metrics.rejected.labels(error_reason(error)).inc()
+    async def _on_switchyard_error(self, request: Request, error: Exception) -> Response:
+        return starlette_response(self._error_response(error, request.scope))
+
+    def _error_response(self, error: Exception, scope: Scope) -> WireResponse:
+        judged = self._bad_tokens.judged(error, client_address(scope))
+        self._metrics.rejected.labels(error_reason(judged)).inc()
+        return error_response(judged)
+
+
+async def _send_response(response: WireResponse, send: Send) -> None:
+    send = guarded(send)
+    await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def build_gateway(settings: Settings, engine: Engine) -> Gateway:
@@ -82,7 +148,14 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
     tokens = TokenVerifier(
         jwt_secret(settings), clock=engine.wall_clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
     )
-    endpoint = StreamEndpoint(engine.hub, engine.queries, keepalive_seconds=settings.sse_keepalive.total_seconds())
+    bad_tokens = BadTokens(engine.clock)
+    endpoint = StreamEndpoint(
+        engine.hub,
+        engine.queries,
+        clock=engine.wall_clock,
+        keepalive_seconds=settings.sse_keepalive.total_seconds(),
+        per_account_max=settings.streams_per_account_max,
+    )
     return Gateway(
         orders=OrderRoutes(
             desk=engine.desks.orders,
@@ -97,7 +170,8 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             tokens=tokens,
             rate=engine.caches.rate,
             default_account=settings.do_default_account,
-            needs_token=settings.do_requires_token,
+            needs_token=do_order_needs_token(settings),
+            bad_tokens=bad_tokens,
             clock=engine.clock,
             metrics=engine.metrics,
         ),
@@ -109,4 +183,19 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             problems=engine.venue_problems,
         ),
         metrics=engine.metrics,
+        doors=Doors(served_names(settings)),
+        caps=ConnectionCaps(
+            total_max=connections_within_file_limit(settings.connections_max),
+            per_address_max=settings.connections_per_address_max,
+            proxies=Proxies(settings.trusted_proxies),
+            on_rejection=engine.metrics.connections_rejected.inc,
+        ),
+        bad_tokens=bad_tokens,
     )
+
+
+def build_server(settings: Settings, engine: Engine) -> HttpServer:
+    """Build the server of the application, with the settings' limits; not started yet."""
+    gateway = build_gateway(settings, engine)
+    warn_of_exposure(settings)
+    return HttpServer(gateway, host=settings.host, port=settings.port, caps=gateway.caps)

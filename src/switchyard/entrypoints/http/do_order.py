@@ -12,9 +12,11 @@ from starlette.routing import Route
 from switchyard.domain.errors import InvalidKey, SwitchyardError, TooManyRequests
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId
-from switchyard.domain.orders import LABEL_LENGTH_MAX
+from switchyard.domain.labels import LABEL_LENGTH_MAX
 from switchyard.entrypoints.http.errors import RETRY_SECONDS, do_error_response, starlette_response
+from switchyard.entrypoints.http.transport.addresses import client_address, is_loopback
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
+from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
 from switchyard.flow.intake.do_orders import DoDesk, DoOrderResult
 from switchyard.ports.clock import Clock
@@ -22,6 +24,8 @@ from switchyard.ports.rates import SharedRate
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+DO_ORDER_PATH = "/do/order"
 
 
 class DoOrderRoutes:
@@ -34,18 +38,21 @@ class DoOrderRoutes:
         tokens: TokenVerifier,
         rate: SharedRate,
         default_account: AccountId,
-        needs_token: bool,
+        needs_token: bool | None,
+        bad_tokens: BadTokens,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
+        """`needs_token`: whether a token is required; none: only from clients on other machines."""
         self._desk = desk
         self._tokens = tokens
         self._rate = rate
         self._default_account = default_account
         self._needs_token = needs_token
+        self._bad_tokens = bad_tokens
         self._clock = clock
         self._metrics = metrics
-        self.routes = [Route("/do/order", self._post, methods=["POST"])]
+        self.routes = [Route(DO_ORDER_PATH, self._post, methods=["POST"])]
 
     async def _post(self, request: Request) -> Response:
         started = self._clock.monotonic()
@@ -58,8 +65,8 @@ class DoOrderRoutes:
             return Response(status_code=400)  # the connection is closed: this response is never sent
         except Exception as error:
             if not isinstance(error, SwitchyardError):
-                log.exception("request_failed", method="POST", path="/do/order")
-            wire, body = do_error_response(error)
+                log.exception("request_failed", method="POST", path=DO_ORDER_PATH)
+            wire, body = do_error_response(self._bad_tokens.judged(error, client_address(request.scope)))
             response = starlette_response(wire)
             status, reason_code = body.error, body.reason_code
         self._metrics.do_requests.labels(status).inc()
@@ -89,10 +96,11 @@ class DoOrderRoutes:
     def _caller(self, request: Request) -> tuple[AccountId, str]:
         """Return the account and the rate limit's client: the account with a token, else the address."""
         authorization = authorization_header(request.scope)
-        if authorization is not None or self._needs_token:
+        address = client_address(request.scope)
+        needs_token = not is_loopback(address) if self._needs_token is None else self._needs_token
+        if authorization is not None or needs_token:
             account = self._tokens.verify(authorization)
             return account, f"account:{account}"
-        address = request.client.host if request.client is not None else "-"
         return self._default_account, f"address:{address}"
 
 

@@ -4,6 +4,7 @@ Seed 001's form (`ErrorBody`) is for every route but `/do/order`, which has seed
 """
 
 import math
+from datetime import timedelta
 from http import HTTPStatus
 from typing import NamedTuple
 
@@ -27,12 +28,21 @@ from switchyard.domain.errors import (
     TooManyRequests,
     Unauthorized,
     Unavailable,
+    UnknownSymbol,
 )
 from switchyard.domain.events import encode
 
 Header = tuple[bytes, bytes]
 
 JSON = (b"content-type", b"application/json")
+# On every answer: no browser may guess another type, keep a copy, or run or embed it. A page of ours that needs
+# scripts sets a policy of its own.
+GUARD_HEADERS: tuple[Header, ...] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+_GUARD_LINES = b"".join([b"%b: %b\r\n" % header for header in GUARD_HEADERS])
 # Long enough for a full queue to drain, short enough that a waiting client does not give up.
 RETRY_SECONDS = 1
 
@@ -41,17 +51,96 @@ class InvalidHeader(InvalidField):
     """A header is malformed: 400, where a wrong field of the body is 422."""
 
 
+class InvalidHost(InvalidHeader):
+    """The Host header is missing, repeated or malformed."""
+
+    reason = "INVALID_HOST"
+
+    def __init__(self, message: str) -> None:
+        super().__init__("Host", message)
+
+
+class HostNotAllowed(RequestError):
+    """The request is for a host name that this gateway does not serve."""
+
+    reason = "HOST_NOT_ALLOWED"
+
+    def __init__(self) -> None:
+        super().__init__("Host: not a name of this gateway; SWITCHYARD_ALLOWED_HOSTS adds names", field="Host")
+
+
+class OriginNotAllowed(RequestError):
+    """A page of another site sent a request that changes something."""
+
+    reason = "ORIGIN_NOT_ALLOWED"
+
+    def __init__(self) -> None:
+        super().__init__("Origin: pages of other sites may not send this request", field="Origin")
+
+
+class UnsupportedMediaType(RequestError):
+    """The body is not plain JSON; `field` names the header that says so."""
+
+    reason = "UNSUPPORTED_MEDIA_TYPE"
+
+    def __init__(self, header: str, message: str) -> None:
+        super().__init__(f"{header}: {message}", field=header)
+
+
+class UnknownTransferCoding(RequestError):
+    """The body has a transfer coding other than `chunked`."""
+
+    reason = "UNKNOWN_TRANSFER_CODING"
+
+    def __init__(self) -> None:
+        super().__init__("Transfer-Encoding: must be chunked, in HTTP/1.1", field="Transfer-Encoding")
+
+
+class TooManyBadTokens(TooManyRequests):
+    """The address has sent too many invalid tokens, and this one is invalid too."""
+
+    reason = "TOO_MANY_BAD_TOKENS"
+
+    def __init__(self, retry_after: timedelta, cause: str) -> None:
+        super().__init__(retry_after)
+        self.message = f"too many invalid tokens from this address; this one: {cause}"
+
+
+class TooManyStreams(TooManyRequests):
+    """The account has as many open streams as it may have."""
+
+    reason = "TOO_MANY_STREAMS"
+
+    def __init__(self, streams_max: int) -> None:
+        super().__init__(timedelta(seconds=RETRY_SECONDS))
+        self.message = f"the account has {streams_max} open streams, the maximum: close one first"
+
+
+class TooManyConnections(TooManyRequests):
+    """The client has as many open requests as one address may have."""
+
+    reason = "TOO_MANY_CONNECTIONS"
+
+    def __init__(self, connections_max: int) -> None:
+        super().__init__(timedelta(seconds=RETRY_SECONDS))
+        self.message = f"this address has {connections_max} open connections, the maximum: close one first"
+
+
 # Error class, HTTP status, `status` in seed 001's body. The first match counts, so a subclass stands before its base.
 _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidJson, 400, "REJECTED"),
     (InvalidKey, 400, "REJECTED"),
     (InvalidHeader, 400, "REJECTED"),
     (Unauthorized, 401, "UNAUTHORIZED"),
+    (OriginNotAllowed, 403, "REJECTED"),
     (NotFound, 404, "NOT_FOUND"),
     (IdempotencyConflict, 409, "REJECTED"),
     (OrderFinal, 409, "REJECTED"),
     (BodyTooLarge, 413, "REJECTED"),
+    (UnsupportedMediaType, 415, "REJECTED"),
+    (HostNotAllowed, 421, "REJECTED"),
     (TooManyRequests, 429, "REJECTED"),
+    (UnknownTransferCoding, 501, "REJECTED"),
     (RequestError, 422, "REJECTED"),
     (OutcomeUnknown, 503, "UNKNOWN"),
     (Unavailable, 503, "REJECTED"),
@@ -91,7 +180,7 @@ class WireResponse(NamedTuple):
     def encoded(self) -> bytes:
         """Return the response as bytes for the socket."""
         head = b"".join([b"%b: %b\r\n" % header for header in self.headers])
-        return b"HTTP/1.1 %b\r\n%b\r\n%b" % (_STATUS_LINES[self.status], head, self.body)
+        return b"HTTP/1.1 %b\r\n%b%b\r\n%b" % (_STATUS_LINES[self.status], head, _GUARD_LINES, self.body)
 
 
 class _HttpError(NamedTuple):
@@ -126,14 +215,28 @@ def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
     """Return the error in seed 003's form, and its body for the log line."""
     found = _in_table(error)
     body = DoErrorBody(
-        error=found.reason,
+        error=_do_error(error, found.reason),
         message="body differs" if isinstance(error, IdempotencyConflict) else found.message or "internal error",
         field=found.field,
-        reason_code=error.reason_code if isinstance(error, ConstraintViolated) else None,
+        reason_code=_reason_code(error),
         idempotency_key=error.key if isinstance(error, IdempotencyConflict) else None,
         retry_after=found.retry_after,
     )
     return json_response(found.http_status, body, *found.headers), body
+
+
+def _do_error(error: Exception, reason: str) -> str:
+    """Return the code of seeds 000 and 003, which have one for every wrong field and one for every bad token."""
+    if isinstance(error, Unauthorized):
+        return "UNAUTHORIZED"
+    return "VALIDATION_ERROR" if isinstance(error, UnknownSymbol) else reason
+
+
+def _reason_code(error: Exception) -> str | None:
+    """Return what the code leaves out."""
+    if isinstance(error, ConstraintViolated):
+        return error.reason_code
+    return error.reason if isinstance(error, UnknownSymbol | Unauthorized) else None
 
 
 def error_reason(error: Exception) -> str:
@@ -177,4 +280,7 @@ def _in_table(error: Exception) -> _HttpError:
         headers.append((b"retry-after", b"%d" % retry_after))
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, UnknownTransferCoding):
+        # Where the body ends is not certain, so nothing that follows may be read as a request.
+        headers.append((b"connection", b"close"))
     return _HttpError(http_status, status, reason, message, field, retry_after, tuple(headers))

@@ -17,6 +17,9 @@ from starlette.types import ASGIApp
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import SwitchyardError, Unauthorized
 from switchyard.entrypoints.http.errors import json_response, on_http_error, on_switchyard_error, starlette_response
+from switchyard.entrypoints.http.transport.addresses import client_address
+from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
+from switchyard.entrypoints.http.transport.doors import Guarded
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
 from switchyard.settings import Settings
@@ -69,7 +72,14 @@ def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
         metrics_token=settings.metrics_token,
         problems=engine.venue_problems,
     )
-    return Starlette(
-        routes=monitoring.routes,
-        exception_handlers={SwitchyardError: on_switchyard_error, HTTPException: on_http_error},
+    bad_tokens = BadTokens(engine.clock)
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        return await on_switchyard_error(request, bad_tokens.judged(error, client_address(request.scope)))
+
+    app = Starlette(
+        routes=monitoring.routes, exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error}
     )
+    # A redirect would name the host that the request claims.
+    app.router.redirect_slashes = False
+    return Guarded(app)

@@ -4,6 +4,7 @@ Reads orders and events through `Queries`; places and cancels through the desks.
 """
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import get_args
 
 from starlette.requests import Request
@@ -17,11 +18,12 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
 from switchyard.entrypoints.http.errors import JSON, InvalidHeader, WireResponse, json_response, starlette_response
-from switchyard.entrypoints.http.queries import choices, instant, only, whole_number
+from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
 from switchyard.flow.intake.orders import OrderDesk
+from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
 
 ORDERS_PAGE_MAX = 500
@@ -147,18 +149,40 @@ class OrderRoutes:
         account_id: AccountId | None = None,
     ) -> Response:
         query = request.query_params
-        only(query, ("limit", "since", "after"))
+        only(query, ("limit", "since", "after", "cursor"))
         limit = whole_number(query, "limit", 100, 1, EVENTS_PAGE_MAX)
-        since, after = instant(query, "since"), instant(query, "after")
-        # Times in a journal never decrease, so the newest events are also the ones that `since` and `after` ask for.
-        events = await self._queries.last_events(order_id=order_id, account_id=account_id, limit=limit)
-        lines = [
-            event.line
-            for event in events
-            if (since is None or event.at >= since) and (after is None or event.at > after)
-        ]
-        body = f'{{"{name}":"{value}","events":[{",".join(lines)}]}}'
+        start = await self._start(instant(query, "since"), instant(query, "after"))
+        cursor = event_cursor(query, "cursor")
+        if cursor is None:
+            # A time names where to begin, so reading goes on from there; without one the newest events come first.
+            cursor = EventCursor(True, 0) if start else EventCursor(False, SEQ_LIMIT)
+        # One more shows whether there is another page; a full page of the database counts as if there were.
+        size = min(limit + 1, PAGE_MAX)
+        if cursor.forward:
+            page = await self._queries.events_after(
+                max(start, cursor.number), order_id=order_id, account_id=account_id, limit=size
+            )
+            events = page[:limit]
+        else:
+            page = await self._queries.last_events(
+                order_id=order_id, account_id=account_id, after=start, before=cursor.number, limit=size
+            )
+            events = page[-limit:]
+        next_cursor = "null"
+        if len(page) == size:
+            next_cursor = f'"after:{events[-1].seq}"' if cursor.forward else f'"before:{events[0].seq}"'
+        lines = ",".join([event.line for event in events])
+        body = f'{{"{name}":"{value}","events":[{lines}],"nextCursor":{next_cursor}}}'
         return Response(body, media_type="application/json")
+
+    async def _start(self, since: datetime | None, after: datetime | None) -> int:
+        """Return the number after which the events lie that `since` and `after` select; 0 for all."""
+        starts = []
+        if since is not None:
+            starts.append(since)
+        if after is not None:
+            starts.append(after + timedelta(microseconds=1))  # the resolution of an event's time
+        return await self._queries.first_seq_at(max(starts)) - 1 if starts else 0
 
     def _account(self, request: Request) -> AccountId:
         return self._tokens.verify(authorization_header(request.scope))

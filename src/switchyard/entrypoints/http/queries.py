@@ -1,13 +1,17 @@
 """Query parameters: parse them to typed values, or raise InvalidField with the parameter's name."""
 
+import re
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
+from typing import NamedTuple
 
 from switchyard.domain.errors import InvalidField
 
 # 10^12 seconds are the year 33658; 10^12 milliseconds are the year 2001.
 _MILLISECONDS_FROM = 10**12
+# 18 digits fit into the 64-bit integers of both databases.
+_CURSOR = re.compile(r"(after|before):([0-9]{1,18})")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -45,6 +49,24 @@ def instant(query: Mapping[str, str], name: str) -> datetime | None:
         return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
     except (ValueError, OverflowError, InvalidOperation):
         raise InvalidField(name, "must be an ISO 8601 time, or an epoch in seconds or milliseconds") from None
+
+
+class EventCursor(NamedTuple):
+    """Where a page of events begins, and in which direction it is read."""
+
+    forward: bool
+    number: int
+
+
+def event_cursor(query: Mapping[str, str], name: str) -> EventCursor | None:
+    """Return a place among events: `after:<id>` reads on from there, `before:<id>` reads back."""
+    text = query.get(name)
+    if text is None:
+        return None
+    found = _CURSOR.fullmatch(text)
+    if found is None:
+        raise InvalidField(name, "must be after:<event id> or before:<event id>")
+    return EventCursor(found[1] == "after", int(found[2]))
 
 
 def choices(query: Mapping[str, str], name: str, known: Collection[str]) -> tuple[str, ...]:

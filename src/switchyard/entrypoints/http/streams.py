@@ -5,11 +5,15 @@ Reads orders, events and the stream hub; writes nothing. A client receives, in t
 - an account's stream: `ready`, whose id is the position where the stream starts; then every event after it;
 - an order's stream: `ready`, `order_snapshot`, every event after the one that the snapshot is taken from;
 - either with `Last-Event-ID`: `ready`, every event after that id. No snapshot, since each update contains one;
-- if the stream cannot resume at that id: `ready`, `resync_required`, every event after the id of `resync_required`.
+- if the stream cannot resume at that id: `ready`, `resync_required`, every event after the id of `resync_required`;
+- when its token expires: `token_expired`, and the end of the stream.
 """
 
 import asyncio
-from contextlib import aclosing
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -22,19 +26,19 @@ from switchyard.domain.errors import NotFound, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order, snapshot
-from switchyard.entrypoints.http.errors import InvalidHeader
+from switchyard.entrypoints.http.errors import InvalidHeader, TooManyStreams
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
 from switchyard.flow.readers.messages import Message, message_of
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.readers.subscription import Subscription
+from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
 
 log = structlog.get_logger()
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 KEEPALIVE = b": keepalive\n\n"
@@ -44,6 +48,10 @@ EVENT_ID_DIGITS_MAX = 18
 SNAPSHOT_EVENTS_MAX = 10
 # How long the end of a stream waits for a client that does not read before its connection is aborted.
 FINISH_SECONDS = 1.0
+# The wall clock can be set, so the time until a token expires is measured anew at least this often.
+EXPIRY_CHECK_SECONDS_MAX = 30.0
+# Several times the dashboards and strategies of one account.
+STREAMS_PER_ACCOUNT_MAX = 100
 
 
 class StreamRoutes:
@@ -58,12 +66,13 @@ class StreamRoutes:
         ]
 
     async def _account(self, scope: Scope, receive: Receive, send: Send) -> None:
-        account = self._tokens.verify(authorization_header(scope))
-        await self._endpoint.account(account, scope, receive, send)
+        account, expires_at = self._tokens.verify_until(authorization_header(scope))
+        await self._endpoint.account(account, scope, receive, send, expires_at)
 
     async def _order(self, scope: Scope, receive: Receive, send: Send) -> None:
-        account = self._tokens.verify(authorization_header(scope))
-        await self._endpoint.order(account, OrderId(scope["path_params"]["order_id"]), scope, receive, send)
+        account, expires_at = self._tokens.verify_until(authorization_header(scope))
+        order_id = OrderId(scope["path_params"]["order_id"])
+        await self._endpoint.order(account, order_id, scope, receive, send, expires_at)
 
 
 class _AsgiHandler:
@@ -82,22 +91,38 @@ class StreamEndpoint:
     """The two streams as ASGI handlers; they raise errors only before the response starts."""
 
     def __init__(
-        self, hub: StreamHub, queries: Queries, *, keepalive_seconds: float = 15.0, stall_seconds_max: float = 60.0
+        self,
+        hub: StreamHub,
+        queries: Queries,
+        *,
+        clock: Clock,
+        keepalive_seconds: float = 15.0,
+        stall_seconds_max: float = 60.0,
+        per_account_max: int = STREAMS_PER_ACCOUNT_MAX,
     ) -> None:
         self._hub = hub
         self._queries = queries
+        self._clock = clock
+        self._per_account_max = per_account_max
+        self._open: Counter[AccountId] = Counter()
         self._keepalive_seconds = keepalive_seconds
         self._stall_seconds_max = stall_seconds_max
 
-    async def account(self, account: AccountId, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream the events of the account's orders."""
-        async with self._hub.subscribe("account", account, last_event_id(scope)) as subscription:
-            # With an id, so that a client that loses its connection before the first event can resume here.
-            ready = frame("ready", encode({"accountId": account}), subscription.place)
-            await self._serve(subscription, ready, scope, receive, send)
+    async def account(
+        self, account: AccountId, scope: Scope, receive: Receive, send: Send, expires_at: datetime
+    ) -> None:
+        """Stream the events of the account's orders until the token expires."""
+        position = last_event_id(scope)
+        with self._counted(account):
+            async with self._hub.subscribe("account", account, position) as subscription:
+                # With an id, so that a client that loses its connection before the first event can resume here.
+                ready = frame("ready", encode({"accountId": account}), subscription.place)
+                await self._serve(subscription, ready, scope, receive, send, expires_at)
 
-    async def order(self, account: AccountId, order_id: OrderId, scope: Scope, receive: Receive, send: Send) -> None:
-        """Stream the events of one order of the account."""
+    async def order(
+        self, account: AccountId, order_id: OrderId, scope: Scope, receive: Receive, send: Send, expires_at: datetime
+    ) -> None:
+        """Stream the events of one order of the account until the token expires."""
         order = await self._queries.order(order_id)
         if order is None or order.account_id != account:
             raise NotFound
@@ -107,8 +132,22 @@ class StreamEndpoint:
             message = await self._snapshot(order)
             opening += frame("order_snapshot", message.data, message.id)
             position = message.id
-        async with self._hub.subscribe("order", order_id, position) as subscription:
-            await self._serve(subscription, opening, scope, receive, send)
+        with self._counted(account):
+            async with self._hub.subscribe("order", order_id, position) as subscription:
+                await self._serve(subscription, opening, scope, receive, send, expires_at)
+
+    @contextmanager
+    def _counted(self, account: AccountId) -> Iterator[None]:
+        """Count an open stream of the account; raises TooManyStreams."""
+        if self._open[account] >= self._per_account_max:
+            raise TooManyStreams(self._per_account_max)
+        self._open[account] += 1
+        try:
+            yield
+        finally:
+            self._open[account] -= 1
+            if not self._open[account]:
+                del self._open[account]
 
     async def _snapshot(self, order: Order) -> Message:
         """Return the snapshot in the order's newest event: the stream continues after that event's number."""
@@ -123,7 +162,13 @@ class StreamEndpoint:
         return Message(head, "order_update", encode(snapshot(current)))
 
     async def _serve(
-        self, subscription: Subscription, opening: bytes, scope: Scope, receive: Receive, send: Send
+        self,
+        subscription: Subscription,
+        opening: bytes,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        expires_at: datetime,
     ) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         if scope["method"] == "HEAD":
@@ -135,7 +180,7 @@ class StreamEndpoint:
             # Wait for all three: a write to a client that does not read blocks, and would notice neither a disconnect
             # nor the end of the subscription.
             ends: set[asyncio.Future[Any]] = {writer, disconnect, subscription.ended}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            has_expired = not await self._ends_before(expires_at, ends)
             if disconnect.done():
                 return
         finally:
@@ -144,7 +189,18 @@ class StreamEndpoint:
             await asyncio.gather(writer, disconnect, return_exceptions=True)
         if not writer.cancelled():
             writer.result()
-        await _finish(scope, receive, send)
+        await _finish(scope, receive, send, TOKEN_EXPIRED if has_expired else b"")
+
+    async def _ends_before(self, expires_at: datetime, ends: set[asyncio.Future[Any]]) -> bool:
+        """Wait for one of the ends; false if the token expires first."""
+        while True:
+            seconds_left = (expires_at - self._clock.now()).total_seconds()
+            if seconds_left <= 0:
+                return False
+            timeout = min(seconds_left, EXPIRY_CHECK_SECONDS_MAX)
+            done, _ = await asyncio.wait(ends, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return True
 
     async def _write(self, subscription: Subscription, opening: bytes, send: Send) -> None:
         """Write until the subscription ends or the client stops reading."""
@@ -190,11 +246,18 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _finish(scope: Scope, receive: Receive, send: Send) -> None:
-    """End the response; abort the connection of a client that does not read the end."""
+# Without an id: the client's last id stays, and a stream with a new token continues there.
+TOKEN_EXPIRED = frame(
+    "token_expired",
+    encode({"reason": "TOKEN_EXPIRED", "message": "the token has expired: connect again with a new one"}),
+)
+
+
+async def _finish(scope: Scope, receive: Receive, send: Send, last: bytes = b"") -> None:
+    """End the response with a last message; abort the connection of a client that does not read the end."""
     try:
         async with asyncio.timeout(FINISH_SECONDS):
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": last, "more_body": False})
     except TimeoutError:
         abort = scope.get("extensions", {}).get(ABORT)
         if abort is not None:

@@ -75,9 +75,12 @@ class VenueGate:
         self._on_open()
 
     def note_not_synced(self, error: str) -> None:
-        """A synchronisation failed; the venue opens after one that succeeds."""
-        if not self.is_locked:
-            self._closed = f"not synchronised: {error}"
+        """A synchronisation failed; the venue opens after one that succeeds. Only the first failure is logged."""
+        if self.is_locked:
+            return
+        if self._closed is None:
+            log.warning("venue_not_synced", venue=self._venue, error=error)
+        self._closed = f"not synchronised: {error}"
 
     def lock(self, reason: str) -> None:
         """Send nothing to the venue for as long as this process runs."""

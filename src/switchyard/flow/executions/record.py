@@ -7,6 +7,7 @@ report that cannot be stored is set aside, and the others are applied.
 import asyncio
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 
 import structlog
 from msgspec.structs import replace
@@ -14,16 +15,16 @@ from msgspec.structs import replace
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, merged
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.lifecycle import is_final
+from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total
 from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Commit, Contention, after
+from switchyard.flow.executions.batch import is_known_end, one_change, position_keys
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import new_reports, unstorable_field
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
@@ -126,18 +127,17 @@ class Recorder:
         states = await self._states(reports)
         reports = self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
-        by_position: dict[PositionKey, list[ExecutionReport]] = {}
+        by_account: dict[AccountId, list[ExecutionReport]] = {}
         strays = [report for report in named if report.venue_client_order_id not in states]
         if await self.strays.lock_if_ours(report.venue_client_order_id for report in strays):
             # The next process must see these reports again, so that it does not open the venue either.
             self._holds_cursor = True
         for report in await self._new(named, states):
             if report.venue_client_order_id in states:
-                order = states[report.venue_client_order_id].order
-                by_position.setdefault((order.account_id, order.symbol), []).append(report)
-        positions = await self._journal.load_positions(list(by_position))
+                by_account.setdefault(states[report.venue_client_order_id].order.account_id, []).append(report)
+        positions = await self._journal.load_positions(position_keys(chain(*by_account.values()), states))
         applied = await asyncio.gather(
-            *(self._apply(of_position, states, key, positions.get(key)) for key, of_position in by_position.items())
+            *(self._apply(of_account, states, positions) for of_account in by_account.values())
         )
         # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
         for report in strays:
@@ -239,19 +239,19 @@ class Recorder:
         self,
         reports: Sequence[ExecutionReport],
         states: dict[VenueClientOrderId, OrderState],
-        key: PositionKey,
-        position: Position | None,
+        positions: Mapping[PositionKey, Position],
     ) -> int:
-        """Apply the reports of one position, as many as possible in one change.
+        """Apply the reports of one account, as many as possible in one change.
 
-        All of them write the position's row: separate changes would each wait for the commit of the one before.
+        All fills that close something write the row of the account's results, and those of a symbol the position's row:
+        separate changes would each wait for the commit of the one before.
         """
         waiting = self._without_known_ends(reports, states)
         batch_max, conflicts, applied_count = len(waiting), 0, 0
         while waiting:
-            batch = _one_change(waiting[:batch_max])
+            batch = one_change(waiting[:batch_max])
             try:
-                changes = self._decide(batch, states, position)
+                changes = self._decide(batch, states, positions)
                 change = merged(changes)
                 outcome = await self._commit(change)
             except (GroupRejected, ArithmeticError) as error:
@@ -265,7 +265,7 @@ class Recorder:
                     before = states[report.venue_client_order_id]
                     states[report.venue_client_order_id] = after(before, applied)
                     self._note_applied(before, applied, report)
-                position = change.positions[-1] if change.positions else position
+                positions = {**positions, **{position.key: position for position in change.positions}}
                 applied_count += len(batch)
                 waiting, conflicts = self._without_known_ends(waiting[len(batch) :], states), 0
                 continue
@@ -275,8 +275,9 @@ class Recorder:
             if conflicts > 1:
                 # Each row of the batch may have a newer version: a smaller batch makes the next conflict less likely.
                 batch_max = max(len(batch) // 2, 1)
-            states, positions = await asyncio.gather(self._states(waiting), self._journal.load_positions([key]))
-            position = positions.get(key)
+            states, positions = await asyncio.gather(
+                self._states(waiting), self._journal.load_positions(position_keys(waiting, states))
+            )
             waiting = self._without_known_ends(await self._new(waiting, states), states)
         return applied_count
 
@@ -284,7 +285,7 @@ class Recorder:
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
         """The reports without those of an end that is recorded already, which a lookup may have found first."""
-        new = [report for report in reports if not _is_known_end(report, states[report.venue_client_order_id].order)]
+        new = [report for report in reports if not is_known_end(report, states[report.venue_client_order_id].order)]
         self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
         return new
 
@@ -292,12 +293,16 @@ class Recorder:
         self,
         reports: Sequence[ExecutionReport],
         states: Mapping[VenueClientOrderId, OrderState],
-        position: Position | None,
+        positions: Mapping[PositionKey, Position],
     ) -> list[Change]:
         changes = []
+        held = dict(positions)
         for report in reports:
-            change = decisions.apply_report(states[report.venue_client_order_id], position, report, self._clock.now())
-            position = change.positions[0] if change.positions else position
+            state, now = states[report.venue_client_order_id], self._clock.now()
+            account, symbol = state.order.account_id, state.order.symbol
+            total = held.get((account, ACCOUNT_TOTAL)) or account_total(account, now)
+            change = decisions.apply_report(state, held.get((account, symbol)), report, now, total=total)
+            held.update((position.key, position) for position in change.positions)
             changes.append(change)
         return changes
 
@@ -306,7 +311,7 @@ class Recorder:
         self._metrics.reports.labels("applied").inc()
         if before.row("new", 1).status == "uncertain":
             self._metrics.resolved.labels("reported").inc()
-            log.info("order_resolved", order_id=order.order_id, kind="new", verdict="reported")
+            log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")
         if is_qualified(report):
             note_reused_id(self._metrics, report)
         if order.filled_qty and "REJECTED" in (before.order.status, report.status):
@@ -328,17 +333,3 @@ class Recorder:
         elif client_id in self.behind or len(self.behind) < BEHIND_MAX:
             self.behind[client_id] = reported_qty
             self.fell_behind.notify()
-
-
-def _is_known_end(report: ExecutionReport, order: Order) -> bool:
-    return not report.last_qty and is_final(order.status) and order.status == report.status
-
-
-def _one_change(reports: Sequence[ExecutionReport]) -> Sequence[ExecutionReport]:
-    """The first reports that fit into one change, which may write each order and each execution once."""
-    seen: set[str] = set()
-    for number, report in enumerate(reports):
-        if seen & {report.venue_client_order_id, report.exec_id}:
-            return reports[:number]
-        seen |= {report.venue_client_order_id, report.exec_id}
-    return reports

@@ -73,6 +73,7 @@ class Sweeper:
         self._cancels = CancelWatch(journal=journal, commit=commit, clock=clock, metrics=metrics)
         self._lookups = asyncio.Semaphore(LOOKUPS_MAX)
         self._asked: dict[VenueClientOrderId, Decimal] = {}
+        self._is_skipping = False
         self._absences: dict[VenueClientOrderId, int] = {}
         self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
 
@@ -99,8 +100,11 @@ class Sweeper:
                 order.venue_client_order_id: order async for orders in self._venue.open_orders() for order in orders
             }
         except VenueUnavailable as error:
-            log.warning("sweep_skipped", venue=self._venue.name, error=str(error))
+            if not self._is_skipping:
+                log.warning("sweep_skipped", venue=self._venue.name, error=str(error))
+            self._is_skipping = True
             return 0
+        self._is_skipping = False
         untouched_since = self._clock.now() - GRACE
         missing = 0
         not_canceled: list[OrderId] = []

@@ -64,7 +64,6 @@ class VenueSync:
                 pass
         except VenueUnavailable as error:
             self._gate.note_not_synced(str(error))
-            log.warning("venue_not_synced", venue=self._venue.name, error=str(error))
             return False
         shown = [order.venue_client_order_id for order in open_orders]
         self._gate.note_ended(await ended_orders(self._journal, self._venue.name, shown, asked_at))

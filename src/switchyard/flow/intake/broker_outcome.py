@@ -69,7 +69,7 @@ class BrokerOutcome:
         """Return the order when the broker's outcome is known, or when the broker's time is over."""
         deadline = self._clock.monotonic() + BROKER_SECONDS_MAX[time_in_force] + MARGIN_SECONDS
         try:
-            async with self._hub.subscribe("order", order_id) as subscription:
+            async with self._hub.subscribe("order", order_id, urgent=True) as subscription:
                 order = await self.order(order_id)
                 async with contextlib.aclosing(subscription.batches(POLL_SECONDS)) as batches:
                     while not _is_known(order) and self._clock.monotonic() < deadline:

@@ -15,12 +15,11 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
-from switchyard.domain.canonical import digest
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import KeyEntry, counted_from, generate_idempotency_key
+from switchyard.domain.idempotency import DERIVED_ORDER, KeyEntry, counted_from, generate_idempotency_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.orders import Order, OrderRequest, ended_unsent
+from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
 from switchyard.domain.outbox import is_proven_unsent
 from switchyard.flow.intake.key_cache import KeyCache, request_id
 from switchyard.flow.intake.order_intake import OrderIntake
@@ -35,7 +34,6 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-DERIVED = "orders.derived"
 # Hexadecimal digits of the content's digest in the key: 128 bits, too many for a collision by chance or by search.
 CONTENT_LENGTH = 32
 
@@ -85,10 +83,10 @@ class DerivedDesk:
         """Make the order durable, or say which earlier request this one repeats."""
         order = self._intake.checked_order(body)
         derived_key = self._derived_key(account, order)
-        content_digest = digest(msgspec.structs.asdict(order))
+        content_digest = order_digest(order)
         intent = Intent(
             account_id=account,
-            operation=DERIVED,
+            operation=DERIVED_ORDER,
             key=derived_key + content_digest.removeprefix("sha256:")[:CONTENT_LENGTH],
             digest=content_digest,
             created_at=self._clock.now(),
@@ -117,12 +115,13 @@ class DerivedDesk:
     async def may_reuse_key(self, intent: Intent, entry: KeyEntry) -> bool:
         """One resolution after the first request; before that, if its order was provably never sent.
 
-        The settings can forbid reuse after expiry and reuse after a failure.
+        The settings can forbid both: without reuse after expiry the same content never places a second order.
         """
         behavior = self._settings.behavior
         jumped_at = self._clock.jumped_at
-        if intent.created_at - counted_from(entry.created_at, jumped_at) >= self._resolution:
-            return intent.created_at < entry.expires_at or behavior.allow_retry_after_expiry
+        age = intent.created_at - counted_from(entry.created_at, jumped_at)
+        if behavior.allow_retry_after_expiry and age >= self._resolution:
+            return True
         if not behavior.allow_retry_after_failure:
             return False
         if self._restored_at is not None and (
@@ -157,7 +156,7 @@ class DerivedDesk:
         with contextlib.suppress(Unavailable):  # the order is placed, so a failed check must not fail the request
             entries = await self._keys.entries(
                 intent.account_id,
-                DERIVED,
+                DERIVED_ORDER,
                 derived_key + "0" * CONTENT_LENGTH,
                 derived_key + "f" * CONTENT_LENGTH,
                 intent.created_at - self._resolution,

@@ -1,6 +1,7 @@
 """`POST /do/order`: place an order, wait for the broker's outcome, and give every repeat the same answer.
 
-Reads orders and events; places through `OrderIntake`, and writes the final answer to the key store and the cache.
+Reads orders and events; places through `OrderIntake`, and writes the final answer to the cache.
+`flow/results.py` writes it to the key store.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain import decisions
-from switchyard.domain.canonical import digest
-from switchyard.domain.changes import Committed
 from switchyard.domain.do_order import (
-    DO_ORDER,
     DoOrderRequest,
     ExecFailure,
     ExecResult,
@@ -22,6 +19,7 @@ from switchyard.domain.do_order import (
     do_order_request,
     exec_failure,
     exec_result,
+    request_digest,
     result_digest,
 )
 from switchyard.domain.errors import (
@@ -30,29 +28,25 @@ from switchyard.domain.errors import (
     KeyMismatch,
     OutcomeUnknown,
     QueueDelayed,
-    SwitchyardError,
     Unavailable,
 )
 from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.idempotency import KeyEntry, checked_key, counted_from
+from switchyard.domain.idempotency import DO_ORDER, KeyEntry, checked_key, counted_from
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import is_proven_unsent
-from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.order_intake import OrderIntake, RoutedOrder
 from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.flow.results import EVENTS_MAX
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
-
-# A fill is two events; of an order with more than this the newest are shown.
-EVENTS_MAX = 1_000
 
 
 class DoOrderResult(msgspec.Struct, frozen=True):
@@ -76,7 +70,6 @@ class DoDesk:
         outcome: BrokerOutcome,
         constraints: Constraints,
         catalogue: Catalogue,
-        commit: Commit,
         queries: Queries,
         key_cache: KeyCache,
         clock: Clock,
@@ -88,7 +81,6 @@ class DoDesk:
         self._outcome = outcome
         self._constraints = constraints
         self._catalogue = catalogue
-        self._commit = commit
         self._queries = queries
         self._key_cache = key_cache
         self._clock = clock
@@ -106,9 +98,11 @@ class DoDesk:
             account_id=account,
             operation=DO_ORDER,
             key=checked_key(header_key),
-            digest=digest(body),
+            digest=request_digest(request),
             created_at=self._clock.now(),
             ttl=self._key_ttl,
+            trace_id=request.trace_id,
+            requested_at=request.requested_at,
         )
         placement = await self._placement(intent, request)
         if placement.cached is not None:
@@ -116,11 +110,11 @@ class DoDesk:
         assert placement.entry is not None, "a placement that is not from the cache has its key's row"
         if placement.replayed:
             order = await self._outcome.expired_if_late(await self._outcome.order(placement.order_id))
-            return await self._answer(placement.entry, request, order, is_first=False)
+            return await self._answer(placement.entry, order, is_first=False)
         try:
             order = await self._outcome.wait(placement.order_id, request.time_in_force)
             self._metrics.broker_latency.observe((self._clock.monotonic() - started) * 1000)
-            return await self._answer(placement.entry, request, order, is_first=True)
+            return await self._answer(placement.entry, order, is_first=True)
         except Unavailable as error:
             # The order is committed, so 'unavailable', which means 'not placed', would be wrong.
             raise OutcomeUnknown(str(error)) from error
@@ -157,47 +151,25 @@ class DoDesk:
         may_be_lost = self._restored_at is not None and now < counted_from(self._restored_at, jumped_at) + self._key_ttl
         return entry.request_digest == intent.digest and is_proven_unsent(state) and not may_be_lost
 
-    async def _answer(self, entry: KeyEntry, request: DoOrderRequest, order: Order, *, is_first: bool) -> DoOrderResult:
-        result = exec_failure(request, order, is_first=is_first) or await self._exec_result(request, order)
+    async def _answer(self, entry: KeyEntry, order: Order, *, is_first: bool) -> DoOrderResult:
+        result = exec_failure(order, is_first=is_first) or await self._exec_result(order)
         body = encode(result)
-        if is_final(order.status):
-            body = await self._recorded(entry, order, result, body)
+        if is_final(order.status) and entry.result_digest == result_digest(result):
+            # Stored in the commit that ended the order; another version may write the same result differently.
+            assert entry.response_payload_json is not None, "an entry with a digest has a body"
+            body = entry.response_payload_json.encode()
         if isinstance(result, ExecFailure):
             return DoOrderResult(result.http_status, body, result.error, order.reason, replayed=not is_first)
+        if order.status == "FILLED":  # in any other final status a late fill could still change the answer
+            now = self._clock.now()
+            self._key_cache.keep(entry, "completed", now=now, http_status=200, response=body.decode())
         return DoOrderResult(201 if is_first else 200, body, result.status, order.reason, replayed=not is_first)
 
-    async def _exec_result(self, request: DoOrderRequest, order: Order) -> ExecResult:
+    async def _exec_result(self, order: Order) -> ExecResult:
         events: Sequence[JournalEvent] = ()
         if order.filled_qty:
             events = await self._queries.last_events(order_id=order.order_id, limit=EVENTS_MAX)
-        return exec_result(request, order, events, self._catalogue.find(order.symbol))
-
-    async def _recorded(self, entry: KeyEntry, order: Order, result: ExecResult | ExecFailure, body: bytes) -> bytes:
-        """Record the final answer and return it as every repeat gets it.
-
-        A late fill changes the answer of an order that had ended without it; the new answer replaces the recorded one.
-        """
-        new_digest = result_digest(result)
-        if entry.result_digest != new_digest:
-            http_status = result.http_status if isinstance(result, ExecFailure) else 200
-            change = decisions.record_result(entry, http_status, body.decode(), new_digest)
-            try:
-                outcome = await self._commit(change)
-            except SwitchyardError:
-                return body  # the answer is correct without being recorded; the next repeat records it
-            if not isinstance(outcome, Committed):
-                return body  # version conflict: another request has recorded the same answer
-            entry = change.keys[0]
-        assert entry.response_payload_json is not None, "an entry with a digest has a body"
-        if order.status == "FILLED":  # in any other final status a late fill could still change the answer
-            self._key_cache.keep(
-                entry,
-                "completed",
-                now=self._clock.now(),
-                http_status=entry.http_status,
-                response=entry.response_payload_json,
-            )
-        return entry.response_payload_json.encode()
+        return exec_result(order, events, self._catalogue.find(order.symbol))
 
 
 def _cached_result(cached: CacheEntry) -> DoOrderResult:

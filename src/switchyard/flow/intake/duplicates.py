@@ -1,7 +1,9 @@
-"""Count new orders and prevented duplicates, and log an error when the share of duplicates is too high.
+"""Count new orders and prevented duplicates, and log an error when there are too many duplicates per order.
 
 A network causes a few repeats; many point to a defect in a client. Writes metrics and log lines only.
 """
+
+import math
 
 import msgspec
 import structlog
@@ -17,63 +19,59 @@ WINDOW_SECONDS = 300
 # The window moves in steps of this length, so it covers the last 290 to 300 seconds.
 SLOT_SECONDS = 10
 SLOTS = WINDOW_SECONDS // SLOT_SECONDS
+# With fewer requests a rate says nothing: at the default threshold of 5 %, one repeated request would be an alarm.
+REQUESTS_MIN = 20
 
 
 class HighDuplicateRate(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of an alarm: the share of duplicates is above the threshold."""
+    """The figures of an alarm: the rate is above the threshold."""
 
     duplicates: int
-    placements: int
-    """New orders and duplicates together."""
+    orders: int
     threshold: float
-
-    @property
-    def share(self) -> float:
-        """Duplicates divided by placements."""
-        return self.duplicates / self.placements
 
 
 class DuplicateRate:
-    """The share of duplicates among the placements of the last 5 minutes, in a fixed amount of memory."""
+    """Duplicates divided by orders placed in the last 5 minutes, in a fixed amount of memory."""
 
     def __init__(self, threshold: float, clock: Clock) -> None:
         self._threshold = threshold
         self._clock = clock
         # A ring of counts: slot number n is at index n modulo SLOTS.
-        self._placements = [0] * SLOTS
+        self._orders = [0] * SLOTS
         self._duplicates = [0] * SLOTS
         self._slot = self._current_slot()
         self._alarm_slot: int | None = None
 
     def record(self, *, is_duplicate: bool) -> HighDuplicateRate | None:
-        """Count a placement; returns an alarm if the share is too high, at most one per window."""
+        """Count a request; returns an alarm if the rate is too high, at most one per window."""
         self._clear_old_slots()
         index = self._slot % SLOTS
-        self._placements[index] += 1
+        self._orders[index] += not is_duplicate
         self._duplicates[index] += is_duplicate
         if not is_duplicate:
-            return None  # a new order can only lower the share
+            return None  # a new order can only lower the rate
         if self._alarm_slot is not None and self._slot - self._alarm_slot < SLOTS:
             return None
-        alarm = HighDuplicateRate(
-            duplicates=sum(self._duplicates), placements=sum(self._placements), threshold=self._threshold
-        )
-        if alarm.share <= self._threshold:
+        orders, duplicates = sum(self._orders), sum(self._duplicates)
+        if orders + duplicates < REQUESTS_MIN or self.rate() <= self._threshold:
             return None
         self._alarm_slot = self._slot
-        return alarm
+        return HighDuplicateRate(duplicates=duplicates, orders=orders, threshold=self._threshold)
 
-    def share(self) -> float:
-        """Return the current share; 0 without placements."""
+    def rate(self) -> float:
+        """Return the current rate; infinite if there are duplicates only, as from a client that repeats without end."""
         self._clear_old_slots()
-        placements = sum(self._placements)
-        return sum(self._duplicates) / placements if placements else 0.0
+        orders, duplicates = sum(self._orders), sum(self._duplicates)
+        if not orders:
+            return math.inf if duplicates else 0.0
+        return duplicates / orders
 
     def _clear_old_slots(self) -> None:
         """Set the slots to zero that have left the window since the last call."""
         current = self._current_slot()
         for slot in range(max(self._slot + 1, current - SLOTS + 1), current + 1):
-            self._placements[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
+            self._orders[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
         self._slot = current
 
     def _current_slot(self) -> int:
@@ -121,6 +119,6 @@ class DuplicateWatch:
             log.error(
                 "duplicate_rate_high",
                 duplicates=alarm.duplicates,
-                placements=alarm.placements,
+                orders=alarm.orders,
                 threshold=alarm.threshold,
             )

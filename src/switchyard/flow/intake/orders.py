@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from switchyard.domain import decisions
-from switchyard.domain.canonical import digest
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import NotFound
 from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders import order_digest
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.intake.key_cache import KeyCache
@@ -54,7 +54,7 @@ class OrderDesk:
             account_id=account,
             operation=PLACE_ORDER,
             key=key,
-            digest=digest(body),
+            digest=order_digest(order),
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )

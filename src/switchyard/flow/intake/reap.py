@@ -4,6 +4,7 @@ Reads and deletes rows of the key store; writes a metric and a log line.
 """
 
 import asyncio
+from collections.abc import Collection
 
 import structlog
 
@@ -23,8 +24,10 @@ REST_SECONDS = 60.0
 class Reaper:
     """Walks through the key store again and again."""
 
-    def __init__(self, keys: KeyStore, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, keys: KeyStore, clock: Clock, metrics: Metrics, *, kept: Collection[str] = ()) -> None:
+        """`kept`: operations whose keys are never removed."""
         self._keys = keys
+        self._kept = frozenset(kept)
         # The database's clock: a gateway whose own clock is an hour ahead must not remove valid keys.
         self._clock = clock
         self._metrics = metrics
@@ -38,7 +41,7 @@ class Reaper:
 
     async def run_once(self) -> int:
         """Process one page; returns how many keys were removed."""
-        reaped = await self._keys.reap(self._clock.now(), self._clock.jumped_at, self._after, PAGE)
+        reaped = await self._keys.reap(self._clock.now(), self._clock.jumped_at, self._after, PAGE, self._kept)
         self._after = reaped.after
         if reaped.count:
             self._metrics.reaped.inc(reaped.count)

@@ -47,6 +47,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """Of the request's content: the same key with another digest is a conflict."""
     created_at: datetime
     ttl: timedelta
+    trace_id: str | None = None
+    requested_at: datetime | None = None
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -121,6 +123,8 @@ class OrderWriter:
                 key=entry,
                 quote=destination.quote,
                 now=now,
+                trace_id=intent.trace_id,
+                requested_at=intent.requested_at,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):

@@ -14,8 +14,10 @@ import structlog
 from switchyard.domain.errors import QueueFull, Unavailable
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.flow.readers.backlog import Backlog
 from switchyard.flow.readers.messages import Message, Scope, Topic, message_of, resync_message
 from switchyard.flow.readers.subscription import Subscription
+from switchyard.flow.readers.turns import Turns
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
@@ -24,9 +26,9 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 SHARD = 0
-# Small: a page is dispatched without a pause, and every subscriber may hold one in memory.
+# Small: a page is dispatched without a pause, and every subscriber may write one at once.
 PAGE_SIZE = 200
-# Each subscriber costs a connection and, at worst, a full queue.
+# Each subscriber costs a connection and, at worst, a topic with a full backlog.
 SUBSCRIBERS_MAX = 10_000
 # Commits of other processes do not notify this one; their events wait at most this long.
 POLL_SECONDS = 0.25
@@ -61,7 +63,8 @@ class StreamHub:
         self._page_size = page_size
         self._metrics = metrics or Metrics()
         self._replay_slots = asyncio.Semaphore(replays_max)
-        self._subscriptions: dict[Topic, set[Subscription]] = {}
+        self._backlogs: dict[Topic, Backlog] = {}
+        self._turns = Turns()
         self._active = asyncio.Event()
         self._closed = False
         # While reading: all events up to `_position` are dispatched, and the ring has all messages above `_floor`.
@@ -102,16 +105,23 @@ class StreamHub:
         return len(events)
 
     @asynccontextmanager
-    async def subscribe(self, scope: Scope, id: str, last_event_id: int | None = None) -> AsyncIterator[Subscription]:
-        """Subscribe to an account or an order, from now on or from `last_event_id` on."""
+    async def subscribe(
+        self, scope: Scope, id: str, last_event_id: int | None = None, *, urgent: bool = False
+    ) -> AsyncIterator[Subscription]:
+        """Subscribe to an account or an order, from now on or from `last_event_id` on.
+
+        An urgent subscriber reads its messages at once; the others share the time that streams may take.
+        """
         if self._closed:
             raise QueueFull("this gateway is stopping: connect again")
         if self.subscribers >= self._subscribers_max:
             raise QueueFull(f"{self._subscribers_max} streams are open, the maximum: try again later")
-        subscription = Subscription(
-            (scope, id), missed=self._missed, queue_capacity=self._queue_capacity, page_size=self._page_size
-        )
-        self._subscriptions.setdefault(subscription.topic, set()).add(subscription)
+        topic = scope, id
+        backlog = self._backlogs.get(topic)
+        if backlog is None:
+            backlog = self._backlogs[topic] = Backlog(self._queue_capacity)
+        subscription = Subscription(topic, backlog, missed=self._missed, page_size=self._page_size, urgent=urgent)
+        backlog.subscriptions.add(subscription)
         self._count(1)
         try:
             if not self._is_reading:
@@ -166,9 +176,13 @@ class StreamHub:
         while len(self._ring) > self._buffer_size:
             self._floor = self._ring.popleft()[-1].id
         for topic in (account, order):
-            for subscription in self._subscriptions.get(topic, ()):
-                if not subscription.offer(message):
-                    self._metrics.stream_drops.inc()
+            backlog = self._backlogs.get(topic)
+            if backlog is not None:
+                if ended := backlog.add(message):
+                    self._metrics.stream_drops.inc(ended)
+                for subscription in list(backlog.urgent):
+                    subscription.wake()
+                self._turns.add(event.account_id, backlog)
 
     async def _needs_resync(self, subscription: Subscription, last: int) -> bool:
         async with self._replay_slots:
@@ -205,10 +219,10 @@ class StreamHub:
             after = page[-1].seq
 
     def _remove(self, subscription: Subscription) -> None:
-        subscriptions = self._subscriptions[subscription.topic]
+        subscriptions = self._backlogs[subscription.topic].subscriptions
         subscriptions.remove(subscription)
         if not subscriptions:
-            del self._subscriptions[subscription.topic]
+            del self._backlogs[subscription.topic]
         self._count(-1)
         if not self.subscribers:
             self._is_reading = False
@@ -221,6 +235,6 @@ class StreamHub:
         self._metrics.stream_readers.set(self.subscribers)
 
     def _end_all(self) -> None:
-        for subscriptions in self._subscriptions.values():
-            for subscription in subscriptions:
+        for backlog in self._backlogs.values():
+            for subscription in backlog.subscriptions:
                 subscription.end("closing")

@@ -1,10 +1,10 @@
-"""One subscriber's queue of stream messages. `StreamHub` fills it; an HTTP stream or `/do/order` reads it."""
+"""One subscriber's position in the messages of a topic; an HTTP stream or `/do/order` reads them."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Literal
 
+from switchyard.flow.readers.backlog import Backlog
 from switchyard.flow.readers.messages import Message, Topic
 
 EndReason = Literal["slow", "closing"]
@@ -16,20 +16,23 @@ class Subscription:
     def __init__(
         self,
         topic: Topic,
+        backlog: Backlog,
         *,
         missed: "Callable[[Subscription], AsyncIterator[list[Message]]]",
-        queue_capacity: int,
         page_size: int,
+        urgent: bool,
     ) -> None:
         self.topic = topic
         self.start = 0
-        """Messages above this number arrive in the queue; those up to it are read from the ring or the journal."""
+        """Messages above this number arrive in the backlog; those up to it are read from the ring or the journal."""
         self.place = 0
         """The number of the newest message that was returned, or the subscriber's own last event id."""
+        self.next_number = backlog.end
+        """The backlog's number of the message to read next."""
         self.ended: asyncio.Future[EndReason] = asyncio.get_running_loop().create_future()
+        self._backlog = backlog
+        self._waiting = backlog.urgent if urgent else backlog.waiting
         self._missed = missed
-        self._queue: deque[Message] = deque()
-        self._queue_capacity = queue_capacity
         self._page_size = page_size
         self._arrived = asyncio.Event()
 
@@ -41,25 +44,20 @@ class Subscription:
             self.place = batch[-1].id
             yield batch
         while not self.ended.done():
-            if batch := list(self._take()):
-                self.place = batch[-1].id
-                yield batch
-            elif not self._queue:
-                self._arrived.clear()
-                try:
-                    async with asyncio.timeout(silence_seconds):
-                        await self._arrived.wait()
-                except TimeoutError:
-                    yield []
+            if taken := self._backlog.read(self.next_number, self._page_size):
+                self.next_number += len(taken)
+                # The backlog fills from registration on, so its first messages may have been replayed already.
+                if batch := [message for message in taken if message.id > self.place]:
+                    self.place = batch[-1].id
+                    yield batch
+            elif not await self._has_arrived_within(silence_seconds):
+                yield []
 
-    def offer(self, message: Message) -> bool:
-        """Queue a message; false if the queue was full, which ends the subscription."""
-        if self.ended.done():
-            return True
-        if len(self._queue) >= self._queue_capacity:
-            self.end("slow")
+    def wake(self) -> bool:
+        """Let the subscriber read; false if it was not waiting."""
+        if self not in self._waiting:
             return False
-        self._queue.append(message)
+        self._waiting.remove(self)
         self._arrived.set()
         return True
 
@@ -67,12 +65,16 @@ class Subscription:
         """Deliver no more messages; a new subscription can continue after `place`."""
         if not self.ended.done():
             self.ended.set_result(reason)
-            self._queue.clear()
-            self._arrived.set()
+            self.wake()
 
-    def _take(self) -> Iterator[Message]:
-        for _ in range(min(len(self._queue), self._page_size)):
-            message = self._queue.popleft()
-            # The queue fills from registration on, so its first messages may have been replayed already.
-            if message.id > self.place:
-                yield message
+    async def _has_arrived_within(self, seconds: float) -> bool:
+        self._arrived.clear()
+        self._waiting.add(self)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting.discard(self)
+        return True

@@ -1,6 +1,6 @@
 """Check a request's own `risk_constraints`: the market's spread and the account's realised results.
 
-Reads quotes and the account's positions; writes nothing.
+Reads quotes and the account's results; writes nothing.
 """
 
 from decimal import Decimal
@@ -10,18 +10,16 @@ from switchyard.domain.errors import BrokerFailed, ConstraintViolated
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import ROUNDED
-from switchyard.domain.positions import Position
-from switchyard.ports.queries import Queries
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.ports.journal import Journal
 from switchyard.ports.quotes import Quotes
-
-PAGE = 500
 
 
 class Constraints:
     """Checks `risk_constraints` before an order is placed."""
 
-    def __init__(self, queries: Queries, quotes: Quotes, capital: Decimal) -> None:
-        self._queries = queries
+    def __init__(self, journal: Journal, quotes: Quotes, capital: Decimal) -> None:
+        self._journal = journal
         self._quotes = quotes
         self._capital = capital
 
@@ -32,17 +30,17 @@ class Constraints:
             await self._check_spread(venue, request.instrument, limits.max_spread)
         if limits.max_dd is None and limits.max_consecutive_loss is None:
             return
-        positions = await self._positions(account)
-        if limits.max_consecutive_loss is not None:
-            losses = max((position.consecutive_losses for position in positions), default=0)
-            if losses > limits.max_consecutive_loss:
-                raise ConstraintViolated(
-                    "max_consecutive_loss",
-                    f"the account has {losses} consecutive losses, allowed are {limits.max_consecutive_loss}",
-                )
-        if limits.max_dd is not None and any(
-            drawdown_ratio(position, self._capital) > limits.max_dd for position in positions
-        ):
+        key = (account, ACCOUNT_TOTAL)
+        total = (await self._journal.load_positions([key])).get(key)
+        if total is None:
+            return  # the account has never closed a position
+        losses = total.consecutive_losses
+        if limits.max_consecutive_loss is not None and losses > limits.max_consecutive_loss:
+            raise ConstraintViolated(
+                "max_consecutive_loss",
+                f"the account has {losses} consecutive losses, allowed are {limits.max_consecutive_loss}",
+            )
+        if limits.max_dd is not None and drawdown_ratio(total, self._capital) > limits.max_dd:
             raise ConstraintViolated("max_dd", f"the account's drawdown is above {limits.max_dd}")
 
     async def _check_spread(self, venue: VenueName, symbol: str, max_spread: Decimal) -> None:
@@ -52,15 +50,6 @@ class Constraints:
         if spread_ratio(quote) > max_spread:
             raise ConstraintViolated("max_spread", f"the spread is wider than {max_spread} of the mid price")
 
-    async def _positions(self, account: AccountId) -> list[Position]:
-        """Return the account's positions, one for each symbol that it ever traded, read in pages."""
-        positions: list[Position] = []
-        while True:
-            page = await self._queries.positions(account, after=positions[-1].symbol if positions else "", limit=PAGE)
-            positions += page
-            if len(page) < PAGE:
-                return positions
-
 
 def spread_ratio(quote: Quote) -> Decimal:
     """Return the spread as a ratio of the mid price."""
@@ -68,9 +57,9 @@ def spread_ratio(quote: Quote) -> Decimal:
     return ROUNDED.divide(ROUNDED.subtract(quote.ask, quote.bid), mid)
 
 
-def drawdown_ratio(position: Position, capital: Decimal) -> Decimal:
+def drawdown_ratio(total: Position, capital: Decimal) -> Decimal:
     """Return the drawdown as a ratio of the capital at its high-water mark; infinite where that is zero."""
-    if not position.drawdown:
+    if not total.drawdown:
         return Decimal(0)
-    peak = ROUNDED.add(capital, position.high_water_mark)
-    return ROUNDED.divide(position.drawdown, peak) if peak else Decimal("Infinity")
+    peak = ROUNDED.add(capital, total.high_water_mark)
+    return ROUNDED.divide(total.drawdown, peak) if peak else Decimal("Infinity")

@@ -49,6 +49,8 @@ class VenueWatch:
         self._last_good: float | None = None
         """When the last probe started, if it was answered in time."""
         self._can_be_asked = False
+        self._is_answering: bool | None = None
+        """None until the first good probe: a start with a venue that is down is logged by its synchronisation."""
         self._seconds.set(0)
 
     @property
@@ -114,6 +116,9 @@ class VenueWatch:
                 return
 
     def _count(self, started_at: float) -> None:
+        if self._is_answering is False:
+            log.info("venue_answering_again", venue=self._venue.name)
+        self._is_answering = True
         if self._last_good is not None:
             gap = started_at - self._last_good
             if gap > GAP_SECONDS_MAX:
@@ -123,7 +128,8 @@ class VenueWatch:
         self._last_good = started_at
 
     def _start_anew(self, why: str) -> None:
-        if self._last_good is not None:
+        if self._is_answering:
+            self._is_answering = False
             log.warning("venue_not_answering", venue=self._venue.name, error=why, answered_seconds=self._answered)
         self._run += 1
         self._answered = 0.0

@@ -8,8 +8,9 @@ from switchyard.domain.changes import Change
 from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.labels import check_label
 from switchyard.domain.lines import data_of, decode_order_fact
-from switchyard.domain.orders import LABEL_LENGTH_MAX, Order, check_label
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.ports.clock import Clock
@@ -20,7 +21,7 @@ REASON_LENGTH_MAX = 500
 # The events of an order in which an earlier decision is searched; it is one of the last.
 EVENTS_MAX = 50
 # Long enough for any order id, and for more cancels than an order can have.
-_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::cancel:([0-9]{1,9}))?")
+_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::new:1|:cancel:([0-9]{1,9}))?")
 
 
 def outbox_id(row: OutboxRow) -> str:
@@ -37,9 +38,14 @@ def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
     return (OrderId(order_id), "new", 1) if number is None else (OrderId(order_id), "cancel", int(number))
 
 
+def no_such_row(row_id: str) -> NotFound:
+    """The error for an id that no outbox row has."""
+    return NotFound(f"the outbox row {row_id} was not found; `switchyard outbox list` shows the ids")
+
+
 def check_decision(row_id: str, decision: DecisionFact) -> None:
     """Raise InvalidField for a malformed decision; needs no database."""
-    check_label("by", decision.by, LABEL_LENGTH_MAX)
+    check_label("by", decision.by)
     check_label("reason", decision.reason, REASON_LENGTH_MAX)
     parse_outbox_id(row_id)
     if decision.resend and decision.verdict != "not-sent":
@@ -65,13 +71,13 @@ async def end_doubt(
     order_id, kind, number = parse_outbox_id(row_id)
     state = (await journal.load([order_id])).get(order_id)
     if state is None:
-        raise NotFound
+        raise no_such_row(row_id)
     is_pending = fact.verdict == "not-sent" and kind == "new" and await lookup_decides(state.order.venue)
 
     def decide_newest(state: OrderState) -> Change:
         row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)
         if row is None:
-            raise NotFound
+            raise no_such_row(row_id)
         change = decisions.decide_by_hand(state, row, fact, clock.now())
         if is_pending and row.last_error != "EXECUTED_BEFORE":
             raise LookupPending(

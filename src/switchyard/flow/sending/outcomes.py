@@ -15,7 +15,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
+from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import DoubtCode, described
 from switchyard.flow.decide import Commit, Decision, decide
 from switchyard.flow.sending.resend import FirstSends
@@ -30,13 +30,6 @@ log = structlog.get_logger()
 
 # While the database is away, an outcome waits in memory and occupies its slot; once a second is often enough to retry.
 RECORD_AGAIN_SECONDS = 1.0
-# The label of `outbox_send_total` by the status that the outcome gives to the row.
-_OUTCOME_LABELS: Mapping[OutboxStatus, str] = {
-    "sent": "success",
-    "failed": "retry",
-    "dead": "dead",
-    "uncertain": "uncertain",
-}
 
 
 class SenderDied(msgspec.Struct, frozen=True):
@@ -88,7 +81,14 @@ class OutcomeWriter:
 
     async def write_doubt(self, due: Due, code: DoubtCode, suspect: WorkerId | None = None) -> None:
         """Bring a row into doubt without an outcome; a version conflict means that one was recorded after all."""
-        log.error("order_uncertain", order_id=due.row.order_id, venue=due.row.venue, error=code, worker=suspect)
+        log.error(
+            "order_uncertain",
+            order_id=due.row.order_id,
+            trace_id=due.state.order.trace_id,
+            venue=due.row.venue,
+            error=code,
+            worker=suspect,
+        )
         change = decisions.record_doubt(due.state, due.row, code, None, self._clock.now(), suspect=suspect)
         if isinstance(await self._commit(change), Committed):
             self._metrics.uncertain.inc()
@@ -146,8 +146,6 @@ class OutcomeWriter:
 
     def _note(self, row: OutboxRow, outcome: AttemptOutcome, change: Change) -> None:
         order, written = change.orders[0], change.outbox[0]
-        is_repeat = written.last_error == "CONFLICT_PROCESSED"
-        self._metrics.sends.labels("conflict_processed" if is_repeat else _OUTCOME_LABELS[written.status]).inc()
         if written.status in SETTLED or written.status == "uncertain":
             self._first_sends.settle(row)
         if written.status in SETTLED:
@@ -163,6 +161,7 @@ class OutcomeWriter:
             log.error(
                 "order_uncertain",
                 order_id=order.order_id,
+                trace_id=order.trace_id,
                 venue=row.venue,
                 error=written.last_error,
                 detail=written.error_detail,

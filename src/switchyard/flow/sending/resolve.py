@@ -155,7 +155,8 @@ class Resolver:
             return False
         verdict = "absent" if found is None else "found"
         self._metrics.resolved.labels(verdict).inc()
-        log.info("order_resolved", order_id=due.row.order_id, kind=due.row.kind, verdict=verdict)
+        trace_id = due.state.order.trace_id
+        log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:

@@ -66,6 +66,12 @@ CREATE TABLE orders (
     accepted_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
+    -- What is known of the order's request. The row of its idempotency key gets the order's result in the commit that
+    -- ends the order.
+    trace_id text,
+    requested_at timestamptz,
+    operation text,
+    idempotency_key text,
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that

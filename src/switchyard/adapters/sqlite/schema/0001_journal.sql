@@ -72,7 +72,13 @@ CREATE TABLE orders (
     tags                  TEXT NOT NULL,
     accepted_at           TEXT NOT NULL,
     updated_at            TEXT NOT NULL,
-    version               INTEGER NOT NULL
+    version               INTEGER NOT NULL,
+    -- What is known of the order's request. The row of its idempotency key gets the order's result in the commit that
+    -- ends the order.
+    trace_id              TEXT,
+    requested_at          TEXT,
+    operation             TEXT,
+    idempotency_key       TEXT
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from switchyard.adapters.venues.wire import REPORT_STATUS, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order
@@ -32,10 +33,17 @@ def place_order(order: Order, expires_at: datetime | None) -> PlaceOrder:
         time_in_force=order.time_in_force,
         limit_price=order.price,
         stop_price=order.stop_price,
-        trace_id=order.order_id,
-        meta={"source": "Switchyard"},
+        trace_id=order.trace_id or order.order_id,
+        meta=_meta(order),
         expires_at=UNSET if expires_at is None else expires_at,
     )
+
+
+def _meta(order: Order) -> dict[str, str]:
+    meta = {"source": "Switchyard"}
+    if order.requested_at is not None:
+        meta["requested_at"] = stamp(order.requested_at)
+    return meta
 
 
 def venue_order(response: OrderResponse) -> VenueOrder:

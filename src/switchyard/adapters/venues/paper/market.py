@@ -35,8 +35,12 @@ _LEVELS = {
     "AUDUSD": Decimal("0.65"),
     "USDCHF": Decimal("0.88"),
     "USDCAD": Decimal("1.37"),
+    "NZDUSD": Decimal("0.6"),
     "BTC": Decimal("60000"),
     "ETH": Decimal("3000"),
+    "XRP": Decimal("0.6"),
+    "AAPL": Decimal("180"),
+    "MSFT": Decimal("400"),
 }
 _LEVEL_TICKS_MIN = 1_000
 _LEVEL_TICKS_MAX = 10_000

@@ -13,6 +13,7 @@ import apsw
 import msgspec
 
 from switchyard.adapters.files.lock import lock_beside
+from switchyard.adapters.files.private import create_file
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
@@ -73,9 +74,9 @@ class Store:
     """Reads and writes the book file; all calls must come from one thread."""
 
     def __init__(self, path: Path, venue: VenueName, now: datetime) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(path)
         try:
+            create_file(path)
             self._connection = apsw.Connection(str(path))
             self.book_id = self._prepared(venue, now)
         except BaseException:

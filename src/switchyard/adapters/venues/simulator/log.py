@@ -16,6 +16,7 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.adapters.files.private import create_file
 from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SwitchyardError
@@ -62,7 +63,8 @@ class EventLog:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        create_file(path)
+        self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

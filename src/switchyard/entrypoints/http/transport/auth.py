@@ -5,7 +5,7 @@ Reads the Authorization header and the clock; keeps verified tokens in memory.
 
 import math
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard
 
 import jwt
@@ -23,6 +23,11 @@ LEEWAY_SECONDS = 5.0
 TOKEN_BYTES_MAX = 8192
 # Verified tokens kept in memory, oldest dropped first; with tokens of the size above this is at most 80 MB.
 CACHE_SIZE_MAX = 10_000
+# Expired tokens leave the memory at the first new token after this time.
+SWEEP_SECONDS = 60.0
+
+# A date that Python can still represent, for tokens that are to last for ever.
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 
 # The first match counts, so a subclass stands before its base.
 _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
@@ -58,6 +63,7 @@ class TokenVerifier:
         self._audience = audience
         self._issuer = issuer
         self._verified: dict[bytes, tuple[AccountId, float]] = {}
+        self._sweep_at = 0.0
 
     def verify(self, authorization_header: bytes | None) -> AccountId:
         """Return the account; raises Unauthorized."""
@@ -69,10 +75,20 @@ class TokenVerifier:
             return known[0]
         self._verified.pop(authorization_header, None)
         account, expires_at = self._examine(_bearer_token(authorization_header), now)
+        if now >= self._sweep_at:
+            self._verified = {header: known for header, known in self._verified.items() if now < known[1]}
+            self._sweep_at = now + SWEEP_SECONDS
         if len(self._verified) >= CACHE_SIZE_MAX:
             del self._verified[next(iter(self._verified))]
         self._verified[authorization_header] = account, expires_at
         return account
+
+    def verify_until(self, authorization_header: bytes | None) -> tuple[AccountId, datetime]:
+        """Return the account and when the token expires; raises Unauthorized."""
+        account = self.verify(authorization_header)
+        assert authorization_header is not None
+        expires_at = self._verified[authorization_header][1]
+        return account, datetime.fromtimestamp(min(expires_at, _LATEST), UTC)
 
     def _examine(self, token: bytes, now: float) -> tuple[AccountId, float]:
         claims = self._claims(token)

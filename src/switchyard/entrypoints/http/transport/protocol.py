@@ -4,15 +4,18 @@ Reads and writes one socket; calls the ASGI application through uvicorn.
 """
 
 import asyncio
+import re
 from collections import deque
 from http import HTTPStatus
 from itertools import chain
+from typing import Any
 
 import httptools
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from switchyard.entrypoints.http.errors import ErrorBody, json_response
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, limited_as
 
 # Room for every token and tracing header in use.
 HEAD_BYTES_MAX = 64 * 1024
@@ -28,8 +31,14 @@ LINGER_SECONDS = 1.0
 ABORT = "switchyard.abort"
 # Write a whole response at once: ASGI's two messages are two system calls, each as expensive as parsing the request.
 WRITE_RESPONSE = "switchyard.write_response"
-# About 10 KB each; more would take memory that the orders need.
-CONNECTIONS_MAX = 10_000
+# A connection in use is closed after this time, with the answer to its next request, so that none is held for ever and
+# a balancer can move its clients.
+CONNECTION_AGE_SECONDS_MAX = 3600.0
+# Idle time while connections are scarce. Closing earlier than a client expects may cost it one repeated request.
+CROWDED_IDLE_SECONDS_MAX = 5.0
+
+
+_ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]+)(/[^?#]*)?([?#].*)?", re.IGNORECASE | re.DOTALL)
 
 
 def _rejection(status: HTTPStatus, reason: str, message: str) -> bytes:
@@ -49,7 +58,9 @@ HEAD_TOO_LARGE = _rejection(
     f"the headers are longer than {HEAD_BYTES_MAX} bytes",
 )
 TOO_MANY_CONNECTIONS = _rejection(
-    HTTPStatus.SERVICE_UNAVAILABLE, "TOO_MANY_CONNECTIONS", "the server has no free connection: try again later"
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    "TOO_MANY_CONNECTIONS",
+    "the server has no free connection for this address: close connections, or try again later",
 )
 
 
@@ -66,9 +77,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # Slots, because CPython's attribute lookup gets slower for an instance with more than 30 dictionary entries.
     __slots__ = (
+        "_address",
+        "_caps",
         "_earlier",
         "_extensions",
         "_idle_since",
+        "_is_old",
+        "_made_at",
         "_rejected",
         "_request_bytes",
         "_request_bytes_max",
@@ -77,7 +92,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     )
 
     request_seconds_max = REQUEST_SECONDS_MAX
-    connections_max = CONNECTIONS_MAX
+    connection_age_seconds_max = CONNECTION_AGE_SECONDS_MAX
+
+    _address: str | None
+    """The address under which the connection is counted; none if it is not."""
 
     _request_since: float | None
     """When the first byte of the incomplete request arrived; none between requests."""
@@ -86,16 +104,23 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _earlier: deque[RequestResponseCycle]
     """Pipelined requests before `cycle`; the first one without a complete response is in progress."""
 
+    def __init__(self, *args: Any, caps: ConnectionCaps, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._caps = caps
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the connection's timer; reject the connection if there are too many."""
         super().connection_made(transport)
         self._request_since = None
-        self._idle_since = self.loop.time()
+        self._idle_since = self._made_at = self.loop.time()
+        self._is_old = False
         self._request_bytes = 0
         self._request_bytes_max = HEAD_BYTES_MAX
         self._earlier = deque()
         self._extensions = {ABORT: transport.abort, WRITE_RESPONSE: self.write_response}
-        self._rejected = len(self.connections) > self.connections_max
+        peer = None if self.client is None or self._caps.proxies.trusts(self.client[0]) else limited_as(self.client[0])
+        self._rejected = not self._caps.enter(peer, len(self.connections))
+        self._address = None if self._rejected else peer
         self._timer = self.loop.call_later(self.request_seconds_max, self._check_time)
         if self._rejected:
             transport.write(TOO_MANY_CONNECTIONS)
@@ -104,6 +129,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnect every pipelined request; uvicorn disconnects only the latest one."""
         self._timer.cancel()
+        if self._address is not None:
+            self._caps.leave(self._address)
         super().connection_lost(exc)
         for cycle in self._earlier:
             _disconnect(cycle)
@@ -135,8 +162,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _HeadTooLarge
         if self.parser.should_upgrade():
             return
+        if not self.url.startswith(b"/"):
+            self._use_target_authority()
         previous = self.cycle
         super().on_headers_complete()
+        if self._is_old:
+            self.cycle.keep_alive = False
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._request_bytes_max = REQUEST_BYTES_MAX
         # Trailers go to a new list: they must not become headers that the application has already checked.
@@ -203,6 +234,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.feed_data(b"\r\n".join([*head, b"", rest]))
 
+    def _use_target_authority(self) -> None:
+        """Turn an absolute-form target into path and Host: a Host header beside it counts for nothing (RFC 9112)."""
+        match = _ABSOLUTE_FORM.fullmatch(self.url)
+        if match is None:
+            return
+        authority, path, rest = match.groups()
+        self.url = (path or b"/") + (rest or b"")
+        # A missing or a second Host stays an error.
+        self.headers[:] = [(name, authority if name == b"host" else value) for name, value in self.headers]
+
     def _in_body(self) -> bool:
         return self._request_bytes_max == REQUEST_BYTES_MAX
 
@@ -222,6 +263,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(self.request_seconds_max, self.transport.abort)
             return
         now = self.loop.time()
+        self._is_old = now - self._made_at > self.connection_age_seconds_max
         # A request that starts from now on cannot be overdue earlier than this.
         seconds_left = self.request_seconds_max
         if self._request_since is not None:
@@ -232,7 +274,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                     self._reject(TOO_SLOW)
                     return
         elif self._current_cycle() is None:
-            idle_seconds_max = self.request_seconds_max if self.cycle is None else self.timeout_keep_alive
+            idle_seconds_max: float = self.request_seconds_max if self.cycle is None else self.timeout_keep_alive
+            if self._caps.is_crowded(len(self.connections)):
+                idle_seconds_max = min(idle_seconds_max, CROWDED_IDLE_SECONDS_MAX)
             seconds_left = min(seconds_left, self._idle_since + idle_seconds_max - now)
             if seconds_left <= 0:
                 self.transport.close()

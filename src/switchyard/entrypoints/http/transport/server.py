@@ -5,12 +5,15 @@ Listens on one address and calls one ASGI application.
 
 import asyncio
 import errno
+import resource
 import socket
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from switchyard.domain.errors import SettingError
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps
 from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 
 # Longer than clients keep an idle connection. If the server closed first, an order sent at that moment would be lost,
@@ -18,6 +21,10 @@ from switchyard.entrypoints.http.transport.protocol import BoundedHttpProtocol
 KEEP_ALIVE_SECONDS = 75
 # Connections that the kernel completes while the loop is busy with a commit; beyond it the client's kernel retries.
 BACKLOG = 2048
+# Per connection, in the kernel. Without a bound it stores megabytes for each stream that its client does not read.
+SEND_BUFFER_BYTES = 128 * 1024
+# Open files that are not connections: databases, logs, venues.
+OTHER_FILES = 500
 # A cancelled handler ends at once; this is the limit for one that hangs nevertheless.
 CANCEL_SECONDS_MAX = 1.0
 
@@ -25,10 +32,19 @@ CANCEL_SECONDS_MAX = 1.0
 class HttpServer:
     """Serves one ASGI application on one address."""
 
-    def __init__(self, app: ASGIApp, *, host: str, port: int, port_setting: str = "SWITCHYARD_PORT") -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        host: str,
+        port: int,
+        port_setting: str = "SWITCHYARD_PORT",
+        caps: ConnectionCaps | None = None,
+    ) -> None:
+        self.caps = caps or ConnectionCaps()
         config = uvicorn.Config(
             app,
-            http=BoundedHttpProtocol,
+            http=partial(BoundedHttpProtocol, caps=self.caps),  # type: ignore[arg-type]
             ws="none",
             interface="asgi3",
             lifespan="off",
@@ -76,7 +92,9 @@ class HttpServer:
         # A name such as localhost has several addresses; take the IPv4 one, which every client tries.
         family, *_, address = min(addresses)
         try:
-            return socket.create_server(address, family=family, backlog=BACKLOG)
+            listener = socket.create_server(address, family=family, backlog=BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+            return listener
         except OSError as error:
             address_text = f"{self._host}:{self.port}"
             match error.errno:
@@ -105,3 +123,9 @@ class HttpServer:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CANCEL_SECONDS_MAX)
+
+
+def connections_within_file_limit(wanted: int) -> int:
+    """Return how many connections the process can have open: each one is an open file."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files == resource.RLIM_INFINITY else max(1, min(wanted, files - OTHER_FILES))

@@ -27,6 +27,8 @@ CREATE OR REPLACE FUNCTION append_group(
     position_changes integer[],
     position_rows json,
     position_bases integer[], -- the version that each position must have: one change may contain several fills of it
+    result_changes integer[],
+    result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
     seen_hash text,
@@ -136,6 +138,22 @@ BEGIN
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
     WHERE key_changes[incoming.ordinality] <> ALL (conflicts)
+    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+
+    -- The result of an order that ended, where the key still belongs to that order.
+    INSERT INTO idempotency_keys ({idempotency_keys.columns})
+    SELECT
+        stored.account_id, stored.operation, stored.idempotency_key, stored.generation, stored.order_id,
+        stored.request_digest, stored.created_at, stored.expires_at, result.status, result.http_status,
+        result.response_payload_json, result.result_digest, stored.version + 1
+    FROM json_populate_recordset(NULL::idempotency_keys, result_rows) WITH ORDINALITY AS result
+    CROSS JOIN LATERAL (
+        SELECT * FROM idempotency_keys AS entry
+        WHERE (entry.account_id, entry.operation, entry.idempotency_key)
+            = (result.account_id, result.operation, result.idempotency_key)
+        LIMIT 1
+    ) AS stored
+    WHERE stored.order_id = result.order_id AND result_changes[result.ordinality] <> ALL (conflicts)
     ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
 
     -- The number of each event of the group, computed once: an array lookup per row costs less than a join.

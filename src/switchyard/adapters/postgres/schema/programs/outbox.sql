@@ -6,7 +6,8 @@ SELECT
     message.venue_client_order_id AS idempotency_key,
     json_build_object(
         'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', qty, 'type', type,
-        'time_in_force', time_in_force, 'limit_price', price, 'stop_price', stop_price, 'trace_id', message.order_id
+        'time_in_force', time_in_force, 'limit_price', price, 'stop_price', stop_price,
+        'trace_id', coalesce(trace_id, message.order_id)
     ) AS request_json,
     message.status,
     greatest(message.attempt - 1, 0) AS retry_count,

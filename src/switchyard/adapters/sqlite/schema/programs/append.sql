@@ -14,7 +14,7 @@ DROP VIEW IF EXISTS append_group; -- drops its trigger too
 CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
-    NULL AS keys, NULL AS positions, NULL AS executions, NULL AS cursors,
+    NULL AS keys, NULL AS positions, NULL AS executions, NULL AS cursors, NULL AS results,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
     NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
 
@@ -47,6 +47,19 @@ BEGIN
 
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.values} FROM jsonb_each(NEW.keys) WHERE true
+    ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
+
+    -- The result of an order that ended, where the key still belongs to that order. CROSS JOIN fixes the join order: one
+    -- index lookup for each result.
+    INSERT INTO idempotency_keys ({idempotency_keys.columns})
+    SELECT
+        key.account_id, key.operation, key.idempotency_key, key.generation, key.order_id, key.request_digest,
+        key.created_at, key.expires_at, result.status, result.http_status, result.response_payload_json,
+        result.result_digest, key.version + 1
+    FROM (SELECT {key_results.values} FROM jsonb_each(NEW.results)) AS result
+    CROSS JOIN idempotency_keys AS key ON (key.account_id, key.operation, key.idempotency_key, key.order_id)
+        = (result.account_id, result.operation, result.idempotency_key, result.order_id)
+    WHERE true
     ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
 
     INSERT INTO positions ({positions.columns})

@@ -7,7 +7,7 @@ SELECT
     json_object(
         'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', json(qty),
         'type', type, 'time_in_force', time_in_force, 'limit_price', json(price), 'stop_price', json(stop_price),
-        'trace_id', message.order_id
+        'trace_id', coalesce(trace_id, message.order_id)
     ) AS request_json,
     message.status,
     max(message.attempt - 1, 0) AS retry_count,

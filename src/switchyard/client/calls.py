@@ -1,0 +1,232 @@
+"""The requests of the API and how to read their responses; performs no I/O.
+
+`Client` and `AsyncClient` take their methods from here; they differ only in how they send a call.
+"""
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from switchyard.client.amounts import ExactAmount, exact_amount
+from switchyard.client.retry import DO_ORDER_RETRY, Retry
+from switchyard.client.wire import (
+    Acknowledgement,
+    OrderPlacementResult,
+    PlacementResponse,
+    api_error,
+    order_by_content,
+    read,
+)
+from switchyard.domain.derived_keys import Amount
+from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
+from switchyard.domain.events import encode
+from switchyard.domain.idempotency import checked_key
+from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
+
+T = TypeVar("T")
+
+# The default of the gateway's `timestampResolution`: within it an equal order is a duplicate.
+WINDOW_SECONDS = 60.0
+# The gateway waits up to 5.5 s for the broker; a shorter limit would give up on results that are about to arrive.
+DO_ORDER_TIMEOUT_SECONDS = 10.0
+
+
+class Headers(Protocol):
+    """Headers of a response; names are compared without case."""
+
+    def get(self, name: str, default: str, /) -> str:
+        """The header's value."""
+
+
+class Response(NamedTuple):
+    """A response with a status below 300."""
+
+    body: bytes
+    replayed: bool
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One request that may be sent several times, and how to read its response."""
+
+    method: str
+    path: str
+    """With the query; segments are percent-encoded, so that an id with a slash cannot address another path."""
+    read: Callable[[Response], T]
+    body: bytes | None = None
+    idempotency_key: str | None = None
+    derive_key: bool = False
+    retry: Retry | None = None
+    """Instead of the client's."""
+    timeout_seconds_min: float = 0.0
+    window_seconds: float = math.inf
+    """How long after the first attempt the gateway recognises a repeat."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of this request; the token is not among them."""
+        headers = {} if self.body is None else {"Content-Type": "application/json"}
+        if self.idempotency_key is not None:
+            headers["Idempotency-Key"] = self.idempotency_key
+        if self.derive_key:
+            headers["Idempotency-Derive"] = "true"
+        return headers
+
+
+def response_of(status: int, headers: Headers, body: bytes) -> Response:
+    """The response; raises ApiError for an error status."""
+    if status >= 300:
+        raise api_error(status, body, headers.get("Retry-After", ""))
+    return Response(body, headers.get("Idempotent-Replayed", "") == "true")
+
+
+def place(
+    symbol: str,
+    side: Side,
+    qty: ExactAmount,
+    *,
+    limit_price: ExactAmount | None = None,
+    time_in_force: TimeInForce | None = None,
+    client_order_id: str | None = None,
+    strategy: str | None = None,
+    tags: Sequence[str] = (),
+    idempotency_key: str | None = None,
+) -> Call[Acknowledgement]:
+    """Place an order; without a limit price it is a market order.
+
+    Every order has an idempotency key: `idempotency_key`, or a new random one. If the connection fails or the gateway
+    responds 503, the order may or may not have been accepted. The client then sends it again under the *same* key, up
+    to `Retry.attempts_max` times, and the gateway returns the order that the key already has. So a retry never places
+    a second order.
+
+    If the outcome is still unknown, the error carries the key in `idempotency_key`: call `place` again with that key.
+    To be safe against a crash of the calling process, generate and store the key before the call.
+
+    Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField.
+    """
+    request = OrderRequest(
+        symbol=symbol,
+        side=side,
+        type="MARKET" if limit_price is None else "LIMIT",
+        qty=exact_amount(qty, "qty"),
+        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
+        time_in_force=time_in_force,
+        client_order_id=client_order_id,
+        strategy=strategy,
+        tags=tuple(tags),
+    )
+    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+
+    def acknowledgement(response: Response) -> Acknowledgement:
+        accepted = read(response.body, Acknowledgement)
+        return msgspec.structs.replace(accepted, idempotency_key=key, replayed=response.replayed)
+
+    return Call(method="POST", path="/orders", read=acknowledgement, body=encode(request), idempotency_key=key)
+
+
+def place_by_content(
+    symbol: str,
+    side: str,
+    qty: Amount,
+    *,
+    order_type: str = "MARKET",
+    limit_price: Amount | None = None,
+    stop_price: Amount | None = None,
+    window_seconds: float = WINDOW_SECONDS,
+) -> Call[OrderPlacementResult]:
+    """Place an order under a key that the gateway derives from its content.
+
+    An equal order of the same account within the window is a duplicate, even from another process. Use this if the
+    caller cannot keep a key between two attempts; use `place` to place two equal orders on purpose.
+    """
+    return Call(
+        method="POST",
+        path="/orders",
+        read=lambda response: read(response.body, PlacementResponse).result(),
+        body=encode(order_by_content(symbol, side, qty, order_type, limit_price, stop_price)),
+        derive_key=True,
+        window_seconds=window_seconds,
+    )
+
+
+def do_order(
+    instrument: str,
+    side: Side,
+    qty: ExactAmount,
+    *,
+    price: ExactAmount | None = None,
+    time_in_force: Literal["IOC", "FOK", "GTC"] = "IOC",
+    order_id: str | None = None,
+    tags: Sequence[str] = (),
+    risk_constraints: RiskConstraints | None = None,
+    requested_at: datetime | None = None,
+    trace_id: str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[ExecResult]:
+    """Place an order with `POST /do/order` and return the broker's result; `qty` is in lots.
+
+    If the connection fails or the broker is down or too slow, the request is repeated under the same key after 1, 2 and
+    4 seconds, as the specification recommends. A repeat never executes the order twice. If the last attempt fails too,
+    the error carries the key; call `do_order` again with that key and the same arguments to get the result.
+
+    The result is what is known now: with the status `unknown`, or `accepted` without a `broker_order_id`, call again
+    with the same key later. A rejection raises ApiError `BROKER_REJECTED`.
+    """
+    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    request = DoOrderRequest(
+        order_id=order_id or key,
+        instrument=instrument,
+        side=side,
+        qty=exact_amount(qty, "qty"),
+        price=None if price is None else exact_amount(price, "price"),
+        time_in_force=time_in_force,
+        tags=tuple(tags),
+        risk_constraints=risk_constraints or RiskConstraints(),
+        requested_at=requested_at,
+        trace_id=trace_id,
+        idempotency_key=key,
+    )
+    return Call(
+        method="POST",
+        path="/do/order",
+        read=lambda response: read(response.body, ExecResult),
+        body=encode(request),
+        idempotency_key=key,
+        retry=DO_ORDER_RETRY,
+        timeout_seconds_min=DO_ORDER_TIMEOUT_SECONDS,
+    )
+
+
+def order(order_id: str) -> Call[OrderSnapshot]:
+    """Return the current state of an order."""
+    return Call(method="GET", path=order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
+
+
+def cancel(order_id: str) -> Call[Acknowledgement]:
+    """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
+    path = f"{order_path(order_id)}/cancel"
+    return Call(method="POST", path=path, read=lambda response: read(response.body, Acknowledgement))
+
+
+def stream_path(order_id: str | None) -> str:
+    """The path of an order's stream, or of the account's."""
+    return "/stream" if order_id is None else f"{order_path(order_id)}/stream"
+
+
+def stream_headers(last_event_id: str | None) -> dict[str, str]:
+    """The headers that open a stream after the given message."""
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-cache"}
+    return headers if last_event_id is None else {**headers, "Last-Event-ID": last_event_id}
+
+
+def order_path(order_id: str) -> str:
+    """The path of an order."""
+    return f"/orders/{quote(order_id, safe='')}"
+
+
+def _new_key() -> str:
+    return secrets.token_hex(16)

@@ -1,0 +1,38 @@
+"""The result of an order for its idempotency key: what became of the request."""
+
+from switchyard.domain.canonical import digest
+from switchyard.domain.idempotency import DO_ORDER, KeyResult, KeyStatus
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders import Order, average_price, ended_unsent
+
+
+def order_result(order: Order) -> KeyResult | None:
+    """The result of an order that has ended; none while it is open and for an order without a key.
+
+    The result of a `/do/order` request includes its answer, which shows the order's fills: `flow/results.py` adds it.
+    """
+    if order.idempotency_key is None or not is_final(order.status) or order.operation == DO_ORDER:
+        return None
+    assert order.operation is not None, "a key belongs to an operation"
+    return KeyResult(
+        account_id=order.account_id,
+        operation=order.operation,
+        idempotency_key=order.idempotency_key,
+        order_id=order.order_id,
+        status=result_status(order),
+        result_digest=digest(
+            {
+                "order_id": order.order_id,
+                "status": order.status,
+                "filled_qty": order.filled_qty,
+                "avg_price": average_price(order),
+                "venue_order_id": order.venue_order_id,
+                "reason": order.reason,
+            }
+        ),
+    )
+
+
+def result_status(order: Order) -> KeyStatus:
+    """Whether the request of an order that has ended succeeded: it failed if it was rejected or could not be sent."""
+    return "failed" if (order.status == "REJECTED" and not order.filled_qty) or ended_unsent(order) else "succeeded"

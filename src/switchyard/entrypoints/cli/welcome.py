@@ -1,0 +1,59 @@
+"""The text that `up` prints: the address and a first order to try."""
+
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from switchyard.entrypoints.cli.hints import command
+
+if TYPE_CHECKING:
+    from switchyard.ports.clock import Clock
+    from switchyard.settings import Settings
+
+# Long enough for a first day; strategies use tokens of their own.
+FIRST_TOKEN_TTL = timedelta(hours=24)
+FIRST_ACCOUNT = "demo"
+
+
+def welcome(settings: "Settings", clock: "Clock", url: str, port: int) -> str:
+    """The address, a token or how to get one, and a first order.
+
+    A token is shown on a terminal only, because a file keeps it; and only if its secret is our own, because a
+    configured one is used elsewhere too.
+    """
+    token_command = command(settings, f"token --account {FIRST_ACCOUNT}")
+    if sys.stdout.isatty() and settings.jwt_secret is None:
+        token = _first_token(settings, clock)
+        intro = f"A token for the account '{FIRST_ACCOUNT}', good for 24 hours:\n{token}"
+    else:
+        token = f"$({token_command})"
+        note = "" if settings.jwt_secret is None else ", where JWT_HS256_SECRET is set as here"
+        intro = f"Get a token for the account '{FIRST_ACCOUNT}'{note}:\n{token_command}"
+    store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
+    return f"""
+Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
+
+{intro}
+
+Your first order, in another terminal:
+curl -sS {url}/orders \\
+  -H "Authorization: Bearer {token}" \\
+  -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-order' \\
+  -d '{{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000}}'
+
+Watch it fill:  {command(settings, "watch", port=port)}
+"""
+
+
+def _first_token(settings: "Settings", clock: "Clock") -> str:
+    from switchyard.entrypoints.http.transport.auth import issue_token
+    from switchyard.settings import jwt_secret
+
+    return issue_token(
+        jwt_secret(settings),
+        FIRST_ACCOUNT,
+        clock=clock,
+        ttl=FIRST_TOKEN_TTL,
+        audience=settings.jwt_audience,
+        issuer=settings.jwt_issuer,
+    )

@@ -1,0 +1,69 @@
+"""Commit changes of orders: adds the answer of an ended `/do/order` request, and counts the outbox rows that moved.
+
+Reads the order's fills; writes through the sequencer. The answer is in the commit that ends the order, so it is stored
+whether or not a request is waiting for it.
+"""
+
+from collections.abc import Mapping
+from itertools import chain
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change, Committed, Outcome, merged
+from switchyard.domain.do_order import ExecFailure, exec_failure, exec_result, result_digest
+from switchyard.domain.events import encode
+from switchyard.domain.idempotency import DO_ORDER
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow, OutboxStatus
+from switchyard.flow.decide import Commit
+from switchyard.ports.queries import Queries
+from switchyard.telemetry.metrics import Metrics
+
+# A fill is two events; of an order with more than this the newest are shown.
+EVENTS_MAX = 1_000
+# The label of `outbox_send_total` by the status that a row moved to.
+_OUTCOMES: Mapping[OutboxStatus, str] = {
+    "sent": "success",
+    "failed": "retry",
+    "dead": "dead",
+    "uncertain": "uncertain",
+}
+
+
+class OrderCommits:
+    """Wraps `commit` for every part of the flow that changes orders."""
+
+    def __init__(self, *, commit: Commit, queries: Queries, catalogue: Catalogue, metrics: Metrics) -> None:
+        self._commit = commit
+        self._queries = queries
+        self._catalogue = catalogue
+        self._metrics = metrics
+
+    async def commit(self, change: Change) -> Outcome:
+        """Commit the change together with the results of the requests whose orders it ends."""
+        ended = [order for order in change.orders if order.operation == DO_ORDER and is_final(order.status)]
+        if ended:
+            change = merged([change, *[await self._result(order, change) for order in ended]])
+        outcome = await self._commit(change)
+        if isinstance(outcome, Committed):
+            for row in change.outbox:
+                self._count(row)
+        return outcome
+
+    async def _result(self, order: Order, change: Change) -> Change:
+        """The answer that every repeat of the order's request gets once the change is committed."""
+        result = exec_failure(order, is_first=False)
+        if isinstance(result, ExecFailure):
+            return decisions.record_result(order, result.http_status, encode(result).decode(), result_digest(result))
+        earlier = await self._queries.last_events(order_id=order.order_id, limit=EVENTS_MAX) if order.filled_qty else ()
+        # The change expects the order's version, so nothing can be committed between these events and its own.
+        own = [event for event in change.events if event.order_id == order.order_id]
+        shown = exec_result(order, chain(earlier, own), self._catalogue.find(order.symbol))
+        return decisions.record_result(order, 200, encode(shown).decode(), result_digest(shown))
+
+    def _count(self, row: OutboxRow) -> None:
+        outcome = _OUTCOMES.get(row.status)
+        if outcome is not None:
+            is_repeat = row.last_error == "CONFLICT_PROCESSED"
+            self._metrics.sends.labels("conflict_processed" if is_repeat else outcome).inc()

@@ -1,0 +1,91 @@
+"""Records of a command line: a text file of commands (`$ …`) with the output and exit code that each must have.
+
+`UPDATE_RECORDS=1 pytest tests/api/test_first_hour.py` writes the actual output into the files; look at the difference
+before you commit it.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from tests.support.polling import DEADLINE_SECONDS
+from tests.support.process import COMMAND, ROOT, clean_environment
+
+FOLDER = ROOT / "tests" / "records"
+# What differs from run to run, and what the record shows instead.
+_VARIABLE = (
+    (re.compile(r"eyJ[\w-]+\.[\w-]+\.[\w-]+"), "<token>"),
+    (re.compile(r"\bord_[0-9A-HJKMNP-TV-Z]{26}\b"), "ord_<id>"),
+    (re.compile(r"^[0-9A-HJKMNP-TV-Z]{8}(?=  \d\d-\d\d \d\d:\d\d  )", re.MULTILINE), "<end id>"),
+    (re.compile(r"\bsim-[0-9A-Z]{10}-\d+"), "sim-<id>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d+)?( UTC|Z)?"), "<time>"),
+    (re.compile(r"\b\d\d-\d\d \d\d:\d\d(:\d\d\.\d+)?"), "<time>"),
+    (re.compile(r"(?<=@ )1\d\d(\.\d+)?"), "<price>"),
+    (re.compile(r"(?<=[\"_]price\":)1\d\d(\.\d+)?"), "<price>"),
+    (re.compile(r"[ \t]+$", re.MULTILINE), ""),
+)
+
+
+class Session:
+    """A user's shell: a folder with `.venv/bin/switchyard`, where 8081 stands for the gateway's port."""
+
+    def __init__(self, folder: Path, port: int, **settings: str) -> None:
+        self._folder = folder
+        self._port = port
+        (folder / ".venv").symlink_to(COMMAND.parents[1])
+        self.environment = clean_environment(
+            SWITCHYARD_PORT=str(port), HOME=str(folder), COLUMNS="80", NO_COLOR="1", TERM="dumb", **settings
+        )
+        self.environment.pop("XDG_STATE_HOME", None)
+
+    def check(self, name: str) -> None:
+        """Run the commands of a record and compare their output with it."""
+        commands = commands_of((FOLDER / f"{name}.txt").read_text("utf-8"))
+        check_text(name, "\n".join(self._run(command) for command in commands))
+
+    def plain(self, text: str) -> str:
+        """The text as a record shows it."""
+        text = text.replace(str(self._folder), "/home/me").replace(str(self._port), "8081")
+        for pattern, shown in _VARIABLE:
+            text = pattern.sub(shown, text)
+        return text
+
+    def output(self, command: str) -> str:
+        """The output of a command that must succeed, as it is."""
+        done = self._bash(command)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def _run(self, command: str) -> str:
+        done = self._bash(command)
+        output = self.plain(done.stdout)
+        end = "\n" if output and not output.endswith("\n") else ""
+        code = f"[exit code {done.returncode}]\n" if done.returncode else ""
+        return f"$ {command}\n{output}{end}{code}"
+
+    def _bash(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command.replace("8081", str(self._port))],
+            cwd=self._folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=DEADLINE_SECONDS,
+            check=False,
+        )
+
+
+def check_text(name: str, actual: str) -> None:
+    """Compare the text with a record, or write it there."""
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("UPDATE_RECORDS"):
+        path.write_text(actual, "utf-8")
+    else:
+        assert actual == path.read_text("utf-8")
+
+
+def commands_of(text: str) -> list[str]:
+    """The commands in a record or in the `console` blocks of a document, with their continuation lines."""
+    return [found[1] for found in re.finditer(r"^\$ ((?:.*\\\n)*.*)", text, re.MULTILINE)]
