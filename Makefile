@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# One more than common for two cores: the crash tests mostly wait.
+TEST_PROCESSES ?= 3
 # Pinned, so that a new rule does not fail an old commit.
 REDOCLY := @redocly/cli@2.73.0
 
@@ -20,7 +22,8 @@ up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
 test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@echo "Left to targets of their own: make test-contract (Redocly, needs Node.js), make chaos (longer faults)"
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
 	$(BIN)/switchyard openapi --format yaml > $(VENV)/openapi.yaml

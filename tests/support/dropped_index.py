@@ -11,6 +11,8 @@ from pathlib import Path
 import apsw
 import asyncpg
 
+# Updates rows by inserting them again, which needs the index: without it nothing is stored with a key.
+RESULTS = re.compile(r"INSERT INTO idempotency_keys \([^;]*?\)\s+SELECT\s+(?:key|stored)\.account_id[^;]*;")
 KEY_CLAUSE = re.compile(r"\s+ON CONFLICT \(account_id, operation, idempotency_key\) DO UPDATE SET[^;]*(?=;)")
 
 
@@ -24,7 +26,7 @@ def drop_indexes_of_sqlite(path: Path) -> None:
         connection.execute(without(schema["orders"], r"(?<=venue_client_order_id TEXT NOT NULL) UNIQUE"))
         key = r",\s+PRIMARY KEY \(account_id, operation, idempotency_key\)(?=\s*\))"
         connection.execute(without(without(schema["idempotency_keys"], key), ", WITHOUT ROWID"))
-        connection.execute(without(schema["append_group_insert"], KEY_CLAUSE))
+        connection.execute(without(without(schema["append_group_insert"], RESULTS), KEY_CLAUSE))
         for index in indexes:
             connection.execute(index)
     connection.close()
@@ -41,7 +43,7 @@ async def drop_indexes_of_postgres(url: str) -> None:
             ALTER TABLE outbox_orders DROP CONSTRAINT outbox_orders_venue_client_order_id_kind_number_key;
             """
         )
-        await connection.execute(without(await _definition(connection, "append_group"), KEY_CLAUSE))
+        await connection.execute(without(without(await _definition(connection, "append_group"), RESULTS), KEY_CLAUSE))
     finally:
         await connection.close()
 
