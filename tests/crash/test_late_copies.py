@@ -14,7 +14,7 @@ from tests.support.orders import place, until_statuses
 from tests.support.polling import until
 
 ORDER = b"POST /orders "
-PROBE = b"GET /orders/probe "
+PROBE = b"GET /orders/probe-"
 # The venue executes every copy, although its settings promise more: its log then shows each resend.
 CLAIMS = {"VENUE_DEDUPE_SIM": "while_open", "VENUE_LOOKUP_SIM": "all"}
 # Response time, window and lingering time end after 12 s, so that without the hold a copy would be sent by then.
