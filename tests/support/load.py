@@ -94,8 +94,13 @@ async def until_sending(process: Process) -> None:
 
 
 def check_ends(orders: Sequence[Snapshot]) -> None:
-    """Assert that each order was filled once, or never sent because its deadline had passed."""
+    """Assert that each order was filled once, or not executed because its deadline had passed.
+
+    The sender of an order may die before the first byte; after a slow restart it is too late to send it again, and the
+    venue does not have it.
+    """
     ends = {(order["timeInForce"], order["status"], order["filledQty"], order["reason"]) for order in orders}
-    late = {("IOC", "EXPIRED", 0, reason) for reason in ("BROKER_DOWN", "BROKER_TIMEOUT")}
-    assert ends <= {("GTC", "FILLED", 1000, None), ("IOC", "FILLED", 1000, None), *late}
+    late = {("IOC", "EXPIRED", 0, reason) for reason in ("BROKER_DOWN", "BROKER_TIMEOUT", "ABSENT_AT_VENUE")}
+    allowed = {("GTC", "FILLED", 1000, None), ("IOC", "FILLED", 1000, None), *late}
+    assert ends <= allowed, ends - allowed
     assert ("GTC", "FILLED", 1000, None) in ends
