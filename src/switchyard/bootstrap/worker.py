@@ -23,6 +23,7 @@ from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
+from switchyard.settings import VenueSettings
 
 log = structlog.get_logger()
 
@@ -55,7 +56,6 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
 
 async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
     settings, database = core.settings, core.database
-    restored = await restored_at(database.journal)
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
     lanes = HeldLanes(database.lanes, worker, core.clock)
@@ -76,7 +76,7 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
         was_read=partial(was_read, database.journal),
-        lost_keys=None if restored is None else LostKeys(restored, key_ttl, core.venues),
+        lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)
@@ -129,8 +129,8 @@ async def _await_lost_requests(core: Core, venue: Venue, watch: VenueWatch, gate
 
     One that arrives after the venue was read is no stray, so a repeated key would be sent as well.
     """
-    [settings] = [settings for settings in core.settings.venues if settings.name == venue.name]
-    is_remote = settings.url.startswith("http")  # a venue in this process ended together with its sender
+    # A venue in this process ended together with its sender.
+    is_remote = _settings_of(core, venue).url.startswith("http")
     if not is_remote or await was_read(core.database.journal, venue.name):
         return
     seconds = arrival_time(venue.capabilities, core.database.liveness.send_lingers).total_seconds()
@@ -139,9 +139,14 @@ async def _await_lost_requests(core: Core, venue: Venue, watch: VenueWatch, gate
     await watch.answered_for(seconds)
 
 
+def _settings_of(core: Core, venue: Venue) -> VenueSettings:
+    [settings] = [settings for settings in core.settings.venues if settings.name == venue.name]
+    return settings
+
+
 def _start_sweeper(core: Core, venue: Venue, recorder: Recorder, stack: AsyncExitStack) -> None:
     """Look for executions that the venue did not report; where it cannot be asked, only raise an alarm for gaps."""
-    [interval] = [settings.sweep for settings in core.settings.venues if settings.name == venue.name]
+    interval = _settings_of(core, venue).sweep
     if not interval or venue.capabilities.lookup == "none":
         watch = GapWatch(venue.name, recorder, clock=core.clock, metrics=core.metrics)
         core.supervisor.start(stack, f"gaps {venue.name}", watch.run)

@@ -1,6 +1,6 @@
 """Entries of the key store: one key, one order. Also the public names of `derived_keys`."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,7 @@ __all__ = [
     "checked_key",
     "counted_from",
     "generate_idempotency_key",
+    "is_lost_key_alive",
     "validate_idempotency_key",
 ]
 
@@ -57,6 +58,16 @@ class KeyEntry(msgspec.Struct, frozen=True, kw_only=True):
 def counted_from(at: datetime, jumped_at: datetime | None) -> datetime:
     """The time from which an age is counted: what a jump of the clock skipped may not have passed."""
     return at if jumped_at is None else max(at, jumped_at)
+
+
+def is_lost_key_alive(
+    restored_at: datetime | None, key_ttl: timedelta, now: datetime, jumped_at: datetime | None
+) -> bool:
+    """Whether a key of the history that the last restore lost may still be repeated; false without a restore.
+
+    The lost history may have executed its order under the same client order id.
+    """
+    return restored_at is not None and now < counted_from(restored_at, jumped_at) + key_ttl
 
 
 class KeyResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import QueueFull
-from switchyard.domain.idempotency import counted_from
+from switchyard.domain.idempotency import is_lost_key_alive
 from switchyard.domain.ids import OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
@@ -99,9 +99,7 @@ class BrokerOutcome:
 
     def _is_late(self, order: Order) -> bool:
         now = self._clock.now()
-        if self._restored_at is not None and (
-            now < counted_from(self._restored_at, self._clock.jumped_at) + self._key_ttl
-        ):
+        if is_lost_key_alive(self._restored_at, self._key_ttl, now, self._clock.jumped_at):
             return False
         return order.status == "ACCEPTED" and decisions.is_past_deadline(order, now)
 

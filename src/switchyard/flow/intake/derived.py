@@ -16,7 +16,13 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.idempotency import DERIVED_ORDER, KeyEntry, counted_from, generate_idempotency_key
+from switchyard.domain.idempotency import (
+    DERIVED_ORDER,
+    KeyEntry,
+    counted_from,
+    generate_idempotency_key,
+    is_lost_key_alive,
+)
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, OrderRequest, ended_unsent, order_digest
@@ -124,9 +130,7 @@ class DerivedDesk:
             return True
         if not behavior.allow_retry_after_failure:
             return False
-        if self._restored_at is not None and (
-            intent.created_at - counted_from(self._restored_at, jumped_at) < self._resolution
-        ):
+        if is_lost_key_alive(self._restored_at, self._resolution, intent.created_at, jumped_at):
             return False  # the first request may have been executed in a history that a restore has lost
         states = await self._journal.load([entry.order_id])
         return entry.order_id in states and is_proven_unsent(states[entry.order_id])

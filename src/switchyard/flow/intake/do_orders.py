@@ -31,7 +31,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.idempotency import DO_ORDER, KeyEntry, checked_key, counted_from
+from switchyard.domain.idempotency import DO_ORDER, KeyEntry, checked_key, is_lost_key_alive
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
@@ -146,9 +146,8 @@ class DoDesk:
         now, jumped_at = self._clock.now(), self._clock.jumped_at
         if now >= entry.expiry(jumped_at) and is_final(state.order.status):
             return True
-        # An order under this key may have been executed in a history that a restore has lost: until every key of that
-        # history has expired, another client order id could execute the intent again.
-        may_be_lost = self._restored_at is not None and now < counted_from(self._restored_at, jumped_at) + self._key_ttl
+        # Another client order id could execute the intent of a lost key again.
+        may_be_lost = is_lost_key_alive(self._restored_at, self._key_ttl, now, jumped_at)
         return entry.request_digest == intent.digest and is_proven_unsent(state) and not may_be_lost
 
     async def _answer(self, entry: KeyEntry, order: Order, *, is_first: bool) -> DoOrderResult:

@@ -204,7 +204,7 @@ class Dispatcher:
             _leave(turn)
             await self._commit(instead)
             return True
-        if self._lost_keys is not None and self._lost_keys.may_include(due, self._clock.now()):
+        if self._lost_keys is not None and self._lost_keys.may_include(due):
             try:
                 found = await self._venues[row.venue].find_by_client_order_id(row.venue_client_order_id)
             except VenueUnavailable:
