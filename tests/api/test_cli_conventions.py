@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import subprocess
 from importlib.metadata import version
 
@@ -22,7 +21,6 @@ def test_the_version_is_that_of_the_installed_package() -> None:
     assert version("event-switchyard") == __version__
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [

@@ -113,17 +113,23 @@ async def upgrade_database(settings: Settings, *, rebuilding: bool = False) -> i
     """
     if not rebuilding and await _is_new(settings):
         check_none_is_missing(settings)
-    if settings.database_url is not None:
-        return await PostgresDatabase.upgrade(settings.database_url)
-    prepare_data_folder(settings.data_dir)
-    return await SqliteDatabase.upgrade(sqlite_path(settings))
+    if settings.database_url is None:
+        prepare_data_folder(settings.data_dir)
+    return await _upgrade(settings)
 
 
 async def upgrade_if_new(settings: Settings) -> None:
     """Create the schema in an empty database; an older schema is upgraded only by `switchyard db upgrade`."""
     prepare_data_folder(settings.data_dir)
     if await _is_new(settings):
-        await upgrade_database(settings)
+        check_none_is_missing(settings)
+        await _upgrade(settings)
+
+
+async def _upgrade(settings: Settings) -> int:
+    if settings.database_url is not None:
+        return await PostgresDatabase.upgrade(settings.database_url)
+    return await SqliteDatabase.upgrade(sqlite_path(settings))
 
 
 async def _is_new(settings: Settings) -> bool:

@@ -91,7 +91,7 @@ SETTINGS: tuple[Setting, ...] = (
             "`/do/order`: account of requests without a token."),
     Setting("DO_REQUIRE_TOKEN", "do_requires_token", None, parse.flag,
             "`/do/order`: whether a request without a token is rejected with 401. `false`: it uses `DO_DEFAULT_ACCOUNT`, "
-            "whoever sends it. Unset: it uses that account if the gateway listens on this machine's loopback address "
+            "from any machine. Unset: it uses that account if the gateway listens on this machine's loopback address "
             "and the client is on this machine, and is rejected otherwise."),
     Setting("DO_RATE_PER_MIN", "do_rate_per_minute", "60", parse.whole(1, 1_000_000),
             "`/do/order`: requests per minute and client. The client is the account of the token, else the IP address. "

@@ -17,7 +17,7 @@ REJECTED = 1  # the server rejected the request, or there is no such order
 USAGE = 2  # an option or argument is invalid; the code that typer uses
 NOT_REACHABLE = 3  # no response, or one that leaves the outcome open
 START_REJECTED = 4  # a setting is invalid, or the process cannot run in this state
-DEFECT = 70  # an error that nobody expected, with its traceback; EX_SOFTWARE of sysexits.h
+DEFECT = 70  # an unexpected error, printed with its traceback; EX_SOFTWARE of sysexits.h
 INTERRUPTED = 130  # Ctrl-C: 128 + SIGINT, as in shells
 
 EXIT_CODES = (

@@ -165,7 +165,7 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
     server = build_server(settings, engine)
     await server.start()
     try:
-        # Not 0.0.0.0, under which the gateway serves nobody.
+        # 0.0.0.0 is no host name of the gateway: requests for it get 421.
         url = gateway_url(settings.host, server.port)
         if role == "up" and settings.log_format != "json":
             typer.echo(welcome(settings, engine.wall_clock, url, server.port))

@@ -24,6 +24,8 @@ log = structlog.get_logger()
 # An order of a filed report is not sent, so nothing is urgent; an operator who decides sees the fill soon afterwards.
 PAUSE_SECONDS = 2.0
 PAGE = 500
+# Strays that stay strays, such as reports that were set aside. Beyond this they are tried again, which changes nothing.
+TRIED_MAX = 10_000
 
 
 class StrayRecall:
@@ -54,6 +56,8 @@ class StrayRecall:
             return 0
         applied = await self._recorder.apply(await self._filed(wanted))
         # A report that changes nothing, such as a known end, and a report that was set aside stay strays.
+        if len(self._tried) > TRIED_MAX:
+            self._tried.clear()
         self._tried.update(wanted)
         log.warning("stray_reports_applied", venue=self._venue.name, reports=applied, strays=len(wanted))
         return applied
