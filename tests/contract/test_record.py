@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.lines import parse_line
 from switchyard.domain.positions import ACCOUNT_TOTAL
@@ -51,7 +52,7 @@ async def test_a_page_that_is_read_again_after_a_crash_counts_once(harness: Reco
     states = await harness.orders(*[an_accept() for _ in range(5)])
     harness.venue.script = fills(states, "10") + fills(states, "7")
     harness.crashes_before_cursor = True
-    with pytest.raises(ConnectionError):
+    with pytest.raises(JournalUnavailable):
         await harness.recorder.run_once()
     once = await harness.position()
     assert once.qty == 85

@@ -28,6 +28,7 @@ from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrd
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
+from tests.support.sequencing import running_sequencer
 
 KEY = (ACCOUNT, "USDJPY")
 TEN, HUNDRED = Decimal(10), Decimal(100)
@@ -89,7 +90,7 @@ class Sweeping:
             self.venue,
             journal=self.journal,
             queries=self.queries,
-            commit=self.commit,
+            sequencer=running_sequencer(self.journal, self.clock, self.metrics),
             clock=self.clock,
             metrics=self.metrics,
         )

@@ -10,14 +10,13 @@ from msgspec.structs import replace
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
-from switchyard.flow.results import OrderCommits
+from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -39,6 +38,7 @@ from switchyard.ports.venue import (
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
+from tests.support.sequencing import running_sequencer
 
 SECOND = timedelta(seconds=1)
 WINDOW = timedelta(seconds=10)
@@ -101,30 +101,26 @@ class Setup:
         self.liveness = database.liveness
         self.metrics = Metrics()
         self._database, self._worker = database, WorkerId(worker)
-        self._commits = OrderCommits(
-            commit=self._append, queries=database.queries, catalogue=Catalogue(), metrics=self.metrics
-        )
+        self._results = OrderResults(queries=database.queries, catalogue=Catalogue(), metrics=self.metrics)
         self.restart()
-        self._groups = 0
 
     def restart(self) -> None:
         """Build the stages anew: what they kept in memory is lost."""
         database, worker = self._database, self._worker
         common = {
-            "journal": self.journal,
             "queries": database.queries,
             "liveness": self.liveness,
-            "commit": self.commit,
             "clock": self.clock,
             "metrics": self.metrics,
         }
+        sequencer = running_sequencer(self.journal, self.clock, self.metrics, self._results)
+        self.commit = sequencer.commit
         self.watch = VenueWatch(self.venue, clock=self.clock, metrics=self.metrics)  # type: ignore[arg-type]
-        self.resolver = Resolver(self.watch, **common)  # type: ignore[arg-type]
+        self.resolver = Resolver(self.watch, journal=self.journal, commit=self.commit, **common)  # type: ignore[arg-type]
         randomness = SeededRandomness()
         self.outcomes = OutcomeWriter(
             worker=worker,
-            journal=self.journal,
-            commit=self.commit,
+            sequencer=sequencer,
             venues={VENUE: self.venue},  # type: ignore[dict-item]
             clock=self.clock,
             randomness=randomness,
@@ -135,6 +131,7 @@ class Setup:
         self.lanes = HeldLanes(database.lanes, worker, self.clock)
         self.dispatcher = Dispatcher(
             worker=worker,
+            sequencer=sequencer,
             lanes=self.lanes,
             randomness=randomness,
             batch_size=8,
@@ -146,13 +143,6 @@ class Setup:
             **common,  # type: ignore[arg-type]
         )
         self.dispatcher.open_venue(VENUE)
-
-    async def commit(self, change: Change) -> Outcome:
-        return await self._commits.commit(change)
-
-    async def _append(self, change: Change) -> Outcome:
-        self._groups += 1
-        return (await self.journal.append(0, str(self._groups), [change], self.clock.now()))[0]
 
     async def accept(self, time_in_force: str = "GTC") -> OrderState:
         change = an_accept(time_in_force=time_in_force, now=self.clock.now())

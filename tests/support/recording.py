@@ -2,24 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from decimal import Decimal
 from itertools import count
+from typing import cast
 
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
+from switchyard.ports.journal import Journal
 from switchyard.ports.venue import Capabilities, ReportPage, UnreadableReport, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, a_report, state_after
 from tests.support.databases import Database
+from tests.support.sequencing import running_sequencer
+from tests.support.wrapped import Forwarding
 
 KEY = (ACCOUNT, "USDJPY")
 OUR_TAG = "ours"
@@ -57,11 +63,33 @@ class ScriptedVenue(NullVenue):
         yield self.shown
 
 
+class _Watched(Forwarding):
+    """The journal as the recorder's sequencer sees it: notes the commits, and makes the harness's faults."""
+
+    def __init__(self, journal: Journal, harness: "RecorderHarness") -> None:
+        super().__init__(journal)
+        self._harness = harness
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        harness = self._harness
+        if harness.crashes_before_cursor and any(change.cursors for change in changes):
+            raise JournalUnavailable("the process ends here")
+        if harness.concurrent is not None:
+            concurrent, harness.concurrent = harness.concurrent, None
+            assert isinstance(await harness.commit(concurrent), Committed)
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, changes, now)
+        harness.commits += [
+            change for change, outcome in zip(changes, outcomes, strict=True) if isinstance(outcome, Committed)
+        ]
+        return outcomes
+
+
 class RecorderHarness:
     """A recorder with its database and venue; `concurrent` is committed just before the recorder's next change."""
 
     def __init__(self, database: Database) -> None:
         self.journal, self.queries = database.journal, database.queries
+        self._watched = cast(Journal, _Watched(database.journal, self))
         self.venue = ScriptedVenue()
         self.commits: list[Change] = []
         self.crashes_before_cursor = False
@@ -76,7 +104,7 @@ class RecorderHarness:
             self.venue,
             journal=self.journal,
             queries=self.queries,
-            commit=self.commit,
+            sequencer=running_sequencer(self._watched, ManualClock(), self.metrics),
             clock=ManualClock(),
             metrics=self.metrics,
             gate=self.gate,
@@ -84,14 +112,8 @@ class RecorderHarness:
         )
 
     async def commit(self, change: Change) -> Outcome:
-        if change.cursors and self.crashes_before_cursor:
-            raise ConnectionError("the process ends here")
-        if self.concurrent is not None:
-            concurrent, self.concurrent = self.concurrent, None
-            assert isinstance(await self.commit(concurrent), Committed)
+        """Commit as another process would."""
         [outcome] = await self.journal.append(0, f"group-{next(_groups)}", [change], START)
-        if isinstance(outcome, Committed):
-            self.commits.append(change)
         return outcome
 
     async def orders(self, *accepted: Change) -> list[OrderState]:

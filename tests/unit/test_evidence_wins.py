@@ -14,7 +14,7 @@ from switchyard.domain.events import DecisionFact
 from switchyard.domain.lifecycle import is_final, next_status
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ReportStatus
-from switchyard.flow.decide import after
+from switchyard.flow.states import after as state_after_change
 from tests.support.build import WORKER, a_report, an_accept, state_after
 
 TEN = Decimal(10)
@@ -23,6 +23,10 @@ TEN = Decimal(10)
 def sending() -> OrderState:
     accepted = an_accept(qty=Decimal(100))
     return state_after(accepted, decisions.begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START))
+
+
+def after(state: OrderState, change: Change) -> OrderState:
+    return state_after_change(state, change.orders[0], change)
 
 
 def in_doubt(state: OrderState | None = None) -> OrderState:

@@ -33,11 +33,10 @@ async def test_an_order_is_accepted_sent_and_filled() -> None:
     lanes = HeldLanes(database.lanes, WORKER, clock)
     dispatcher = Dispatcher(
         worker=WORKER,
-        journal=database.journal,
+        sequencer=sequencer,
         queries=database.queries,
         liveness=database.liveness,
         lanes=lanes,
-        commit=sequencer.commit,
         venues={VENUE: venue},
         clock=clock,
         randomness=randomness,
@@ -52,7 +51,7 @@ async def test_an_order_is_accepted_sent_and_filled() -> None:
         venue,
         journal=database.journal,
         queries=database.queries,
-        commit=sequencer.commit,
+        sequencer=sequencer,
         clock=clock,
         metrics=metrics,
     )

@@ -9,6 +9,7 @@ from switchyard.domain.errors import ContradictsEvidence
 from switchyard.domain.events import DecisionFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import is_proven_unsent
+from switchyard.flow.sending.outcomes import Ended
 from switchyard.ports.venue import (
     Accepted,
     Ambiguous,
@@ -35,7 +36,7 @@ async def test_a_sender_that_was_taken_for_stuck_may_record_that_nothing_was_sen
 ) -> None:
     setup = Setup(dedupe)
     row = await setup.stuck()
-    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    await setup.outcomes.write([Ended(row, Unsent("BROKER_DOWN"))])
     state = await setup.state()
     assert (state.order.status, state.row("new", 1).status) == (status, row_status)
 
@@ -45,14 +46,14 @@ async def test_no_other_outcome_of_a_stuck_sender_changes_the_row(outcome: SendO
     setup = Setup("while_open")
     row = await setup.stuck()
     before = await setup.state()
-    await setup.outcomes.write(row, outcome, before)
+    await setup.outcomes.write([Ended(row, outcome)])
     assert await setup.state() == before
 
 
 async def test_a_sender_that_is_stuck_again_and_again_is_not_retried_for_ever() -> None:
     setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
-    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    await setup.outcomes.write([Ended(row, Unsent("BROKER_DOWN"))])
     state = await setup.state()
     assert (state.order.status, state.order.reason) == ("REJECTED", "RETRY_EXHAUSTED")
 
@@ -289,7 +290,7 @@ async def test_last_error_is_a_bare_code_and_the_text_is_beside_it(
 async def test_the_last_error_of_an_exhausted_order_is_kept_as_detail() -> None:
     setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
-    await setup.outcomes.write(row, Unsent("BROKER_DOWN", "name lookup failed"), await setup.state())
+    await setup.outcomes.write([Ended(row, Unsent("BROKER_DOWN", "name lookup failed"))])
     row = (await setup.state()).row("new", 1)
     assert (row.last_error, row.error_detail) == ("RETRY_EXHAUSTED", "BROKER_DOWN: name lookup failed")
 
@@ -359,7 +360,7 @@ async def test_sends_are_counted_by_the_status_that_they_give_to_the_row(answer:
 async def test_an_exhausted_order_counts_as_dead_and_a_resend_as_a_retry() -> None:
     setup = Setup("while_open")
     row = await setup.stuck(attempt=9)
-    await setup.outcomes.write(row, Unsent("BROKER_DOWN"), await setup.state())
+    await setup.outcomes.write([Ended(row, Unsent("BROKER_DOWN"))])
     assert setup.metrics.registry.get_sample_value("outbox_send_total", {"outcome": "dead"}) == 1
     resending = Setup("permanent")
     resending.venue.answer = Ambiguous("NETWORK_TIMEOUT")

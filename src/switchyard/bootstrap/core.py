@@ -1,7 +1,6 @@
 """The parts that every role has: database, clock, sequencer, metrics and supervisor."""
 
 from contextlib import AsyncExitStack
-from functools import partial
 
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
@@ -12,7 +11,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
-from switchyard.flow.results import OrderCommits
+from switchyard.flow.results import OrderResults
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -60,6 +59,7 @@ class Core:
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
+        results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
@@ -68,12 +68,12 @@ class Core:
             wakes=list(self.wakes.all),
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
+            completion=results,
+            on_committed=[results.count],
         )
-
-        commits = partial(OrderCommits, queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
-        self.commit = commits(commit=self.sequencer.commit).commit
+        self.commit = self.sequencer.commit
         """For the stages."""
-        self.offer = commits(commit=self.sequencer.offer).commit
+        self.offer = self.sequencer.offer
         """For requests: raises QueueFull where too many changes wait."""
 
     async def start(self, stack: AsyncExitStack) -> None:

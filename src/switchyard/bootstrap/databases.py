@@ -25,7 +25,7 @@ from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
-from switchyard.flow.results import OrderCommits
+from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock
@@ -167,16 +167,17 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
         await database.journal.head(0)
         await check_not_restoring(database.journal)
         clock = await _started_clock(database)
-        commits = OrderCommits(
-            commit=_direct_commit(database, clock),
-            queries=database.queries,
-            catalogue=Catalogue(settings.instruments),
-            metrics=Metrics(),
-        )
+        direct_commit = _direct_commit(database, clock)
+        catalogue = Catalogue(settings.instruments)
+        results = OrderResults(queries=database.queries, catalogue=catalogue, metrics=Metrics())
+
+        async def commit(change: Change) -> Outcome:
+            return await direct_commit(await results.complete(change))
+
         return await end_doubt(
             database.journal,
             database.queries,
-            commits.commit,
+            commit,
             clock,
             row_id=row_id,
             decision=decision,

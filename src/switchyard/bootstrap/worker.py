@@ -61,11 +61,10 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
     lanes = HeldLanes(database.lanes, worker, core.clock)
     dispatcher = Dispatcher(
         worker=worker,
-        journal=database.journal,
+        sequencer=core.sequencer,
         queries=database.queries,
         liveness=database.liveness,
         lanes=lanes,
-        commit=core.commit,
         venues=core.venues,
         clock=core.clock,
         randomness=core.randomness,
@@ -108,7 +107,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
         venue,
         journal=core.database.journal,
         queries=core.database.queries,
-        commit=core.commit,
+        sequencer=core.sequencer,
         clock=core.clock,
         metrics=core.metrics,
         gate=gate,

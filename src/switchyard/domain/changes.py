@@ -1,8 +1,8 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -11,10 +11,11 @@ from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.positions import Position
 
 # The events that name an order and carry no outbox row.
 _WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
+_Row = TypeVar("_Row", Order, OutboxRow, Position)
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -44,13 +45,13 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows and events of one decision.
+    """The rows and events of one decision, or of several that build on each other.
 
-    The rows carry their expectations: an order, an outbox row and a key entry of version n need version n-1 in the
-    database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and its
-    caller reloads and decides again. A position may come several times, each one the successor of the one before: the
-    first gives the expected version, the last is written. A key's result expects nothing: it is left out where the key
-    is gone or belongs to another order by now.
+    The rows carry their expectations: an order, an outbox row, a position and a key entry of version n need version n-1
+    in the database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and
+    its caller reloads and decides again. An order, an outbox row and a position may come several times, each one the
+    successor of the one before: the first gives the expected version, the last is written. A key's result expects
+    nothing: it is left out where the key is gone or belongs to another order by now.
     """
 
     events: tuple[Event, ...] = ()
@@ -62,14 +63,17 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     cursors: tuple[Cursor, ...] = ()
     results: tuple[KeyResult, ...] = ()
 
+    def order_moves(self) -> list[tuple[int, Order]]:
+        """For each order the version expected in the database, and the row to write."""
+        return _moves(self.orders, lambda order: order.order_id)
+
+    def outbox_moves(self) -> list[tuple[int, OutboxRow]]:
+        """For each outbox row the version expected in the database, and the row to write."""
+        return _moves(self.outbox, lambda row: row.key)
+
     def position_moves(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
-        first: dict[PositionKey, int] = {}
-        last: dict[PositionKey, Position] = {}
-        for position in self.positions:
-            first.setdefault(position.key, position.version - 1)
-            last[position.key] = position
-        return [(first[key], position) for key, position in last.items()]
+        return _moves(self.positions, lambda position: position.key)
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that describes an outbox row; 0 for a change without events."""
@@ -83,10 +87,28 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
         return next(places, 0)
 
 
+def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
+    if len(rows) < 2:
+        return [(row.version - 1, row) for row in rows]
+    first: dict[Hashable, int] = {}
+    last: dict[Hashable, _Row] = {}
+    for row in rows:
+        first.setdefault(key(row), row.version - 1)
+        last[key(row)] = row
+    return [(first[moved], row) for moved, row in last.items()]
+
+
 def merged(changes: Sequence[Change]) -> Change:
-    """Several decisions as one change; each order may be in one of them only."""
+    """Several decisions as one change, in the order in which they build on each other."""
+    if len(changes) == 1:
+        return changes[0]
     parts = Change.__struct_fields__
-    return Change(**{part: tuple(chain.from_iterable(getattr(change, part) for change in changes)) for part in parts})
+    whole = Change(**{part: tuple(chain.from_iterable(getattr(change, part) for change in changes)) for part in parts})
+    if len(whole.results) < 2:
+        return whole
+    # An order that a late report changes once more after its end gives its key a result twice: the last one counts.
+    results = {(result.account_id, result.operation, result.idempotency_key): result for result in whole.results}
+    return msgspec.structs.replace(whole, results=tuple(results.values()))
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -97,6 +97,13 @@ class OrderState(msgspec.Struct, frozen=True, kw_only=True):
                 return row
         raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")
 
+    def version_of(self, kind: OutboxKind, number: int) -> int | None:
+        """The version of one of the order's rows; none where the order does not have it."""
+        for row in self.outbox:
+            if row.kind == kind and row.number == number:
+                return row.version
+        return None
+
     def status_of(self, kind: OutboxKind, number: int) -> OutboxStatus | None:
         """The status of one of the order's rows; none where the order does not have it."""
         for row in self.outbox:

@@ -1,15 +1,15 @@
 """Load, decide, commit: optimistic concurrency on versioned rows. On a version conflict: reload and decide again."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
-import msgspec
-
-from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.ids import OrderId
 from switchyard.domain.outbox import OrderState
+from switchyard.flow.proposals import Answer, Decided, Failed, Proposal
 from switchyard.ports.journal import Journal
 
 Commit = Callable[[Change], Awaitable[Outcome]]
+Propose = Callable[[Sequence[Proposal]], Awaitable[Sequence[Answer]]]
 Decision = Callable[[OrderState], Change | None]
 
 # An order has a handful of writers; this many conflicts in a row are a defect, not bad luck.
@@ -39,8 +39,13 @@ async def decide(
     raise Contention(f"order {order_id} could not be written in {TRIES_MAX} tries")
 
 
-def after(state: OrderState, change: Change) -> OrderState:
-    """The order's state after a committed change."""
-    changed = {(row.kind, row.number): row for row in change.outbox}
-    rows = tuple(changed.get((row.kind, row.number), row) for row in state.outbox)
-    return msgspec.structs.replace(state, order=change.orders[0], outbox=rows)
+async def decide_all(propose: Propose, proposals: Sequence[Proposal]) -> list[Decided | Failed | None]:
+    """Propose until no decision was made on a state that is not the newest; returns the answers, in the same order."""
+    answers = list(await propose(proposals))
+    for _ in range(TRIES_MAX):
+        again = [place for place, answer in enumerate(answers) if isinstance(answer, Conflict)]
+        if not again:
+            return [answer for answer in answers if not isinstance(answer, Conflict)]
+        for place, answer in zip(again, await propose([proposals[place] for place in again]), strict=True):
+            answers[place] = answer
+    raise Contention(f"order {proposals[again[0]].order_id} could not be written in {TRIES_MAX} tries")

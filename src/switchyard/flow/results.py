@@ -1,22 +1,21 @@
-"""Commit changes of orders: adds the answer of an ended `/do/order` request, and counts the outbox rows that moved.
+"""Adds the answer of an ended `/do/order` request to the change that ends its order; counts the rows that moved.
 
-Reads the order's fills; writes through the sequencer. The answer is in the commit that ends the order, so it is stored
-whether or not a request is waiting for it.
+Reads the order's fills; writes nothing. The answer is in the commit that ends the order, so it is stored whether or not
+a request is waiting for it.
 """
 
 from collections.abc import Mapping
 from itertools import chain
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Outcome, merged
+from switchyard.domain.changes import Change, merged
 from switchyard.domain.do_order import ExecFailure, exec_failure, exec_result, result_digest
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import DO_ORDER
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxRow, OutboxStatus
-from switchyard.flow.decide import Commit
+from switchyard.domain.outbox import OutboxStatus
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 
@@ -29,27 +28,32 @@ _OUTCOMES: Mapping[OutboxStatus, str] = {
     "dead": "dead",
     "uncertain": "uncertain",
 }
+_REPEAT = "conflict_processed"
 
 
-class OrderCommits:
-    """Wraps `commit` for every part of the flow that changes orders."""
+class OrderResults:
+    """The completion of every change that the sequencer commits."""
 
-    def __init__(self, *, commit: Commit, queries: Queries, catalogue: Catalogue, metrics: Metrics) -> None:
-        self._commit = commit
+    def __init__(self, *, queries: Queries, catalogue: Catalogue, metrics: Metrics) -> None:
         self._queries = queries
         self._catalogue = catalogue
-        self._metrics = metrics
+        self._sends = {label: metrics.sends.labels(label) for label in (*_OUTCOMES.values(), _REPEAT)}
 
-    async def commit(self, change: Change) -> Outcome:
-        """Commit the change together with the results of the requests whose orders it ends."""
-        ended = [order for order in change.orders if order.operation == DO_ORDER and is_final(order.status)]
-        if ended:
-            change = merged([change, *[await self._result(order, change) for order in ended]])
-        outcome = await self._commit(change)
-        if isinstance(outcome, Committed):
-            for row in change.outbox:
-                self._count(row)
-        return outcome
+    def is_needed(self, change: Change) -> bool:
+        """Whether the change ends the order of a `/do/order` request."""
+        return any(order.operation == DO_ORDER and is_final(order.status) for order in change.orders)
+
+    async def complete(self, change: Change) -> Change:
+        """The change together with the results of the requests whose orders it ends."""
+        ended = [order for _, order in change.order_moves() if order.operation == DO_ORDER and is_final(order.status)]
+        return merged([change, *[await self._result(order, change) for order in ended]])
+
+    def count(self, change: Change) -> None:
+        """Count the outbox rows that a committed change moved."""
+        for row in change.outbox:
+            outcome = _OUTCOMES.get(row.status)
+            if outcome is not None:
+                self._sends[_REPEAT if row.last_error == "CONFLICT_PROCESSED" else outcome].inc()
 
     async def _result(self, order: Order, change: Change) -> Change:
         """The answer that every repeat of the order's request gets once the change is committed."""
@@ -61,9 +65,3 @@ class OrderCommits:
         own = [event for event in change.events if event.order_id == order.order_id]
         shown = exec_result(order, chain(earlier, own), self._catalogue.find(order.symbol))
         return decisions.record_result(order, 200, encode(shown).decode(), result_digest(shown))
-
-    def _count(self, row: OutboxRow) -> None:
-        outcome = _OUTCOMES.get(row.status)
-        if outcome is not None:
-            is_repeat = row.last_error == "CONFLICT_PROCESSED"
-            self._metrics.sends.labels("conflict_processed" if is_repeat else outcome).inc()

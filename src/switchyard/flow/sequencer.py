@@ -1,13 +1,16 @@
 """The sequencer: the journal's only writer in a process. Collects changes from all callers and commits them in groups.
 
 While one group is being committed, the next one collects, so that concurrent changes share the cost of a commit and a
-single change is committed at once. Writes through `Journal.append`, wakes the readers after each commit.
+single change is committed at once. A change is a decision that its caller has made, on rows that it has read; a
+proposal is a decision that the sequencer makes when it gathers the group, so that several on one order become one
+write. Writes through `Journal.append`, wakes the readers after each commit.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Container, Hashable, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -20,6 +23,8 @@ from switchyard.domain.errors import (
     QueueFull,
     SwitchyardError,
 )
+from switchyard.flow.proposals import Answer, Composition, Failed, Page, Proposal, Proposed, Unit
+from switchyard.flow.states import HotStates
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -35,6 +40,18 @@ GROUP_MAX = 512
 # next one is ready behind it. With fewer callers the second commit costs more than it saves.
 SPLIT_MIN = 32
 COMMITTING_MAX = 2
+
+
+class Completion(Protocol):
+    """Adds to a change what has to be committed with it and must first be read."""
+
+    def is_needed(self, change: Change) -> bool:
+        """Whether `complete` adds something."""
+        ...
+
+    async def complete(self, change: Change) -> Change:
+        """The change with what belongs to it."""
+        ...
 
 
 class _Waiting:
@@ -70,6 +87,8 @@ class Sequencer:
         wakes: Sequence[Wake],
         capacity: int,
         on_broken: Callable[[str], None],
+        completion: Completion | None = None,
+        on_committed: Sequence[Callable[[Change], None]] = (),
         shard: int = 0,
     ) -> None:
         self._journal = journal
@@ -79,11 +98,16 @@ class Sequencer:
         self._wakes = wakes
         self._capacity = capacity
         self._on_broken = on_broken
+        self._completion = completion
+        self._on_committed = on_committed
         self._shard = shard
-        self._pending: deque[_Waiting] = deque()
+        self.states = HotStates(journal)
+        self._pending: deque[_Waiting | Proposed] = deque()
+        self._deferred = 0
+        """How many of the pending build on what is being committed."""
         self._last_size = 0
         self._arrived = asyncio.Event()
-        self._committing: set[asyncio.Task[None]] = set()
+        self._committing: dict[asyncio.Task[None], _Rows] = {}
 
     async def offer(self, change: Change) -> Outcome:
         """Commit the change of a request; raises QueueFull at once where the queue is at its bound."""
@@ -99,6 +123,22 @@ class Sequencer:
         self._arrived.set()
         return await future
 
+    async def propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
+        """Decide and commit a page of proposals of a stage; returns their answers, in the same order.
+
+        Those on one order are decided in this order. Raises Unavailable where the states cannot be read.
+        """
+        if not proposals:
+            return []
+        read = await self.states.load([proposal.order_id for proposal in proposals])
+        await self.states.load_positions([key for proposal in proposals for key in proposal.positions])
+        page = Page(len(proposals))
+        self._pending.extend(
+            Proposed(proposal, proposal.order_id in read, page, place) for place, proposal in enumerate(proposals)
+        )
+        self._arrived.set()
+        return await page.future
+
     @property
     def depth(self) -> int:
         """How many changes are waiting."""
@@ -110,9 +150,11 @@ class Sequencer:
             await self._arrived.wait()
             self._arrived.clear()
             while self._may_begin():
-                group = self._next_group()
+                group, rows = self._next_group()
+                if not group:
+                    break  # all that is waiting builds on what is being committed
                 task = asyncio.create_task(self._commit_group(group))
-                self._committing.add(task)
+                self._committing[task] = rows
                 task.add_done_callback(self._committed)
 
     async def drain(self, seconds_max: float) -> None:
@@ -126,10 +168,11 @@ class Sequencer:
         """Whether the next group may start: at once when nothing is being committed, else only if it is as large."""
         if not self._pending or len(self._committing) >= COMMITTING_MAX:
             return False
-        return not self._committing or len(self._pending) >= max(self._last_size, SPLIT_MIN)
+        return not self._committing or len(self._pending) - self._deferred >= max(self._last_size, SPLIT_MIN)
 
     def _committed(self, task: "asyncio.Task[None]") -> None:
-        self._committing.discard(task)
+        del self._committing[task]
+        self._deferred = 0
         self._arrived.set()
         for wake in self._wakes:
             wake.notify()
@@ -137,83 +180,141 @@ class Sequencer:
             log.critical("sequencer_failed", error=repr(error))
             self._on_broken(repr(error))
 
-    def _next_group(self) -> list[_Waiting]:
-        """The next group: changes that touch different rows, in the order of arrival."""
+    def _next_group(self) -> "tuple[list[_Waiting | Unit], _Rows]":
+        """The next group, and the rows that it touches: changes of different rows, in the order of arrival."""
         group: list[_Waiting] = []
-        touched: dict[Hashable, _Waiting] = {}
-        deferred: list[_Waiting] = []
-        pending = self._pending
+        composition = Composition(self.states)
+        rows: _Rows = {}
+        size, blocked, deferred = 0, set[Hashable](), list[_Waiting | Proposed]()
+        pending, in_flight = self._pending, list(self._committing.values())
         callers = len(pending) + self._last_size  # the callers of the last group are about to come back
         size_max = min(max(callers // 2, SPLIT_MIN), GROUP_MAX)
-        while pending and len(group) < size_max:
-            waiting = pending.popleft()
-            keys = _keys(waiting.change)
-            earlier = [touched[key] for key in keys if key in touched]
-            if not earlier:
-                group.append(waiting)
-                for key in keys:
-                    touched[key] = waiting
-            elif len(earlier) == 1 and waiting.change.keys and earlier[0].change.keys:
-                # The same idempotency key twice: the first change's outcome answers the second one.
-                if earlier[0].followers is None:
-                    earlier[0].followers = []
-                earlier[0].followers.append(waiting)
+        while pending and size < size_max:
+            item = pending.popleft()
+            if isinstance(item, Proposed):
+                keys = _proposed_keys(item.proposal)
+                if _is_any_in(keys, blocked, *in_flight) or any(rows.get(key) is not None for key in keys):
+                    deferred.append(item)
+                    blocked.update(keys)
+                    continue
+                composition.add(item)
+                rows.update(dict.fromkeys(keys))
             else:
-                deferred.append(waiting)
-                for key in keys:
-                    touched.setdefault(key, waiting)
+                keys = _keys(item.change)
+                earlier = [rows[key] for key in keys if key in rows]
+                if not earlier and blocked.isdisjoint(keys) and composition.executions.isdisjoint(keys):
+                    group.append(item)
+                    rows.update(dict.fromkeys(keys, item))
+                    composition.executions.update(_execution_keys(item.change))
+                elif len(earlier) == 1 and (leader := earlier[0]) and leader.change.keys and item.change.keys:
+                    # The same idempotency key twice: the first change's outcome answers the second one.
+                    if leader.followers is None:
+                        leader.followers = []
+                    leader.followers.append(item)
+                    continue
+                else:
+                    deferred.append(item)
+                    blocked.update(keys)
+                    continue
+            size += 1
         pending.extendleft(reversed(deferred))
-        self._last_size = len(group)
-        return group
+        self._deferred = len(deferred)
+        self._last_size = size or self._last_size
+        return [*group, *composition.units], rows
 
-    async def _commit_group(self, group: list[_Waiting]) -> None:
-        self._metrics.group_size.observe(len(group))
+    async def _commit_group(self, group: "Sequence[_Waiting | Unit]") -> None:
+        self._metrics.group_size.observe(sum(len(entry.members) if isinstance(entry, Unit) else 1 for entry in group))
+        ready = await self._completed(group)
+        if not ready:
+            return
         group_id = fresh_ulid(self._clock, self._randomness)
         try:
             outcomes = await self._journal.append(
-                self._shard, group_id, [waiting.change for waiting in group], self._clock.now()
+                self._shard, group_id, [change for _, change in ready], self._clock.now()
             )
         except GroupRejected as error:
-            await self._split(group, error)
+            await self._split([entry for entry, _ in ready], error)
             return
         except JournalBroken as error:
-            self._fail(group, error)
+            self._fail(ready, error)
             self._on_broken(str(error))
             return
         except HistoryMismatch as error:
             # An older database is in the place of ours. It wrote nothing, but an earlier call whose answer was lost may
             # have committed to the one that is gone.
-            self._fail(group, OutcomeUnknown(str(error)))
+            self._fail(ready, OutcomeUnknown(str(error)))
             self._on_broken(str(error))
             return
         except OutcomeUnknown as error:
-            log.error("commit_outcome_unknown", changes=len(group), error=str(error))
-            self._fail(group, error)
+            log.error("commit_outcome_unknown", changes=len(ready), error=str(error))
+            self._fail(ready, error)
             return
         except SwitchyardError as error:
-            log.error("commit_failed", changes=len(group), error=str(error))
-            self._fail(group, error)
+            log.error("commit_failed", changes=len(ready), error=str(error))
+            self._fail(ready, error)
             return
         except Exception as error:
             # A defect of the journal adapter: answer the callers, and write nothing more.
-            log.exception("journal_failed", changes=len(group))
-            self._fail(group, OutcomeUnknown(repr(error)))
+            log.exception("journal_failed", changes=len(ready))
+            self._fail(ready, OutcomeUnknown(repr(error)))
             self._on_broken(repr(error))
             return
-        for waiting, outcome in zip(group, outcomes, strict=True):
-            waiting.answer(outcome)
-            if waiting.followers:
-                self._answer_followers(waiting, outcome)
+        for (entry, change), outcome in zip(ready, outcomes, strict=True):
+            self._settle(entry, change, outcome)
 
-    async def _split(self, group: list[_Waiting], error: GroupRejected) -> None:
-        """Commit a rejected group in halves, until the change that the database rejects is alone."""
-        if len(group) == 1:
-            log.error("change_rejected", error=str(error))
-            self._fail(group, error)
+    async def _completed(self, group: "Sequence[_Waiting | Unit]") -> "list[tuple[_Waiting | Unit, Change]]":
+        """The entries with their changes, each complete; one that cannot be completed fails alone."""
+        ready: list[tuple[_Waiting | Unit, Change]] = []
+        for entry in group:
+            change = entry.change
+            if self._completion is not None and self._completion.is_needed(change):
+                try:
+                    change = await self._completion.complete(change)
+                except SwitchyardError as error:
+                    self._fail([(entry, change)], error)
+                    continue
+            ready.append((entry, change))
+        return ready
+
+    def _settle(self, entry: "_Waiting | Unit", change: Change, outcome: Outcome) -> None:
+        """Note the outcome of a change in the states in memory, then answer its callers."""
+        if isinstance(outcome, Committed):
+            for note in self._on_committed:
+                note(change)
+        else:
+            self.states.forget(change)
+        if isinstance(entry, Unit):
+            if isinstance(outcome, Committed):
+                self.states.note_all(entry.states.values(), entry.positions.values())
+                entry.answer_committed()
+            else:
+                entry.answer(outcome)
             return
-        middle = len(group) // 2
-        await self._commit_group(group[:middle])
-        await self._commit_group(group[middle:])
+        if isinstance(outcome, Committed):
+            self.states.note_committed(change, outcome)
+        entry.answer(outcome)
+        if entry.followers:
+            self._answer_followers(entry, outcome)
+
+    async def _split(self, group: "Sequence[_Waiting | Unit]", error: GroupRejected) -> None:
+        """Commit a rejected group in halves, until the decision that the database rejects is alone."""
+        if len(group) > 1:
+            middle = len(group) // 2
+            await self._commit_group(group[:middle])
+            await self._commit_group(group[middle:])
+            return
+        [entry] = group
+        if isinstance(entry, Unit) and len(entry.members) > 1:
+            middle = len(entry.members) // 2
+            for half in (entry.members[:middle], entry.members[middle:]):
+                # Decided again: the second half builds on what is committed of the first.
+                composition = Composition(self.states)
+                for proposed, _ in half:
+                    composition.add(proposed)
+                await self._commit_group(composition.units)
+            return
+        log.error("change_rejected", error=str(error))
+        self._fail([(entry, entry.change)], error)
 
     def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
         holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
@@ -223,11 +324,19 @@ class Sequencer:
             else:
                 follower.answer(Conflict(holder))
 
-    def _fail(self, group: list[_Waiting], error: SwitchyardError) -> None:
-        for waiting in group:
-            waiting.fail(error)
-            for follower in waiting.followers or ():
+    def _fail(self, group: "Sequence[tuple[_Waiting | Unit, Change]]", error: SwitchyardError) -> None:
+        for entry, change in group:
+            self.states.forget(change)
+            if isinstance(entry, Unit):
+                entry.answer(Failed(error))
+                continue
+            entry.fail(error)
+            for follower in entry.followers or ():
                 follower.fail(error)
+
+
+_Rows = dict[Hashable, _Waiting | None]
+"""The rows that a group touches, each with the change that touches it; none for a proposal."""
 
 
 def _keys(change: Change) -> list[Hashable]:
@@ -235,7 +344,20 @@ def _keys(change: Change) -> list[Hashable]:
     keys: list[Hashable] = [order.order_id for order in change.orders]
     keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys]
     keys += [(result.account_id, result.operation, result.idempotency_key) for result in change.results]
-    keys += [(execution.venue, execution.exec_id) for execution in change.executions]
+    keys += _execution_keys(change)
     keys += {("position", *position.key) for position in change.positions}
     keys += [("cursor", cursor.name) for cursor in change.cursors]
     return keys
+
+
+def _execution_keys(change: Change) -> list[Hashable]:
+    return [(execution.venue, execution.exec_id) for execution in change.executions]
+
+
+def _proposed_keys(proposal: Proposal) -> list[Hashable]:
+    """The rows that a proposal builds on: they must not be part of a change that is not committed yet."""
+    return [proposal.order_id, *(("position", *key) for key in proposal.positions)]
+
+
+def _is_any_in(keys: Sequence[Hashable], *places: Container[Hashable]) -> bool:
+    return any(key in place for key in keys for place in places)

@@ -1,12 +1,12 @@
 """The outbox port: read-only queries of the stages that send, resolve, forecast and measure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 
 
@@ -22,6 +22,14 @@ class Due(msgspec.Struct, frozen=True):
     That happens after an older database was restored: a repeated key starts again at its first generation, with the
     same id as the lost order, which the venue has already executed, or with the id of an attempt before that.
     """
+
+
+KnownState = Callable[[OrderId], OrderState | None]
+"""A state that the caller has in memory; none where it has not."""
+
+
+def nothing_known(_order_id: OrderId) -> None:
+    """For a caller without states in memory."""
 
 
 class OutboxCount(msgspec.Struct, frozen=True):
@@ -48,12 +56,15 @@ class OutboxQueries(Protocol):
         limit: int,
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
+        *,
+        known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent.
 
         A row without an attempt is due at once, whatever its date: its date was given by the clock of another process.
 
-        `venues` and `lanes` restrict the result; None means all of them.
+        `venues` and `lanes` restrict the result; None means all of them. A state that is `known` with the row's present
+        version is not read again; the rest of it may be older than the database.
         """
         ...
 

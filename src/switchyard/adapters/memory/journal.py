@@ -172,8 +172,8 @@ class MemoryJournal:
 
     def _numbered(self, change: Change, first_seq: int) -> Iterator[OutboxRow]:
         """The outbox rows with their journal numbers; a later version keeps the number of the first."""
-        for row in change.outbox:
-            seq = first_seq + change.event_place(row) if row.version == 1 else self.outbox[row.key].seq
+        for base, row in change.outbox_moves():
+            seq = self.outbox[row.key].seq if base else first_seq + change.event_place(row)
             yield msgspec.structs.replace(row, seq=seq)
 
     def _head(self, shard: int) -> Head:
@@ -210,12 +210,11 @@ class MemoryJournal:
             if entry.version != (1 if earlier is None else earlier.version + 1):
                 return Conflict(earlier)
         is_stale = (
-            any(_version(self.orders.get(order.order_id)) != order.version - 1 for order in change.orders)
-            or any(order.version == 1 and order.venue_client_order_id in self._by_client_id for order in change.orders)
+            any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_moves())
             or any(
-                _version(self.outbox.get((row.order_id, row.kind, row.number))) != row.version - 1
-                for row in change.outbox
+                not base and order.venue_client_order_id in self._by_client_id for base, order in change.order_moves()
             )
+            or any(_version(self.outbox.get(row.key)) != base for base, row in change.outbox_moves())
             or any(_version(self.positions.get(row.key)) != base for base, row in change.position_moves())
             or any(
                 not execution.may_replace(self.executions.get((execution.venue, execution.exec_id)))
@@ -254,7 +253,7 @@ def _rows_written(change: Change) -> Iterator[Hashable]:
         yield order.order_id
         yield "client id", order.venue_client_order_id
     for row in change.outbox:
-        yield row.order_id, row.kind, row.number
+        yield row.key
     for entry in change.keys:
         yield "key", entry.account_id, entry.operation, entry.idempotency_key
     for result in change.results:

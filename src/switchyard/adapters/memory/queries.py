@@ -10,10 +10,10 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxKey, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX
-from switchyard.ports.outbox import Due, OutboxCount, QueueHead
+from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 from switchyard.ports.queries import OrderFilter
 
@@ -102,6 +102,8 @@ class MemoryQueries:
         limit: int,
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
+        *,
+        known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent."""
         due = [
@@ -112,7 +114,8 @@ class MemoryQueries:
             and (lanes is None or row.lane in lanes)
             and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
         ]
-        return [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
+        page = [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
+        return [_as_known(due, known(due.row.order_id)) for due in page]
 
     async def unsettled(
         self,
@@ -178,6 +181,12 @@ class MemoryQueries:
         last = last_generation(first)
         strays = (execution.stray_client_order_id for execution in self._journal.executions.values())
         return Due(row, state, any(stray is not None and first <= stray <= last for stray in strays))
+
+
+def _as_known(due: Due, state: OrderState | None) -> Due:
+    if state is None or state.version_of(due.row.kind, due.row.number) != due.row.version:
+        return due
+    return Due(state.row(due.row.kind, due.row.number), state, due.reported_before)
 
 
 def _matches(order: Order, wanted: OrderFilter) -> bool:

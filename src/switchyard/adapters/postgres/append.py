@@ -30,10 +30,12 @@ class AppendArguments(NamedTuple):
     event_tails: Sequence[str]
     order_changes: Sequence[int]
     order_rows: str
+    order_bases: Sequence[int]
     key_changes: Sequence[int]
     key_rows: str
     outbox_changes: Sequence[int]
     outbox_rows: str
+    outbox_bases: Sequence[int]
     outbox_events: Sequence[int]
     execution_changes: Sequence[int]
     execution_rows: str
@@ -59,10 +61,10 @@ APPEND = f"SELECT seq_before, conflicts, taken, head_epoch, head_seq, head_hash 
 def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
     """The arguments that append the changes as one group."""
     events = [(number, event) for number, change in enumerate(changes) for event in change.events]
-    moves = [(number, *move) for number, change in enumerate(changes) for move in change.position_moves()]
-    order_changes, order_rows = _numbered(changes, "orders")
+    orders = [(number, *move) for number, change in enumerate(changes) for move in change.order_moves()]
+    outbox = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_moves()]
+    positions = [(number, *move) for number, change in enumerate(changes) for move in change.position_moves()]
     key_changes, key_rows = _numbered(changes, "keys")
-    outbox_changes, outbox_rows = _numbered(changes, "outbox")
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
     result_changes, result_rows = _numbered(changes, "results")
@@ -76,20 +78,22 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         event_accounts=[event.account_id for _, event in events],
         event_orders=[event.order_id for _, event in events],
         event_tails=[event.tail for _, event in events],
-        order_changes=order_changes,
-        order_rows=order_rows,
+        order_changes=[number for number, _, _ in orders],
+        order_rows=_json([row for _, _, row in orders]),
+        order_bases=[base for _, base, _ in orders],
         key_changes=key_changes,
         key_rows=key_rows,
-        outbox_changes=outbox_changes,
-        outbox_rows=outbox_rows,
+        outbox_changes=[number for number, _, _ in outbox],
+        outbox_rows=_json([row for _, _, row in outbox]),
+        outbox_bases=[base for _, base, _ in outbox],
         outbox_events=_events_of_rows(changes),
         execution_changes=execution_changes,
         execution_rows=execution_rows,
         cursor_changes=cursor_changes,
         cursor_rows=cursor_rows,
-        position_changes=[number for number, _, _ in moves],
-        position_rows=_json([row for _, _, row in moves]),
-        position_bases=[base for _, base, _ in moves],
+        position_changes=[number for number, _, _ in positions],
+        position_rows=_json([row for _, _, row in positions]),
+        position_bases=[base for _, base, _ in positions],
         result_changes=result_changes,
         result_rows=result_rows,
         seen_epoch=None,
@@ -121,7 +125,7 @@ def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
 
 
 def _numbered(
-    changes: Sequence[Change], part: Literal["orders", "keys", "outbox", "executions", "cursors", "results"]
+    changes: Sequence[Change], part: Literal["keys", "executions", "cursors", "results"]
 ) -> tuple[list[int], str]:
     """The rows of one part of the changes as JSON, and the number of the change of each row."""
     numbered = [(number, row) for number, change in enumerate(changes) for row in getattr(change, part)]
@@ -133,7 +137,7 @@ def _events_of_rows(changes: Sequence[Change]) -> list[int]:
     events: list[int] = []
     first = 1
     for change in changes:
-        events += [first + change.event_place(row) for row in change.outbox]
+        events += [first + change.event_place(row) for _, row in change.outbox_moves()]
         first += len(change.events)
     return events
 

@@ -56,13 +56,6 @@ _BAD_DATA = (
     asyncpg.ProgramLimitExceededError,
 )
 
-_STATES = f"""
-SELECT {rows.STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING (order_id)
-WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, outbox.number
-"""
-_BY_ORDER_ID = _STATES.format(column="order_id")
-_BY_CLIENT_ID = _STATES.format(column="venue_client_order_id")
-
 _POSITIONS = f"""
 SELECT stored.* FROM unnest($1::text[], $2::text[]) AS requested (account_id, symbol) CROSS JOIN LATERAL (
     SELECT {POSITIONS.column_list} FROM positions AS held
@@ -101,14 +94,14 @@ class PostgresJournal:
 
     async def load(self, order_ids: Sequence[OrderId]) -> Mapping[OrderId, OrderState]:
         """The orders that exist, each with all of its outbox rows."""
-        states = rows.states(await self._reader.rows(_BY_ORDER_ID, order_ids))
+        states = rows.states(await self._reader.rows(rows.STATES_BY_ORDER_ID, order_ids))
         return {state.order.order_id: state for state in states}
 
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
         """The same, by venue client order id."""
-        states = rows.states(await self._reader.rows(_BY_CLIENT_ID, ids))
+        states = rows.states(await self._reader.rows(rows.STATES_BY_CLIENT_ID, ids))
         return {state.order.venue_client_order_id: state for state in states}
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:

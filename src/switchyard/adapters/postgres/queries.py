@@ -12,16 +12,16 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxKey
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
-from switchyard.ports.outbox import Due, OutboxCount, QueueHead
+from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter
 
 # A cancel is due only when its order has been sent. A scalar subquery is an index lookup; EXISTS could be planned as a
 # hash over every order ever sent.
 _DUE_IN = """
-SELECT order_id, kind, number, seq FROM outbox_orders AS due
+SELECT order_id, kind, number, version, seq, venue_client_order_id FROM outbox_orders AS due
 WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
 AND ($4::integer[] IS NULL OR lane = ANY ($4))
 AND (kind = 'new' OR 'sent' = (
@@ -30,8 +30,11 @@ AND (kind = 'new' OR 'sent' = (
 ORDER BY seq LIMIT $2
 """
 _DUE = f"""
-({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
-ORDER BY seq LIMIT $2
+SELECT order_id, kind, number, version, {{reported_before}} FROM (
+    ({_DUE_IN.format(status="queued")}) UNION ALL ({_DUE_IN.format(status="failed")})
+    ORDER BY seq LIMIT $2
+) AS due
+ORDER BY seq, order_id, kind DESC, number
 """
 # A binary search, because no index is on `at`: times never decrease with `seq`. Numbers between epochs belong to no
 # event, so each step looks at the next event from its number on.
@@ -72,22 +75,19 @@ WHERE status IN ('sending', 'uncertain') AND status = $1 AND ($3::text IS NULL O
 AND (order_id, kind, number) > ($4, $5, $6)
 ORDER BY order_id, kind, number LIMIT $2
 """
-_WITH_STATES = f"""
-WITH selected AS ({{selected}})
-SELECT
-    selected.kind, selected.number,
-    EXISTS (
-        SELECT FROM executions
-        -- As in `domain.ids.last_generation`.
-        WHERE stray_client_order_id BETWEEN orders.venue_client_order_id
-        AND left(orders.venue_client_order_id, 27) || 'fffff'
-    ) AS reported_before,
-    {rows.STATE_COLUMNS}
+_REPORTED_BEFORE = """EXISTS (
+    SELECT FROM executions
+    -- As in `domain.ids.last_generation`.
+    WHERE stray_client_order_id BETWEEN {table}.venue_client_order_id
+    AND left({table}.venue_client_order_id, 27) || 'fffff'
+) AS reported_before"""
+_DUE = _DUE.format(reported_before=_REPORTED_BEFORE.format(table="due"))
+_UNSETTLED_STATES = f"""
+WITH selected AS ({_UNSETTLED})
+SELECT selected.kind, selected.number, {_REPORTED_BEFORE.format(table="orders")}, {rows.STATE_COLUMNS}
 FROM selected JOIN orders USING (order_id) JOIN outbox_orders AS outbox USING (order_id)
-ORDER BY {{order}}, selected.number, outbox.kind DESC, outbox.number
+ORDER BY selected.order_id, selected.kind, selected.number, outbox.kind DESC, outbox.number
 """
-_BY_SEQ = "selected.seq, selected.order_id, selected.kind DESC"
-_BY_KEY = "selected.order_id, selected.kind"
 _MATCHED_STRAYS = f"""
 SELECT {EXECUTIONS.qualified("executions")} FROM executions
 JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
@@ -162,9 +162,21 @@ class PostgresQueries:
         limit: int,
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
+        *,
+        known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
-        return await self._with_states(_DUE, _BY_SEQ, now, min(limit, PAGE_MAX), venues, lanes)
+        selected = await self._reader.rows(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
+        unknown = {order_id for order_id, *row, _ in selected if not _is_known(known(order_id), *row)}
+        records = await self._reader.rows(rows.STATES_BY_ORDER_ID, list(unknown)) if unknown else ()
+        read = {state.order.order_id: state for state in rows.states(records)}
+        due = []
+        for order_id, kind, number, version, reported_before in selected:
+            state = read.get(order_id) or known(order_id)
+            # A row that has changed since it was selected may not be due any more.
+            if state is not None and _is_known(state, kind, number, version):
+                due.append(Due(state.row(kind, number), state, reported_before))
+        return due
 
     async def unsettled(
         self,
@@ -175,9 +187,13 @@ class PostgresQueries:
         after: OutboxKey | None = None,
     ) -> list[Due]:
         """Rows whose attempt has no outcome yet or an uncertain one, sorted by their keys."""
-        return await self._with_states(
-            _UNSETTLED, _BY_KEY, status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0))
-        )
+        page = (status, min(limit, PAGE_MAX), venue, *(after or ("", "", 0)))
+        records = await self._reader.rows(_UNSETTLED_STATES, *page)
+        due = []
+        for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
+            [state] = rows.states(record[3:] for record in group)
+            due.append(Due(state.row(kind, number), state, reported_before))
+        return due
 
     async def oldest_unsent(self, venues: Sequence[VenueName]) -> Mapping[VenueName, QueueHead]:
         """For each venue, the first order in journal order that waits for its first attempt."""
@@ -213,13 +229,9 @@ class PostgresQueries:
         """Unfinished outbox rows by status."""
         return [OutboxCount(*record) for record in await self._reader.rows(_COUNTS)]
 
-    async def _with_states(self, sql: str, order: str, *values: Any) -> list[Due]:
-        records = await self._reader.rows(_WITH_STATES.format(selected=sql, order=order), *values)
-        due = []
-        for (kind, number, reported_before, _), group in groupby(records, key=lambda record: tuple(record[:4])):
-            [state] = rows.states(record[3:] for record in group)
-            due.append(Due(state.row(kind, number), state, reported_before))
-        return due
+
+def _is_known(state: OrderState | None, kind: OutboxKind, number: int, version: int) -> bool:
+    return state is not None and state.version_of(kind, number) == version
 
 
 def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:

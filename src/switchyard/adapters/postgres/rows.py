@@ -13,6 +13,12 @@ from switchyard.domain.positions import Position
 STATE_COLUMNS = f"{ORDERS.qualified('orders')}, {OUTBOX_ORDERS.qualified('outbox')}"
 """An order beside one of its outbox rows, joined in one statement so that both come from one snapshot."""
 
+_STATES = f"""
+SELECT {STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING (order_id)
+WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, outbox.number
+"""
+STATES_BY_ORDER_ID = _STATES.format(column="order_id")
+STATES_BY_CLIENT_ID = _STATES.format(column="venue_client_order_id")
 _ORDER_WIDTH = len(ORDERS.columns)
 
 

@@ -51,7 +51,7 @@ INSERT INTO append_group ({", ".join(AppendGroup._fields)}) VALUES ({", ".join("
 
 def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> AppendGroup:
     """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted."""
-    orders = [row for change in changes for row in change.orders]
+    orders = [row for change in changes for _, row in change.order_moves()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
@@ -71,7 +71,7 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
     """The outbox rows; each new one with the number of the event that describes it."""
     first = 0
     for change in changes:
-        for row in change.outbox:
+        for _, row in change.outbox_moves():
             if row.version == 1 and change.events:
                 yield msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
             else:

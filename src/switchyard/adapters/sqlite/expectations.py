@@ -35,22 +35,23 @@ def conflicts_of(connection: apsw.Connection, changes: Sequence[Change], thoroug
 
 
 def _stale_orders(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
-    checked = [(n, row) for n, change in enumerate(changes) for row in change.orders if thorough or row.version > 1]
+    moves = [(number, *move) for number, change in enumerate(changes) for move in change.order_moves()]
+    checked = [(number, base, row) for number, base, row in moves if thorough or base]
     if not checked:
         return []
-    keys = [(row.order_id, row.venue_client_order_id if row.version == 1 else None) for _, row in checked]
+    keys = [(row.order_id, None if base else row.venue_client_order_id) for _, base, row in checked]
     versions = dict(connection.execute(ORDER_VERSIONS, (rows.json_array(keys),)))
-    return [number for number, row in checked if versions.get(row.order_id, 0) != row.version - 1]
+    return [number for number, base, row in checked if versions.get(row.order_id, 0) != base]
 
 
 def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
-    checked = [(n, row) for n, change in enumerate(changes) for row in change.outbox if thorough or row.version > 1]
+    moves = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_moves()]
+    checked = [(number, base, row.key) for number, base, row in moves if thorough or base]
     if not checked:
         return []
-    keys = [(row.order_id, row.kind, row.number) for _, row in checked]
-    stored = connection.execute(OUTBOX_VERSIONS, (rows.json_array(keys),))
+    stored = connection.execute(OUTBOX_VERSIONS, (rows.json_array([key for _, _, key in checked]),))
     versions = {tuple(key): version for *key, version in stored}
-    return [number for (number, row), key in zip(checked, keys, strict=True) if versions.get(key, 0) != row.version - 1]
+    return [number for number, base, key in checked if versions.get(key, 0) != base]
 
 
 def _stale_positions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:

@@ -13,17 +13,17 @@ from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITI
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, last_generation
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
-from switchyard.ports.outbox import Due, OutboxCount, QueueHead
+from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
 from switchyard.ports.queries import OrderFilter
 
 # The planner uses a partial index only where a statement repeats the condition of the index: hence the status lists.
 _DUE = """
-SELECT order_id, kind, number FROM outbox_orders AS due
+SELECT order_id, kind, number, version FROM outbox_orders AS due
 WHERE status IN ('queued', 'failed') AND (attempt = 0 OR next_attempt_at <= ?1)
 AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
 AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4)))
@@ -58,11 +58,12 @@ ORDER BY order_id LIMIT ?
 """
 # Without the hint the planner may walk the primary key, and with it every order ever sent.
 _UNSETTLED = """
-SELECT order_id, kind, number FROM outbox_orders INDEXED BY outbox_unsettled
+SELECT order_id, kind, number, version FROM outbox_orders INDEXED BY outbox_unsettled
 WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venue = ?3)
 AND (order_id, kind, number) > (?4, ?5, ?6)
 ORDER BY order_id, kind, number LIMIT ?2
 """
+_ANY_STRAY = "SELECT 1 FROM executions WHERE stray_client_order_id IS NOT NULL LIMIT 1"
 _STRAYS = """
 SELECT value->>0 FROM json_each(?)
 WHERE EXISTS (SELECT 1 FROM executions WHERE stray_client_order_id BETWEEN value->>0 AND value->>1)
@@ -143,10 +144,12 @@ class SqliteQueries:
         limit: int,
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
+        *,
+        known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
-        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes))
+        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes), known)
 
     async def unsettled(
         self,
@@ -212,26 +215,38 @@ class SqliteQueries:
             lambda connection: list(map(rows.journal_event, connection.execute(sql, values)))
         )
 
-    async def _with_states(self, sql: str, values: tuple[Any, ...]) -> list[Due]:
+    async def _with_states(self, sql: str, values: tuple[Any, ...], known: KnownState = nothing_known) -> list[Due]:
         def select(connection: apsw.Connection) -> list[Due]:
             with connection:  # one snapshot for the rows and their orders
-                keys: list[Any] = connection.execute(sql, values).fetchall()
-                if not keys:
+                selected: list[Any] = connection.execute(sql, values).fetchall()
+                if not selected:
                     return []
-                ids = rows.json_array(list({key[0] for key in keys}))
-                states = rows.states(
-                    connection.execute(SELECT_STATES, (ids,)), connection.execute(SELECT_OUTBOX_OF, (ids,))
-                )
-                client_ids = [state.order.venue_client_order_id for state in states.values()]
-                ranges = rows.json_array([(client_id, last_generation(client_id)) for client_id in client_ids])
-                strays = {client_id for (client_id,) in connection.execute(_STRAYS, (ranges,))}
+                states = {
+                    order_id: state
+                    for order_id, kind, number, version in selected
+                    if (state := known(order_id)) is not None and state.version_of(kind, number) == version
+                }
+                unknown = {order_id for order_id, *_ in selected} - states.keys()
+                if unknown:
+                    ids = (rows.json_array(list(unknown)),)
+                    orders, outbox = connection.execute(SELECT_STATES, ids), connection.execute(SELECT_OUTBOX_OF, ids)
+                    states |= rows.states(orders, outbox)
+                strays = _strays(connection, [state.order.venue_client_order_id for state in states.values()])
             return [
                 Due(state.row(kind, number), state, state.order.venue_client_order_id in strays)
-                for order_id, kind, number in keys
+                for order_id, kind, number, _ in selected
                 for state in (states[order_id],)
             ]
 
         return await self._connections.read(select)
+
+
+def _strays(connection: apsw.Connection, client_ids: Sequence[VenueClientOrderId]) -> set[str]:
+    """Those of the client order ids that a venue reported on before their orders existed here."""
+    if connection.execute(_ANY_STRAY).fetchone() is None:
+        return set()
+    ranges = rows.json_array([(client_id, last_generation(client_id)) for client_id in client_ids])
+    return {client_id for (client_id,) in connection.execute(_STRAYS, (ranges,))}
 
 
 def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:

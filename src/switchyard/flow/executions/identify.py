@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from switchyard.domain.changes import Execution
 from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport, is_storable, qualified
 from switchyard.ports.queries import Queries
@@ -20,6 +22,11 @@ def unstorable_field(report: ExecutionReport) -> str | None:
         if not is_storable(getattr(report, name)):
             return name
     return None
+
+
+def is_known_end(report: ExecutionReport, order: Order) -> bool:
+    """Whether the report only repeats an end that is recorded already."""
+    return not report.last_qty and is_final(order.status) and order.status == report.status
 
 
 async def new_reports(

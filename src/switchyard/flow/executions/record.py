@@ -1,33 +1,33 @@
-"""The recorder: applies a venue's execution reports, each once, in whatever order they arrive.
+"""The recorder: applies a venue's execution reports, each once, in whatever order they arrive, page by page.
 
-Reads reports from the venue and states from the journal; writes orders, positions, executions and its own cursor. A
-report that cannot be stored is set aside, and the others are applied.
+Reads reports from the venue and the states of their orders; proposes to the sequencer what they change, and writes its
+own cursor. A report that cannot be stored is set aside, and the others are applied.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from itertools import chain
 
 import structlog
 from msgspec.structs import replace
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed, Cursor, merged
+from switchyard.domain.changes import Change, Conflict, Cursor
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
-from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total
+from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
-from switchyard.flow.decide import Commit, Contention, after
-from switchyard.flow.executions.batch import is_known_end, one_change, position_keys
+from switchyard.flow.decide import Contention
 from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.identify import new_reports, unstorable_field
+from switchyard.flow.executions.identify import is_known_end, new_reports, unstorable_field
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
+from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -55,7 +55,7 @@ class Recorder:
         *,
         journal: Journal,
         queries: Queries,
-        commit: Commit,
+        sequencer: Sequencer,
         clock: Clock,
         metrics: Metrics,
         gate: VenueGate | None = None,
@@ -64,7 +64,7 @@ class Recorder:
         self._venue = venue
         self._journal = journal
         self._queries = queries
-        self._commit = commit
+        self._sequencer = sequencer
         self._clock = clock
         self._metrics = metrics
         self.gate = gate or VenueGate(venue.name, clock=clock, metrics=metrics)
@@ -72,13 +72,18 @@ class Recorder:
             venue.name,
             journal=journal,
             queries=queries,
-            commit=commit,
+            commit=sequencer.commit,
             metrics=metrics,
             gate=self.gate,
             is_ours=is_ours,
         )
+        self._applied = metrics.reports.labels("applied")
+        self._duplicates = metrics.reports.labels("duplicate")
         self._last_number: int | None = None
         self._holds_cursor = False
+        self._expects_new = False
+        """Whether the last reports were all new: the next ones are then compared with the recorded ones by their commit
+        alone."""
         self._other_venues: set[VenueName] = set()
         self.behind: dict[VenueClientOrderId, Decimal] = {}
         """Orders whose reported filled total is higher than the sum of the fills that we have, with that total."""
@@ -119,7 +124,7 @@ class Recorder:
         self._last_number = 0 if restarted else page.last_number
         if not self._holds_cursor:
             cursor = Cursor(name=self._cursor_name, epoch=0, seq=self._last_number, hash="")
-            await self._commit(Change(cursors=(cursor,)))
+            await self._sequencer.commit(Change(cursors=(cursor,)))
         return max(count, 1)
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
@@ -127,22 +132,16 @@ class Recorder:
         states = await self._states(reports)
         reports = self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
-        by_account: dict[AccountId, list[ExecutionReport]] = {}
         strays = [report for report in named if report.venue_client_order_id not in states]
         if await self.strays.lock_if_ours(report.venue_client_order_id for report in strays):
             # The next process must see these reports again, so that it does not open the venue either.
             self._holds_cursor = True
-        for report in await self._new(named, states):
-            if report.venue_client_order_id in states:
-                by_account.setdefault(states[report.venue_client_order_id].order.account_id, []).append(report)
-        positions = await self._journal.load_positions(position_keys(chain(*by_account.values()), states))
-        applied = await asyncio.gather(
-            *(self._apply(of_account, states, positions) for of_account in by_account.values())
-        )
+        known = [report for report in named if report.venue_client_order_id in states]
+        applied = await self._apply(known, states)
         # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
         for report in strays:
             await self.strays.file(report)
-        return sum(applied)
+        return applied
 
     async def file_stray(self, report: ExecutionReport) -> None:
         """File a report on an order that is not in this database, or set it aside."""
@@ -168,7 +167,7 @@ class Recorder:
 
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
         ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
-        return dict(await self._journal.load_by_client_order_id(list(ids)))
+        return await self._sequencer.states.load_by_client_order_id(ids)
 
     def _of_this_venue(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
@@ -214,10 +213,10 @@ class Recorder:
     async def _new(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
-        """The reports on known orders that were not applied before, each under the id to record it with."""
-        known = [report for report in reports if report.venue_client_order_id in states]
-        new = await new_reports(self._queries, self._venue.name, known, states)
-        self._metrics.reports.labels("duplicate").inc(len(known) - len(new))
+        """The reports that were not applied before, each under the id to record it with."""
+        new = await new_reports(self._queries, self._venue.name, reports, states)
+        self._duplicates.inc(len(reports) - len(new))
+        self._expects_new = len(new) == len(reports)
         return list(new.values())
 
     def _is_restarted(self, page: ReportPage, after: int) -> bool:
@@ -235,80 +234,51 @@ class Recorder:
         scope = self._venue.capabilities.execution_ids
         return with_unique_id(report, scope, None if state is None else state.order.symbol)
 
-    async def _apply(
-        self,
-        reports: Sequence[ExecutionReport],
-        states: dict[VenueClientOrderId, OrderState],
-        positions: Mapping[PositionKey, Position],
-    ) -> int:
-        """Apply the reports of one account, as many as possible in one change.
-
-        All fills that close something write the row of the account's results, and those of a symbol the position's row:
-        separate changes would each wait for the commit of the one before.
-        """
-        waiting = self._without_known_ends(reports, states)
-        batch_max, conflicts, applied_count = len(waiting), 0, 0
-        while waiting:
-            batch = one_change(waiting[:batch_max])
-            try:
-                changes = self._decide(batch, states, positions)
-                change = merged(changes)
-                outcome = await self._commit(change)
-            except (GroupRejected, ArithmeticError) as error:
-                if len(batch) == 1:
-                    await self.strays.set_aside(batch[0], repr(error), is_stray=False)
-                    waiting = waiting[1:]
-                batch_max = max(len(batch) // 2, 1)
-                continue
-            if isinstance(outcome, Committed):
-                for report, applied in zip(batch, changes, strict=True):
-                    before = states[report.venue_client_order_id]
-                    states[report.venue_client_order_id] = after(before, applied)
-                    self._note_applied(before, applied, report)
-                positions = {**positions, **{position.key: position for position in change.positions}}
-                applied_count += len(batch)
-                waiting, conflicts = self._without_known_ends(waiting[len(batch) :], states), 0
-                continue
-            conflicts += 1
-            if conflicts == DECISIONS_MAX:
-                raise Contention(f"report {batch[0].exec_id} could not be written in {DECISIONS_MAX} tries")
-            if conflicts > 1:
-                # Each row of the batch may have a newer version: a smaller batch makes the next conflict less likely.
-                batch_max = max(len(batch) // 2, 1)
-            states, positions = await asyncio.gather(
-                self._states(waiting), self._journal.load_positions(position_keys(waiting, states))
+    async def _apply(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> int:
+        """Apply reports on known orders; returns how many changed an order."""
+        applied = 0
+        waiting = reports if self._expects_new else await self._new(reports, states)
+        for _ in range(DECISIONS_MAX):
+            if not waiting:
+                return applied
+            answers = await self._sequencer.propose(
+                [self._proposal(report, states[report.venue_client_order_id].order) for report in waiting]
             )
-            waiting = self._without_known_ends(await self._new(waiting, states), states)
-        return applied_count
+            conflicts = []
+            for report, answer in zip(waiting, answers, strict=True):
+                match answer:
+                    case Decided(before, change):
+                        self._note_applied(before, change, report)
+                        applied += 1
+                    case Conflict():
+                        conflicts.append(report)
+                    case Failed(GroupRejected() | ArithmeticError() as error):
+                        await self.strays.set_aside(report, repr(error), is_stray=False)
+                    case Failed(error):
+                        raise error
+                    case None:
+                        self._duplicates.inc()
+            # An order has changed meanwhile, or the execution was recorded before.
+            waiting = await self._new(conflicts, states)
+        raise Contention(f"report {waiting[0].exec_id} could not be written in {DECISIONS_MAX} tries")
 
-    def _without_known_ends(
-        self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
-    ) -> list[ExecutionReport]:
-        """The reports without those of an end that is recorded already, which a lookup may have found first."""
-        new = [report for report in reports if not is_known_end(report, states[report.venue_client_order_id].order)]
-        self._metrics.reports.labels("duplicate").inc(len(reports) - len(new))
-        return new
+    def _proposal(self, report: ExecutionReport, order: Order) -> Proposal:
+        position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
 
-    def _decide(
-        self,
-        reports: Sequence[ExecutionReport],
-        states: Mapping[VenueClientOrderId, OrderState],
-        positions: Mapping[PositionKey, Position],
-    ) -> list[Change]:
-        changes = []
-        held = dict(positions)
-        for report in reports:
-            state, now = states[report.venue_client_order_id], self._clock.now()
-            account, symbol = state.order.account_id, state.order.symbol
-            total = held.get((account, ACCOUNT_TOTAL)) or account_total(account, now)
-            change = decisions.apply_report(state, held.get((account, symbol)), report, now, total=total)
-            held.update((position.key, position) for position in change.positions)
-            changes.append(change)
-        return changes
+        def decision(state: OrderState, held: Positions) -> Change | None:
+            if is_known_end(report, state.order):
+                return None  # a lookup found it first
+            now = self._clock.now()
+            if not report.last_qty:
+                return decisions.apply_report(state, None, report, now)
+            results = held[total] or account_total(order.account_id, now)
+            return decisions.apply_report(state, held[position], report, now, total=results)
+
+        return Proposal(order.order_id, decision, (position, total) if report.last_qty else ())
 
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]
-        self._metrics.reports.labels("applied").inc()
+        self._applied.inc()
         if before.row("new", 1).status == "uncertain":
             self._metrics.resolved.labels("reported").inc()
             log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")

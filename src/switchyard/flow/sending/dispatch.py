@@ -1,32 +1,34 @@
-"""The dispatcher: claims due outbox rows, commits each attempt, sends it, and has the outcome recorded.
+"""The dispatcher: claims due outbox rows, commits each attempt, sends it, and has the outcome recorded, page by page.
 
-Reads the outbox; writes attempts through `Commit` and outcomes through `OutcomeWriter`; calls venues outside of any
-transaction.
+Reads the outbox; proposes attempts to the sequencer and writes outcomes through `OutcomeWriter`; calls venues outside
+of any transaction.
 """
 
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Committed
+from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
-from switchyard.flow.decide import Commit, after
+from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.outcomes import OutcomeWriter
+from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.throttle import Throttle
+from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.states import after
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
@@ -57,11 +59,10 @@ class Dispatcher:
         self,
         *,
         worker: WorkerId,
-        journal: Journal,
+        sequencer: Sequencer,
         queries: OutboxQueries,
         liveness: Liveness,
         lanes: HeldLanes,
-        commit: Commit,
         venues: Mapping[VenueName, Venue],
         clock: Clock,
         randomness: Randomness,
@@ -78,15 +79,16 @@ class Dispatcher:
         self._queries = queries
         self._liveness = liveness
         self._lanes = lanes
-        self._commit = commit
+        self._sequencer = sequencer
         self._venues = venues
         self._clock = clock
         self._randomness = randomness
         self._metrics = metrics
+        self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._slots = batch_size * parallelism
         self._idle_seconds = idle_seconds
         self._lost_keys = lost_keys
-        self._claiming: asyncio.Future[list[bool]] | None = None
+        self._claiming: asyncio.Task[int] | None = None
         self._sends: dict[OutboxKey, asyncio.Task[None]] = {}
         self._freed = asyncio.Event()
         self._open: set[VenueName] = set()
@@ -96,8 +98,7 @@ class Dispatcher:
         self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
-            journal=journal,
-            commit=commit,
+            sequencer=sequencer,
             venues=venues,
             clock=clock,
             randomness=randomness,
@@ -110,7 +111,7 @@ class Dispatcher:
             queries=queries,
             liveness=liveness,
             lanes=lanes,
-            commit=commit,
+            commit=sequencer.commit,
             outcomes=self._outcomes,
             venues=venues,
             clock=clock,
@@ -141,8 +142,12 @@ class Dispatcher:
         if not free or lanes == []:
             return 0
         slots = self._slots - len(self._sends)
-        page = await self._queries.due(self._clock.now(), min(slots, sum(free.values())), list(free), lanes)
-        self._metrics.dequeued.labels("success" if page else "empty").inc()
+        page = await self._queries.due(
+            self._clock.now(), min(slots, sum(free.values())), list(free), lanes, known=self._sequencer.states.order
+        )
+        self._dequeued["success" if page else "empty"].inc()
+        if not page:
+            return 0
         strays = [due for due in page if _is_stray(due)]
         if strays:
             await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in strays))
@@ -152,10 +157,10 @@ class Dispatcher:
         for due in page:
             claimed[due.row.venue] += 1
             if claimed[due.row.venue] <= free[due.row.venue]:
-                claims.append(self._claim(due))
+                claims.append(due)
         # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
-        self._claiming = asyncio.gather(*claims)
-        return sum(await asyncio.shield(self._claiming))
+        self._claiming = asyncio.create_task(self._claim(claims))
+        return await asyncio.shield(self._claiming)
 
     async def recover_once(self) -> int:
         """Recover one page of rows that no live attempt will finish; returns how many there were."""
@@ -185,44 +190,77 @@ class Dispatcher:
         free = {name: self._throttles[name].free(self._under_way[name], now) for name in self._open}
         return {name: count for name, count in free.items() if count}
 
-    async def _claim(self, due: Due) -> bool:
-        # Joins the line before the first await: claims are made in journal order, but their commits may be
-        # answered in another order.
-        order = due.state.order
-        turn = self._departures.join((order.account_id, order.symbol)) if is_first_attempt(due.row) else None
-        try:
-            return await self._begin_attempt(due, turn)
-        except BaseException:
-            _leave(turn)
-            raise
-
-    async def _begin_attempt(self, due: Due, turn: Turn | None) -> bool:
-        row, state = due.row, due.state
-        now = self._clock.now()
-        instead = self._change_instead_of_sending(state, row, now) if row.kind == "new" else None
-        if instead is not None:
-            _leave(turn)
-            await self._commit(instead)
-            return True
-        if self._lost_keys is not None and self._lost_keys.may_include(due):
-            try:
-                found = await self._venues[row.venue].find_by_client_order_id(row.venue_client_order_id)
-            except VenueUnavailable:
-                _leave(turn)
-                return False  # asked again with the next claim
-            if found is not None:
-                _leave(turn)
-                await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
-                return True
+    async def _claim(self, page: Sequence[Due]) -> int:
+        """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
+        page = await self._without_lost_keys(page)
         begun_at = self._clock.monotonic()
-        change = decisions.begin_attempt(state, row, self._worker, now)
-        if not isinstance(await self._commit(change), Committed):
-            _leave(turn)
-            return False  # version conflict: another worker claimed the row, or the order changed; the next query shows
-        if not row.attempt:
-            self._metrics.outbox_lag.observe((now - row.created_at).total_seconds())
-        self._start_send(change.outbox[0], after(state, change), turn, begun_at)
-        return True
+        self._sequencer.states.remember(due.state for due in page)
+        answers = await self._sequencer.propose([self._proposal(due) for due in page])
+        # The others were claimed by another worker or have changed; the next query shows it.
+        decided = [answer for answer in answers if isinstance(answer, Decided)]
+        sends = [
+            _Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
+            for before, change in decided
+            if change.outbox[0].status == "sending"
+        ]
+        for batch in self._batches(sends):
+            self._start_send(batch)
+        for answer in answers:
+            if isinstance(answer, Failed):
+                raise answer.error
+        return len(decided)
+
+    async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
+        """The rows that may be claimed: the venue does not have them from a history that was lost.
+
+        Where it has one, that order comes into doubt; where it does not answer, it is asked with the next claim.
+        """
+        if self._lost_keys is None or not any(map(self._lost_keys.may_include, page)):
+            return list(page)
+        may_claim = await asyncio.gather(*map(self._is_absent, page))
+        return [due for due, may in zip(page, may_claim, strict=True) if may]
+
+    async def _is_absent(self, due: Due) -> bool:
+        assert self._lost_keys is not None
+        if not self._lost_keys.may_include(due):
+            return True
+        try:
+            found = await self._venues[due.row.venue].find_by_client_order_id(due.row.venue_client_order_id)
+        except VenueUnavailable:
+            return False
+        if found is not None:
+            await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
+        return found is None
+
+    def _proposal(self, due: Due) -> Proposal:
+        claimed = due.row
+
+        def decision(newest: OrderState, _: Positions) -> Change | None:
+            row = newest.row(claimed.kind, claimed.number)
+            if row.version != claimed.version:
+                return None
+            now = self._clock.now()
+            instead = self._change_instead_of_sending(newest, row, now) if row.kind == "new" else None
+            return instead or decisions.begin_attempt(newest, row, self._worker, now)
+
+        return Proposal(claimed.order_id, decision)
+
+    def _batches(self, sends: Sequence["_Send"]) -> Iterator["list[_Send]"]:
+        """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
+
+        A retry and a cancel have no place in a line and go alone.
+        """
+        batches: dict[VenueName, list[_Send]] = {}
+        for send in sends:
+            batch_max = self._venues[send.row.venue].capabilities.batch_max
+            if batch_max == 1 or not send.is_first:
+                yield [send]
+                continue
+            batch = batches.setdefault(send.row.venue, [])
+            batch.append(send)
+            if len(batch) == batch_max:
+                yield batches.pop(send.row.venue)
+        yield from batches.values()
 
     def _change_instead_of_sending(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
         """The change to commit where the order must not be sent; none where it may be sent."""
@@ -248,52 +286,88 @@ class Dispatcher:
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
 
-    def _start_send(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
-        self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
-        self._under_way[row.venue] += 1
-        self._lanes.begin(row.lane)
-        task = self._sends[row.key] = asyncio.create_task(self._send(row, state, turn, begun_at))
+    def _start_send(self, batch: "list[_Send]") -> None:
+        for row, state, begun_at in batch:
+            self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
+            self._lanes.begin(row.lane)
+            if row.attempt == 1:
+                self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
+        venue, order = batch[0].row.venue, batch[0].state.order
+        self._under_way[venue] += len(batch)
+        # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
+        takes_many = self._venues[venue].capabilities.batch_max > 1
+        line: Hashable = venue if takes_many else (order.account_id, order.symbol)
+        turn = self._departures.join(line) if batch[0].is_first else None
+        task = asyncio.create_task(self._send(batch, turn))
+        self._sends.update((send.row.key, task) for send in batch)
         self._metrics.inflight.set(len(self._sends))
-        task.add_done_callback(lambda done: self._end_send(row, turn, done))
+        task.add_done_callback(lambda done: self._end_send(batch, turn, done))
 
-    def _end_send(self, row: OutboxRow, turn: Turn | None, task: "asyncio.Task[None]") -> None:
+    def _end_send(self, batch: "list[_Send]", turn: Turn | None, task: "asyncio.Task[None]") -> None:
         _leave(turn)
-        del self._sends[row.key]
-        self._under_way[row.venue] -= 1
-        self._lanes.end(row.lane)
+        for row, _, _ in batch:
+            del self._sends[row.key]
+            self._lanes.end(row.lane)
+        self._under_way[batch[0].row.venue] -= len(batch)
         self._metrics.inflight.set(len(self._sends))
         self._freed.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            # The row stays `sending` under this worker's name, and the next recovery brings it into doubt.
-            self._metrics.stage_failures.labels("dispatch").inc()
-            log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
+            # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
+            self._metrics.stage_failures.labels("dispatch").inc(len(batch))
+            for row, _, _ in batch:
+                log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
 
-    async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
+    async def _send(self, batch: "list[_Send]", turn: Turn | None) -> None:
+        venue = batch[0].row.venue
         try:
-            outcome = await self._deliver(row, state, turn, begun_at)
+            outcomes = await self._deliver(batch, turn)
         except Exception as error:
-            # An adapter that raises has a defect, and the venue may or may not have the order.
-            log.exception("venue_adapter_failed", order_id=row.order_id, venue=row.venue)
-            outcome = Ambiguous("ADAPTER_FAILED", repr(error))
-        if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":
-            self._throttles[row.venue].slow_down(self._clock.now(), outcome.retry_after)
-        elif isinstance(outcome, Accepted):
-            self._throttles[row.venue].speed_up()
+            # An adapter that raises has a defect, and the venue may or may not have the orders.
+            log.exception("venue_adapter_failed", order_id=batch[0].row.order_id, venue=venue, orders=len(batch))
+            outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
+        throttle = self._throttles[venue]
+        for outcome in outcomes:
+            if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":
+                throttle.slow_down(self._clock.now(), outcome.retry_after)
+            elif isinstance(outcome, Accepted):
+                throttle.speed_up()
         _leave(turn)
-        await self._outcomes.write(row, outcome, state)
+        await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
 
-    async def _deliver(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> SendOutcome:
-        venue = self._venues[row.venue]
+    async def _deliver(self, batch: "list[_Send]", turn: Turn | None) -> Sequence[SendOutcome]:
+        """Send the batch; the outcomes are in its order."""
+        venue = self._venues[batch[0].row.venue]
         if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
-            return Unsent("TURN_TIMEOUT")
-        if self._clock.monotonic() - begun_at > TURN_LIMIT.total_seconds():
+            return [Unsent("TURN_TIMEOUT")] * len(batch)
+        if self._clock.monotonic() - batch[0].begun_at > TURN_LIMIT.total_seconds():
             # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
-            return Unsent("ATTEMPT_STALE")
-        if row.kind == "cancel":
-            return await venue.cancel(state.order)
-        if state.order.status != "UNKNOWN" and decisions.is_past_deadline(state.order, self._clock.now()):
-            return Unsent("DEADLINE_PASSED")
-        return await venue.submit(state.order, turn.depart if turn is not None else ignore_departure)
+            return [Unsent("ATTEMPT_STALE")] * len(batch)
+        if batch[0].row.kind == "cancel":
+            return [await venue.cancel(batch[0].state.order)]
+        now = self._clock.now()
+        orders = [send.state.order for send in batch if not send.is_late(now)]
+        sent: Iterator[SendOutcome] = iter(())
+        if orders:
+            depart = turn.depart if turn is not None else ignore_departure
+            sent = iter(await venue.submit_many(orders, depart))
+        return [Unsent("DEADLINE_PASSED") if send.is_late(now) else next(sent) for send in batch]
+
+
+class _Send(NamedTuple):
+    """A committed attempt: its row, its order's state after the commit, and when it began on the monotonic clock."""
+
+    row: OutboxRow
+    state: OrderState
+    begun_at: float
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the attempt is the order's first one, which keeps its place in the line."""
+        return self.row.kind == "new" and self.row.attempt == 1
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether the order must not be sent any more."""
+        return self.state.order.status != "UNKNOWN" and decisions.is_past_deadline(self.state.order, now)
 
 
 def _is_stray(due: Due) -> bool:

@@ -1,12 +1,13 @@
-"""Records the outcome of an attempt: decides what it means for the row and its order, and commits that.
+"""Records the outcomes of attempts: decides what each means for its row and its order, and commits that.
 
-Reads the order's newest state from the journal, writes through `Commit`. Used by the dispatcher and by recovery.
+Proposes a page of outcomes at a time, so that they share a commit with the reports on their orders. Used by the
+dispatcher and by recovery.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import msgspec
 import structlog
@@ -17,10 +18,11 @@ from switchyard.domain.errors import OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import DoubtCode, described
-from switchyard.flow.decide import Commit, Decision, decide
+from switchyard.flow.decide import decide_all
+from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Journal
 from switchyard.ports.outbox import Due
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
@@ -39,6 +41,13 @@ class SenderDied(msgspec.Struct, frozen=True):
 AttemptOutcome = SendOutcome | SenderDied
 
 
+class Ended(NamedTuple):
+    """An attempt that has ended: its row as it was committed before the send, and the outcome."""
+
+    row: OutboxRow
+    outcome: AttemptOutcome
+
+
 class OutcomeWriter:
     """Writes the outcomes of attempts, each only while its attempt is the row's current one."""
 
@@ -46,8 +55,7 @@ class OutcomeWriter:
         self,
         *,
         worker: WorkerId,
-        journal: Journal,
-        commit: Commit,
+        sequencer: Sequencer,
         venues: Mapping[VenueName, Venue],
         clock: Clock,
         randomness: Randomness,
@@ -56,8 +64,7 @@ class OutcomeWriter:
         first_sends: FirstSends,
     ) -> None:
         self._worker = worker
-        self._journal = journal
-        self._commit = commit
+        self._sequencer = sequencer
         self._venues = venues
         self._clock = clock
         self._randomness = randomness
@@ -65,19 +72,43 @@ class OutcomeWriter:
         self._retry_max = retry_max
         self._first_sends = first_sends
 
-    async def write(self, row: OutboxRow, outcome: AttemptOutcome, state: OrderState) -> None:
-        """Commit the outcome of the row's attempt; discard it where the attempt is not the current one any more."""
+    async def write(self, ended: Sequence[Ended]) -> None:
+        """Commit the outcomes; discard one whose attempt is not the row's current one any more.
 
-        def decision(newest: OrderState) -> Change | None:
+        Goes on however long the database is away: the venue's answer is stored nowhere else.
+        """
+        waiting = list(ended)
+        while waiting:
+            try:
+                answers = await decide_all(self._sequencer.propose, [self._proposal(*attempt) for attempt in waiting])
+            except (Unavailable, OutcomeUnknown) as unread:
+                answers = [Failed(unread)] * len(waiting)
+            failed: list[Ended] = []
+            for attempt, answer in zip(waiting, answers, strict=True):
+                match answer:
+                    case Decided(_, change):
+                        self._note(attempt.row, attempt.outcome, change)
+                    case Failed(Unavailable() | OutcomeUnknown() as error):
+                        log.warning("send_outcome_waiting", order_id=attempt.row.order_id, error=str(error))
+                        failed.append(attempt)
+                    case Failed(error):
+                        # The row stays `sending` under this worker's name, and the next recovery brings it into doubt.
+                        self._metrics.stage_failures.labels("dispatch").inc()
+                        log.error("send_outcome_lost", order_id=attempt.row.order_id, error=repr(error))
+                    case None:
+                        self._metrics.stale_writes.inc()
+            waiting = failed
+            if waiting:
+                await asyncio.sleep(RECORD_AGAIN_SECONDS)
+
+    def _proposal(self, row: OutboxRow, outcome: AttemptOutcome) -> Proposal:
+        def decision(newest: OrderState, _: Positions) -> Change | None:
             current = newest.row(row.kind, row.number)
             if current.attempt == row.attempt and (current.status == "sending" or self._may_correct(current, outcome)):
                 return self._outcome_change(newest, current, outcome, self._clock.now())
-            self._metrics.stale_writes.inc()
             return None
 
-        change = await self._record(row, decision, state)
-        if change is not None:
-            self._note(row, outcome, change)
+        return Proposal(row.order_id, decision)
 
     async def write_doubt(self, due: Due, code: DoubtCode, suspect: WorkerId | None = None) -> None:
         """Bring a row into doubt without an outcome; a version conflict means that one was recorded after all."""
@@ -90,22 +121,12 @@ class OutcomeWriter:
             worker=suspect,
         )
         change = decisions.record_doubt(due.state, due.row, code, None, self._clock.now(), suspect=suspect)
-        if isinstance(await self._commit(change), Committed):
+        if isinstance(await self._sequencer.commit(change), Committed):
             self._metrics.uncertain.inc()
 
     def _may_correct(self, row: OutboxRow, outcome: AttemptOutcome) -> bool:
         """Whether the row was taken for stuck, and this worker, its sender, knows that nothing was sent."""
         return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
-
-    async def _record(self, row: OutboxRow, decision: Decision, state: OrderState | None) -> Change | None:
-        """Commit the decision, however long the database is away: the venue's answer is stored nowhere else."""
-        while True:
-            try:
-                return await decide(self._journal, self._commit, row.order_id, decision, state)
-            except (Unavailable, OutcomeUnknown) as error:
-                log.warning("send_outcome_waiting", order_id=row.order_id, error=str(error))
-            state = None
-            await asyncio.sleep(RECORD_AGAIN_SECONDS)
 
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
         is_exhausted = row.attempt > self._retry_max

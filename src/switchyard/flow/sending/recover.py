@@ -14,7 +14,7 @@ from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OutboxKey, is_first_attempt
 from switchyard.flow.decide import Commit
 from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.outcomes import OutcomeWriter, SenderDied
+from switchyard.flow.sending.outcomes import Ended, OutcomeWriter, SenderDied
 from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import OutboxQueries
@@ -81,7 +81,7 @@ class Recovery:
             for due in unsettled
             if due.row.worker in dead or (due.row.worker == self._worker and due.row.key not in sends)
         ]
-        await asyncio.gather(*(self._outcomes.write(due.row, SenderDied(), due.state) for due in orphans))
+        await self._outcomes.write([Ended(due.row, SenderDied()) for due in orphans])
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
         await asyncio.gather(*(self._outcomes.write_doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))

@@ -15,10 +15,12 @@ CREATE OR REPLACE FUNCTION append_group(
     event_tails text[],
     order_changes integer[],
     order_rows json,
+    order_bases integer[], -- the version that each order must have: one change may move it several times
     key_changes integer[],
     key_rows json,
     outbox_changes integer[],
     outbox_rows json,
+    outbox_bases integer[], -- the same for outbox rows
     outbox_events integer[], -- the event that describes each row, counted from 1 within the group
     execution_changes integer[],
     execution_rows json,
@@ -26,7 +28,7 @@ CREATE OR REPLACE FUNCTION append_group(
     cursor_rows json,
     position_changes integer[],
     position_rows json,
-    position_bases integer[], -- the version that each position must have: one change may contain several fills of it
+    position_bases integer[], -- the same for positions
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
@@ -90,8 +92,8 @@ BEGIN
     -- 4. Reject the changes that conflict.
     seq_before := head.seq;
     conflicts := conflicting_changes(
-        incoming_orders, order_changes, incoming_keys, key_changes, incoming_outbox, outbox_changes,
-        incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
+        incoming_orders, order_changes, order_bases, incoming_keys, key_changes,
+        incoming_outbox, outbox_changes, outbox_bases, incoming_positions, position_changes, position_bases, incoming_executions, execution_changes
     );
     IF cardinality(conflicts) > 0 THEN
         SELECT json_object_agg(key_changes[incoming.ordinality], stored) INTO taken

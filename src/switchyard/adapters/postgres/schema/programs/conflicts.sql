@@ -1,7 +1,7 @@
 -- The version check of `append_group`: returns the numbers of the changes that conflict with the database.
 --
--- A row of version n requires version n-1 in the database, or no row for the first version. A position states its
--- required version separately, since one change may contain several fills of it. An execution must be new, unless the
+-- A key of version n requires version n-1 in the database, or no row for the first version. Orders, outbox rows and
+-- positions state the version that they require, since one change may move them several times. An execution must be new, unless the
 -- stored one is a stray report and this one names its order. The array after each array of rows gives the number of the
 -- change that each row belongs to.
 --
@@ -10,10 +10,12 @@
 CREATE OR REPLACE FUNCTION conflicting_changes(
     incoming_orders orders[],
     order_changes integer[],
+    order_bases integer[],
     incoming_keys idempotency_keys[],
     key_changes integer[],
     incoming_outbox outbox_orders[],
     outbox_changes integer[],
+    outbox_bases integer[],
     incoming_positions positions[],
     position_changes integer[],
     position_bases integer[],
@@ -23,10 +25,10 @@ CREATE OR REPLACE FUNCTION conflicting_changes(
 BEGIN
     RETURN ARRAY(
         SELECT order_changes[incoming.ordinality] FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        WHERE incoming.version - 1 <> coalesce((
+        WHERE order_bases[incoming.ordinality] <> coalesce((
             SELECT stored.version FROM orders AS stored WHERE stored.order_id = incoming.order_id
         ), 0)
-        OR incoming.version = 1 AND (
+        OR order_bases[incoming.ordinality] = 0 AND (
             SELECT true FROM orders AS stored WHERE stored.venue_client_order_id = incoming.venue_client_order_id
         )
         UNION
@@ -38,7 +40,7 @@ BEGIN
         ), 0)
         UNION
         SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
-        WHERE incoming.version - 1 <> coalesce((
+        WHERE outbox_bases[incoming.ordinality] <> coalesce((
             SELECT stored.version FROM outbox_orders AS stored
             WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
         ), 0)

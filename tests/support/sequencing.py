@@ -1,0 +1,37 @@
+"""A sequencer that runs, for tests of the stages that propose to it."""
+
+import asyncio
+
+from switchyard.adapters.memory.clock import SeededRandomness
+from switchyard.flow.results import OrderResults
+from switchyard.flow.sequencer import Sequencer
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.telemetry.metrics import Metrics
+
+_running: set[asyncio.Task[None]] = set()
+
+
+def running_sequencer(
+    journal: Journal, clock: Clock, metrics: Metrics, results: OrderResults | None = None
+) -> Sequencer:
+    """A sequencer that commits until the test's event loop ends."""
+    sequencer = Sequencer(
+        journal,
+        clock=clock,
+        randomness=SeededRandomness(),
+        metrics=metrics,
+        wakes=[],
+        capacity=10_000,
+        on_broken=_note_broken,
+        completion=results,
+        on_committed=[] if results is None else [results.count],
+    )
+    task = asyncio.create_task(sequencer.run())
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    return sequencer
+
+
+def _note_broken(error: str) -> None:
+    raise AssertionError(f"the journal is broken: {error}")
