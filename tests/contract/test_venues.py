@@ -134,10 +134,12 @@ async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> 
 
 
 async def test_orders_sent_together_have_their_outcomes_in_the_same_order(venue: Venue) -> None:
-    outcomes = await venue.submit_many([an_order(f"order-{n}") for n in range(20)])
-    reports = await read_reports(venue, 20)
-    assert [report.venue_client_order_id for report in reports] == [f"order-{n}" for n in range(20)]
-    assert outcomes == [Accepted(report.venue_order_id) for report in reports]
+    names = [f"order-{n}" for n in range(20)]
+    outcomes = await venue.submit_many([an_order(name) for name in names])
+    reported = {report.venue_client_order_id: report.venue_order_id for report in await read_reports(venue, 20)}
+    assert outcomes == [Accepted(reported[VenueClientOrderId(name)]) for name in names]
+    if venue.capabilities.batch_max > 1:  # requests on several connections may overtake each other
+        assert list(reported) == names
 
 
 async def test_orders_sent_together_depart_once(venue: Venue) -> None:
@@ -154,14 +156,14 @@ async def test_an_order_twice_in_one_call_is_executed_once(venue: Venue) -> None
     assert await venue.submit_many([an_order("two"), an_order("one")]) == [other, first]
     await venue.submit(an_order("three"))
     reported = [report.venue_client_order_id for report in await read_reports(venue, 3)]
-    assert reported == ["one", "two", "three"]
+    assert sorted(reported) == ["one", "three", "two"]
 
 
 async def test_a_rejected_order_does_not_affect_those_sent_with_it(market: Venue) -> None:
     rejected = an_order("rejected", price="150.0001")
     outcomes = await market.submit_many([an_order("one"), rejected, an_order("two"), rejected])
     assert [type(outcome) for outcome in outcomes] == [Accepted, VenueRejected, Accepted, VenueRejected]
-    assert [report.venue_client_order_id for report in await read_reports(market, 2)] == ["one", "two"]
+    assert {report.venue_client_order_id for report in await read_reports(market, 2)} == {"one", "two"}
 
 
 async def test_no_orders_have_no_outcomes(venue: Venue) -> None:
