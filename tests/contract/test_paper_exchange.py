@@ -227,6 +227,49 @@ async def test_a_full_queue_answers_busy(path: Path, clock: ManualClock, monkeyp
         assert all(isinstance(outcome, Accepted) for outcome in outcomes[:5])
 
 
+async def test_a_queue_without_room_for_all_orders_of_a_call_takes_none(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "WAITING_MAX", 5)
+    async with running(path, clock) as exchange:
+        first, second, third = await asyncio.gather(
+            exchange.submit_many([an_order(f"first-{n}") for n in range(4)]),
+            exchange.submit_many([an_order(f"second-{n}") for n in range(2)]),
+            exchange.submit_many([an_order("third")]),
+        )
+        assert all(isinstance(outcome, Accepted) for outcome in [*first, *third])
+        assert second == [BUSY] * 2
+        assert await status(exchange, "second-0") is None
+        again = await exchange.submit_many([an_order(f"second-{n}") for n in range(2)])
+        assert all(isinstance(outcome, Accepted) for outcome in again)
+
+
+async def test_the_last_room_goes_to_the_first_orders_of_a_call(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock, open_orders_max=2) as exchange:
+        outcomes = await exchange.submit_many([an_order(f"order-{n}", price=FAR) for n in range(3)])
+        assert [isinstance(outcome, Accepted) for outcome in outcomes] == [True, True, False]
+        assert outcomes[2] == BUSY
+
+
+async def test_a_call_with_more_orders_than_a_group_is_settled_whole(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_module, "GROUP_MAX", 3)
+    async with running(path, clock) as exchange:
+        calls = [[an_order(f"{call}-{n}") for n in range(count)] for call, count in enumerate([2, 2, 5, 1])]
+        outcomes = await asyncio.gather(*(exchange.submit_many(orders) for orders in calls))
+        assert [len(one) for one in outcomes] == [2, 2, 5, 1]
+        reported = [report.venue_client_order_id for report in await read_reports(exchange, 10)]
+        assert reported == [order.venue_client_order_id for orders in calls for order in orders]
+
+
+async def test_a_closed_exchange_answers_down_for_every_order_of_a_call(path: Path, clock: ManualClock) -> None:
+    async with running(path, clock) as exchange:
+        waiting = asyncio.create_task(exchange.submit_many([an_order(f"order-{n}") for n in range(3)]))
+    assert await exchange.submit_many([an_order("one"), an_order("two")]) == [DOWN] * 2
+    assert await waiting == [DOWN] * 3
+
+
 async def test_a_closed_exchange_answers_down_and_does_not_accept_the_order(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
         pass
@@ -272,7 +315,8 @@ async def test_a_failed_commit_is_ambiguous_and_a_resend_resolves_it(
 
     async with running(path, clock) as exchange:
         monkeypatch.setattr(Store, "commit", failing)
-        assert isinstance(await exchange.submit(an_order("one")), Ambiguous)
+        outcomes = await exchange.submit_many([an_order("one"), an_order("rejected", price="150.0001")])
+        assert [type(outcome) for outcome in outcomes] == [Ambiguous] * 2
         found = await exchange.find_by_client_order_id(VenueClientOrderId("one"))
         assert (found is not None) == written
         outcome = await exchange.submit(an_order("one"))

@@ -133,6 +133,43 @@ async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> 
     assert [report.venue_client_order_id for report in await read_reports(venue, 2)] == ["one", "two"]
 
 
+async def test_orders_sent_together_have_their_outcomes_in_the_same_order(venue: Venue) -> None:
+    names = [f"order-{n}" for n in range(20)]
+    outcomes = await venue.submit_many([an_order(name) for name in names])
+    reported = {report.venue_client_order_id: report.venue_order_id for report in await read_reports(venue, 20)}
+    assert outcomes == [Accepted(reported[VenueClientOrderId(name)]) for name in names]
+    if venue.capabilities.batch_max > 1:  # requests on several connections may overtake each other
+        assert list(reported) == names
+
+
+async def test_orders_sent_together_depart_once(venue: Venue) -> None:
+    departures: list[str] = []
+    await venue.submit_many([an_order("one"), an_order("two")], lambda: departures.append("departed"))
+    await venue.submit_many([an_order("three")], lambda: departures.append("departed"))
+    assert departures == ["departed"] * 2
+
+
+async def test_an_order_twice_in_one_call_is_executed_once(venue: Venue) -> None:
+    first, other, again = await venue.submit_many([an_order("one"), an_order("two"), an_order("one")])
+    assert isinstance(first, Accepted)
+    assert again == first != other
+    assert await venue.submit_many([an_order("two"), an_order("one")]) == [other, first]
+    await venue.submit(an_order("three"))
+    reported = [report.venue_client_order_id for report in await read_reports(venue, 3)]
+    assert sorted(reported) == ["one", "three", "two"]
+
+
+async def test_a_rejected_order_does_not_affect_those_sent_with_it(market: Venue) -> None:
+    rejected = an_order("rejected", price="150.0001")
+    outcomes = await market.submit_many([an_order("one"), rejected, an_order("two"), rejected])
+    assert [type(outcome) for outcome in outcomes] == [Accepted, VenueRejected, Accepted, VenueRejected]
+    assert {report.venue_client_order_id for report in await read_reports(market, 2)} == {"one", "two"}
+
+
+async def test_no_orders_have_no_outcomes(venue: Venue) -> None:
+    assert await venue.submit_many([]) == []
+
+
 async def test_an_order_is_found_by_its_client_id(venue: Venue) -> None:
     outcome = await venue.submit(an_order("one", qty="7000"))
     found = await venue.find_by_client_order_id(VenueClientOrderId("one"))
@@ -289,7 +326,9 @@ async def test_the_template_declares_no_capability() -> None:
     capabilities = venue.capabilities
     assert (capabilities.dedupe, capabilities.lookup, capabilities.request_expiry) == ("none", "none", False)
     assert (capabilities.amend, capabilities.cancel_all) == (False, False)
-    for outcome in (await venue.submit(an_order("one")), await venue.cancel(an_order("one"))):
+    assert capabilities.batch_max == 1
+    [together] = await venue.submit_many([an_order("one")])
+    for outcome in (await venue.submit(an_order("one")), together, await venue.cancel(an_order("one"))):
         assert isinstance(outcome, Unsent)
     with pytest.raises(VenueUnavailable):
         await venue.find_by_client_order_id(VenueClientOrderId("one"))

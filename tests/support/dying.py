@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import count
 
+from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.events import EventType
 from switchyard.domain.orders import Order
@@ -70,7 +71,7 @@ class AfterAttempt(Forwarding):
         return outcomes
 
 
-class AfterDeparture(Forwarding):
+class AfterDeparture(OneByOne, Forwarding):
     """A venue: it has the bytes, and this process has no response yet."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
@@ -86,7 +87,7 @@ class AfterDeparture(Forwarding):
         return outcome
 
 
-class AfterAnswer(Forwarding):
+class AfterAnswer(OneByOne, Forwarding):
     """A venue: its response has been read, and nothing of it is in the journal."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:

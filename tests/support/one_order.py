@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
@@ -44,7 +45,7 @@ SECOND = timedelta(seconds=1)
 WINDOW = timedelta(seconds=10)
 
 
-class ScriptedVenue:
+class ScriptedVenue(OneByOne):
     """A venue with scripted answers that counts the orders that reached it."""
 
     def __init__(self, dedupe: Dedupe) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 import msgspec
 
+from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.ids import OrderId, WorkerId
@@ -34,7 +35,7 @@ class ClaimsPermanentDedupe(Forwarding):
         return msgspec.structs.replace(declared, dedupe="permanent")
 
 
-class TakesDoubtForRejection(Forwarding):
+class TakesDoubtForRejection(OneByOne, Forwarding):
     """A venue whose lost responses count as rejections."""
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:

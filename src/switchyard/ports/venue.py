@@ -23,8 +23,8 @@ Dedupe = Literal[
 Lookup = Literal["none", "open", "all"]
 ProbeResult = Literal["answered", "busy"]
 
-# The longest time that `submit` or `cancel` may take: 2 s to connect, 5 s for the response. No adapter may exceed it,
-# because it must pass before an order is resent in place of a worker that looks dead.
+# The longest time that one call of `submit`, `submit_many` or `cancel` may take: 2 s to connect, 5 s for the response.
+# No adapter may exceed it, because it must pass before an order is resent in place of a worker that looks dead.
 SEND_LIMIT: Final = timedelta(seconds=7)
 # The longest time that a committed attempt may wait for the previous send of its account and symbol: time to connect.
 TURN_LIMIT: Final = timedelta(seconds=2)
@@ -54,6 +54,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """
     execution_ids: ExecutionIdScope = "venue"
     """The scope in which an execution id is unique."""
+    batch_max: int = 1
+    """How many orders one call of `submit_many` may carry; 1 where each order is a request of its own."""
     amend: bool = False
     """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
@@ -155,9 +157,9 @@ def ignore_departure() -> None:
 class Venue(Protocol):
     """One execution venue.
 
-    `submit` and `cancel` do not raise; they return an outcome. A query that gets no answer raises VenueUnavailable,
-    because None means that the order is absent. An outcome describes one attempt: `Unsent` and `VenueRejected` on a
-    resend say nothing about an earlier ambiguous attempt.
+    `submit`, `submit_many` and `cancel` do not raise; they return outcomes. A query that gets no answer raises
+    VenueUnavailable, because None means that the order is absent. An outcome describes one attempt: `Unsent` and
+    `VenueRejected` on a resend say nothing about an earlier ambiguous attempt.
     """
 
     @property
@@ -175,6 +177,16 @@ class Venue(Protocol):
 
         Calls `on_departure` once the request is on the wire, so that the next order may follow. An adapter that
         cannot detect this does not call it; the next order then waits for the outcome.
+        """
+        ...
+
+    async def submit_many(
+        self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
+    ) -> list[SendOutcome]:
+        """Send at most `Capabilities.batch_max` orders, in this order; returns one outcome per order, in this order.
+
+        Each order has its own outcome: one may be rejected and the others accepted. Calls `on_departure` once all of
+        them are on the wire. Adapters whose requests carry one order inherit it from `adapters.venues.one_by_one`.
         """
         ...
 

@@ -27,9 +27,12 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 
+# Large enough that a sender's page is one call.
+BATCH_MAX = 256
 # About 100 MB when full; a reader that is further behind loses reports.
 KEPT_MAX = 100_000
 NULL = VenueName("null")
+CAPABILITIES = Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX)
 
 
 class NullVenue:
@@ -68,30 +71,22 @@ class NullVenue:
     @property
     def capabilities(self) -> Capabilities:
         """Permanent deduplication and full lookup, which hold for the last `kept_max` orders."""
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
+        return CAPABILITIES
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Accept the order; a repeated client order id returns the same venue order id."""
-        known = self._orders.get(order.venue_client_order_id)
-        if known is not None:
-            return Accepted(known.venue_order_id)
-        self._order_count += 1
-        venue_order_id = f"{self._prefix}-{self._order_count}"
-        if len(self._orders) >= self._kept_max:
-            del self._orders[next(iter(self._orders))]
-        accepted = VenueOrder(
-            venue_client_order_id=order.venue_client_order_id,
-            venue_order_id=venue_order_id,
-            status="WORKING",
-            filled_qty=ZERO,
-        )
-        if self._fills:
-            price = self._price if order.price is None else order.price
-            report = self._report(accepted, "FILLED", order.qty, price)
-            fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
-            accepted = msgspec.structs.replace(accepted, status="FILLED", filled_qty=order.qty, fills=(fill,))
-        self._orders[order.venue_client_order_id] = accepted
-        return Accepted(venue_order_id)
+        [outcome] = await self.submit_many([order], on_departure)
+        return outcome
+
+    async def submit_many(
+        self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
+    ) -> list[SendOutcome]:
+        """Accept the orders and publish their reports together."""
+        on_departure()
+        reports: list[ExecutionReport] = []
+        outcomes: list[SendOutcome] = [self._accept(order, reports) for order in orders]
+        self._publish(reports)
+        return outcomes
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Cancel an open order; a repeated cancel is accepted again."""
@@ -102,7 +97,7 @@ class NullVenue:
             return VenueRejected("ORDER_FINAL")
         if known.status == "WORKING":
             self._orders[order.venue_client_order_id] = msgspec.structs.replace(known, status="CANCELED")
-            self._report(known, "CANCELED")
+            self._publish([self._report(known, "CANCELED")])
         return Accepted(known.venue_order_id)
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
@@ -132,6 +127,29 @@ class NullVenue:
         """Return the same as `quote`."""
         return self.quote(symbol)
 
+    def _accept(self, order: Order, reports: list[ExecutionReport]) -> Accepted:
+        known = self._orders.get(order.venue_client_order_id)
+        if known is not None:
+            return Accepted(known.venue_order_id)
+        self._order_count += 1
+        venue_order_id = f"{self._prefix}-{self._order_count}"
+        if len(self._orders) >= self._kept_max:
+            del self._orders[next(iter(self._orders))]
+        accepted = VenueOrder(
+            venue_client_order_id=order.venue_client_order_id,
+            venue_order_id=venue_order_id,
+            status="WORKING",
+            filled_qty=ZERO,
+        )
+        if self._fills:
+            price = self._price if order.price is None else order.price
+            report = self._report(accepted, "FILLED", order.qty, price)
+            reports.append(report)
+            fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
+            accepted = msgspec.structs.replace(accepted, status="FILLED", filled_qty=order.qty, fills=(fill,))
+        self._orders[order.venue_client_order_id] = accepted
+        return Accepted(venue_order_id)
+
     def _report(
         self,
         order: VenueOrder,
@@ -139,8 +157,7 @@ class NullVenue:
         qty: Decimal = ZERO,
         price: Decimal | None = None,
     ) -> ExecutionReport:
-        self._report_count += 1
-        report = ExecutionReport(
+        return ExecutionReport(
             exec_id=f"{order.venue_order_id}-1",
             venue=self._name,
             venue_client_order_id=order.venue_client_order_id,
@@ -151,5 +168,7 @@ class NullVenue:
             filled_qty_total=qty,
             at=self._clock.now(),
         )
-        self._recent.publish([report], self._report_count)
-        return report
+
+    def _publish(self, reports: Sequence[ExecutionReport]) -> None:
+        self._report_count += len(reports)
+        self._recent.publish(reports, self._report_count)

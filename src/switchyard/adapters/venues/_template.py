@@ -5,6 +5,7 @@
 | `name`, `capabilities` | yes | declare only what the venue's documents guarantee: resends depend on it |
 | `start`, `close` | if the adapter opens connections | not in the port; `bootstrap` calls them |
 | `submit` | yes | send once under `order.venue_client_order_id`, within `SEND_LIMIT`: no retry, no redirect |
+| `submit_many` | inherited | override it if one request can carry several orders; every order has an outcome |
 | `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel must have no effect |
 | `reports` | yes | in the venue's numbering; VenueUnavailable on failure, because an error is not an empty page |
 | `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
@@ -23,6 +24,7 @@ Declare a capability only if this holds:
 | `hop_hold` | a proxy in between holds no request longer than this |
 | `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window, in venue time |
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
+| `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
 | `amend`, `cancel_all` | the venue supports it; not used yet |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
@@ -44,6 +46,7 @@ Then add the adapter to the fixture of `tests/contract/test_venues.py`.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
@@ -63,7 +66,7 @@ from switchyard.ports.venue import (
 WAIT_SECONDS = 0.5
 
 
-class TemplateVenue:
+class TemplateVenue(OneByOne):
     """Replace this with one sentence that names the venue."""
 
     def __init__(self, name: VenueName) -> None:

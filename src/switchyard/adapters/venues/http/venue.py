@@ -28,6 +28,7 @@ from switchyard.adapters.venues.http.transport import (
     Transport,
 )
 from switchyard.adapters.venues.http.venue_time import VenueTime
+from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     UNKNOWN_ORDER,
@@ -74,7 +75,7 @@ ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-class HttpVenue:
+class HttpVenue(OneByOne):
     """One broker; its capabilities come from the configuration."""
 
     def __init__(

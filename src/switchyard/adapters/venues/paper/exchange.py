@@ -6,7 +6,7 @@ It fills orders against the simulated market of `market.py`. It calls nothing ou
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,8 +42,10 @@ from switchyard.ports.venue import (
 OPEN_ORDERS_MAX = 1_000_000
 # A few seconds of work; beyond it the exchange answers `VENUE_BUSY` instead of queueing.
 WAITING_MAX = 20_000
-# Every command in a group waits for the group's commit; larger groups reduce the cost per command no further.
+# Every order in a group waits for the group's commit; larger groups reduce the cost per order no further.
 GROUP_MAX = 1_000
+# Four pages make a group, so that the next page is on its way while a group is committed.
+BATCH_MAX = 256
 # Symbols with resting orders that are compared with the market per market step.
 SYMBOLS_PER_STEP_MAX = 256
 RECENT_REPORTS_MAX = 20_000
@@ -59,11 +61,11 @@ _Result = TypeVar("_Result")
 
 
 class Command(NamedTuple):
-    """A request and the future that its caller awaits."""
+    """A request for one or more orders, and the future of their outcomes that its caller awaits."""
 
     kind: Literal["submit", "cancel"]
-    order: Order
-    outcome: asyncio.Future[SendOutcome]
+    orders: Sequence[Order]
+    outcomes: asyncio.Future[list[SendOutcome]]
 
 
 class PaperExchange:
@@ -88,6 +90,9 @@ class PaperExchange:
     ) -> None:
         assert delay >= timedelta()
         assert partial_steps >= 1
+        self._capabilities = Capabilities(
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX
+        )
         self._rules = Rules(venue=name, delay=delay, partial_steps=partial_steps, reject_all=reject_all)
         self._path = path
         self._catalogue = catalogue
@@ -95,6 +100,7 @@ class PaperExchange:
         self._market = Market(catalogue, seed)
         self._open_orders_max = open_orders_max
         self._waiting: deque[Command] = deque()
+        self._waiting_count = 0
         self._arrived = asyncio.Event()
         self._recent = RecentReports(RECENT_REPORTS_MAX)
         self._step_seen = 0
@@ -115,7 +121,7 @@ class PaperExchange:
 
         The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
         """
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
+        return self._capabilities
 
     async def start(self) -> None:
         """Open the book and start trading; raises AlreadyRunning if another process has it open."""
@@ -139,12 +145,23 @@ class PaperExchange:
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Accept an order; it is durable when this returns `Accepted`."""
+        [outcome] = await self.submit_many([order], on_departure)
+        return outcome
+
+    async def submit_many(
+        self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
+    ) -> list[SendOutcome]:
+        """Accept orders in one commit; they are durable when this returns `Accepted`.
+
+        When the queue has no room for all of them, none is accepted: a later order does not pass an earlier one.
+        """
         on_departure()  # the queue below preserves the order of arrival
-        return await self._request("submit", order)
+        return await self._request("submit", orders)
 
     async def cancel(self, order: Order) -> SendOutcome:
         """Cancel the remainder of an order; a repeated cancel has no effect."""
-        return await self._request("cancel", order)
+        [outcome] = await self._request("cancel", [order])
+        return outcome
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the exchange has it, or None."""
@@ -184,21 +201,22 @@ class PaperExchange:
         assert self._store is not None, "the paper exchange is not running"
         return self._store
 
-    async def _request(self, kind: Literal["submit", "cancel"], order: Order) -> SendOutcome:
+    async def _request(self, kind: Literal["submit", "cancel"], orders: Sequence[Order]) -> list[SendOutcome]:
         if self._task is None or self._closing:
-            return DOWN
-        if len(self._waiting) >= WAITING_MAX:
-            return BUSY
-        outcome: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Command(kind, order, outcome))
+            return [DOWN] * len(orders)
+        if self._waiting_count + len(orders) > WAITING_MAX:
+            return [BUSY] * len(orders)
+        outcomes: asyncio.Future[list[SendOutcome]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(Command(kind, orders, outcomes))
+        self._waiting_count += len(orders)
         self._arrived.set()
-        return await outcome
+        return await outcomes
 
     async def _run(self) -> None:
         while not self._closing:
             await self._wait()
             await self._run_once()
-        _resolve(self._waiting, [DOWN] * len(self._waiting))
+        _resolve(self._waiting, [DOWN] * self._waiting_count)
 
     async def _wait(self) -> None:
         if not self._waiting:
@@ -219,9 +237,9 @@ class PaperExchange:
 
     async def _run_once(self) -> None:
         """Settle one group: waiting commands, due reports and resting orders that became marketable."""
-        group = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_MAX))]
+        group, order_count = self._take_group()
         now = self._clock.now()
-        outcomes: Sequence[SendOutcome] = [DOWN] * len(group)
+        outcomes: Sequence[SendOutcome] = [DOWN] * order_count
         try:
             book = self._book if self._book is not None else await self._on_thread(self._open_store.load)
             self._book = None
@@ -229,15 +247,27 @@ class PaperExchange:
             marketable = self._marketable(book, now)
             reports: Sequence[ExecutionReport] = ()
             if group or due or marketable:
-                quotes = {command.order.symbol: self._market.quote(command.order.symbol, now) for command in group}
-                outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * len(group)
+                symbols = {order.symbol for command in group for order in command.orders}
+                quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
+                outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
                 outcomes, reports = await self._on_thread(self._settle, book, group, due, marketable, quotes, now)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
             self._recent.publish(reports, book.last_report)
         except Exception:
-            log.exception("paper_exchange_group_failed", venue=self.name, commands=len(group))
+            log.exception("paper_exchange_group_failed", venue=self.name, orders=order_count)
         _resolve(group, outcomes)
+
+    def _take_group(self) -> tuple[list[Command], int]:
+        """Take waiting commands with up to GROUP_MAX orders, at least one command; returns the number of orders too."""
+        group: list[Command] = []
+        order_count = 0
+        while self._waiting and (not group or order_count + len(self._waiting[0].orders) <= GROUP_MAX):
+            command = self._waiting.popleft()
+            order_count += len(command.orders)
+            group.append(command)
+        self._waiting_count -= order_count
+        return group, order_count
 
     def _marketable(self, book: Book, now: datetime) -> list[PaperOrder]:
         step = self._market.step(now)
@@ -258,19 +288,20 @@ class PaperExchange:
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
         """Decide, commit, then change the book in memory; runs on the exchange's thread."""
         store = self._open_store
-        client_ids = [command.order.venue_client_order_id for command in group]
+        client_ids = [order.venue_client_order_id for command in group for order in command.orders]
         known, rejected = store.find_orders(client_ids), store.find_rejections(client_ids)
         settlement = Settlement(book, store.book_id, known, rejected, self._rules, self._open_orders_max, now)
         # Before the commands: a fill that is already due takes precedence over a cancel.
         settlement.advance_time(due, marketable)
         outcomes: list[SendOutcome] = []
-        for kind, order, _ in group:
+        for kind, orders, _ in group:
             match kind:
                 case "submit":
-                    instrument = self._catalogue.find(order.symbol)
-                    outcomes.append(settlement.submit(order, instrument, quotes[order.symbol]))
+                    for order in orders:
+                        instrument = self._catalogue.find(order.symbol)
+                        outcomes.append(settlement.submit(order, instrument, quotes[order.symbol]))
                 case "cancel":
-                    outcomes.append(settlement.cancel(order.venue_client_order_id))
+                    outcomes += [settlement.cancel(order.venue_client_order_id) for order in orders]
                 case _:
                     assert_never(kind)
         changed, reports = settlement.changed.values(), settlement.reports
@@ -295,8 +326,13 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
     )
 
 
-def _resolve(commands: Sequence[Command], outcomes: Sequence[SendOutcome]) -> None:
-    for command, outcome in zip(commands, outcomes, strict=True):
-        # Done if the caller was cancelled; its order remains in the book.
-        if not command.outcome.done():
-            command.outcome.set_result(outcome)
+def _resolve(commands: Iterable[Command], outcomes: Sequence[SendOutcome]) -> None:
+    """Give each command the outcomes of its orders."""
+    start = 0
+    for command in commands:
+        end = start + len(command.orders)
+        # Done if the caller was cancelled; its orders remain in the book.
+        if not command.outcomes.done():
+            command.outcomes.set_result(list(outcomes[start:end]))
+        start = end
+    assert start == len(outcomes)
