@@ -2,7 +2,7 @@
 
 import asyncio
 
-from switchyard.adapters.memory.clock import SeededRandomness
+from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
@@ -19,7 +19,7 @@ def running_sequencer(
     sequencer = Sequencer(
         journal,
         clock=clock,
-        randomness=SeededRandomness(),
+        randomness=SystemRandomness(),  # two sequencers of one test must not give a group the same id
         metrics=metrics,
         wakes=[],
         capacity=10_000,

@@ -22,7 +22,8 @@ class Execution(msgspec.Struct, frozen=True):
     """A report that was recorded; (venue, execution id) is unique.
 
     A report on an order that is not in this database has the order id "" and the client order id that the venue gave.
-    After an older database was restored, a repeated key may create the order again; the report is then applied to it.
+    After an older database was restored, a repeated key may create the order again; the report is then applied to it,
+    and to no other order, even if the venue uses the execution id again.
     """
 
     venue: VenueName
@@ -30,9 +31,16 @@ class Execution(msgspec.Struct, frozen=True):
     order_id: OrderId
     stray_client_order_id: VenueClientOrderId | None = None
 
-    def may_replace(self, earlier: "Execution | None") -> bool:
-        """Whether this execution may be written where `earlier` has the same venue and id."""
-        return earlier is None or (earlier.order_id == "" and self.order_id != "")
+    def may_replace(self, earlier: "Execution | None", client_order_id: VenueClientOrderId | None) -> bool:
+        """Whether this execution may be written where `earlier` has the same venue and id.
+
+        `client_order_id` is that of this execution's order; none for a stray.
+        """
+        if earlier is None:
+            return True
+        return (
+            earlier.order_id == "" and client_order_id is not None and earlier.stray_client_order_id == client_order_id
+        )
 
 
 class Cursor(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,7 +220,9 @@ class Replay:
 
     def _put_execution(self, line: AuditLine, execution: Execution) -> None:
         key = (execution.venue, execution.exec_id)
-        if not execution.may_replace(self.executions.get(key)):
+        order = self.orders.get(execution.order_id)
+        client_id = None if order is None else order.venue_client_order_id
+        if not execution.may_replace(self.executions.get(key), client_id):
             raise ReplayMismatch(line.seq, f"execution {execution.exec_id} of {execution.venue} was applied before")
         self.executions[key] = execution
 

@@ -217,11 +217,17 @@ class MemoryJournal:
             or any(_version(self.outbox.get(row.key)) != base for base, row in change.outbox_moves())
             or any(_version(self.positions.get(row.key)) != base for base, row in change.position_moves())
             or any(
-                not execution.may_replace(self.executions.get((execution.venue, execution.exec_id)))
+                not execution.may_replace(
+                    self.executions.get((execution.venue, execution.exec_id)), self._client_id(execution)
+                )
                 for execution in change.executions
             )
         )
         return Conflict() if is_stale else None
+
+    def _client_id(self, execution: Execution) -> VenueClientOrderId | None:
+        order = self.orders.get(execution.order_id)
+        return None if order is None else order.venue_client_order_id
 
     def _write(self, shard: int, change: Change, now: datetime) -> int:
         """Write a change and return the seq of its first event, 0 without events."""

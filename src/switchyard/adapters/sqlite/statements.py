@@ -24,7 +24,9 @@ CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requeste
 SEEN_EXECUTIONS = """
 SELECT stored.venue, stored.exec_id FROM jsonb_each(?) AS requested
 CROSS JOIN executions AS stored ON (stored.venue, stored.exec_id) = (requested.value->>0, requested.value->>1)
-WHERE stored.order_id <> '' OR requested.value->>2 = ''
+WHERE stored.order_id <> '' OR stored.stray_client_order_id IS NOT (
+    SELECT venue_client_order_id FROM orders WHERE order_id = requested.value->>2
+) OR stored.stray_client_order_id IS NULL
 """
 KEY_ENTRIES = f"""
 SELECT {IDEMPOTENCY_KEYS.qualified("stored")} FROM jsonb_each(?) AS requested
