@@ -21,6 +21,8 @@ def canonical(value: Decimal) -> Decimal:
     """The number in canonical form: no trailing zeros, no exponent above zero, no minus zero."""
     if not value:
         return ZERO
+    if value.same_quantum(ONE):
+        return value  # most amounts are whole numbers without an exponent
     whole = value.to_integral_value()
     return EXACT.quantize(whole, ONE) if value == whole else EXACT.normalize(value)
 

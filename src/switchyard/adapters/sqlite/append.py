@@ -28,9 +28,11 @@ class AppendGroup(NamedTuple):
     changed_orders: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
-    keys: str | None = None
+    new_keys: str | None = None
+    changed_keys: str | None = None
     positions: str | None = None
-    executions: str | None = None
+    new_executions: str | None = None
+    checked_executions: str | None = None
     cursors: str | None = None
     results: str | None = None
     group_id: str | None = None
@@ -49,8 +51,13 @@ INSERT INTO append_group ({", ".join(AppendGroup._fields)}) VALUES ({", ".join("
 """
 
 
-def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> AppendGroup:
-    """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted."""
+def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked: bool) -> AppendGroup:
+    """The rows of the changes and their numbered events; new rows are separate, since only those may be inserted.
+
+    `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
+    """
+    executions = rows.json_rows([row for change in changes for row in change.executions])
+    keys = [row for change in changes for row in change.keys]
     orders = [row for change in changes for _, row in change.order_moves()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
@@ -59,9 +66,11 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Appen
         changed_orders=rows.json_rows([row for row in orders if row.version > 1]),
         new_outbox=rows.json_rows([row for row in outbox if row.version == 1]),
         changed_outbox=rows.json_rows([row for row in outbox if row.version > 1]),
-        keys=rows.json_rows([row for change in changes for row in change.keys]),
+        new_keys=rows.json_rows([row for row in keys if row.version == 1]),
+        changed_keys=rows.json_rows([row for row in keys if row.version > 1]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
-        executions=rows.json_rows([row for change in changes for row in change.executions]),
+        new_executions=None if checked else executions,
+        checked_executions=executions if checked else None,
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
         results=rows.json_rows([row for change in changes for row in change.results]),
     )

@@ -1,6 +1,11 @@
-"""Checks the versions that a group's changes expect, before the group is written. Reads only."""
+"""Checks the versions that a group's changes expect, before the group is written. Reads only.
 
-from collections.abc import Sequence
+No other process writes to the file, so the versions that this process wrote are remembered instead of read.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
 
 import apsw
 
@@ -14,67 +19,106 @@ from switchyard.adapters.sqlite.statements import (
 )
 from switchyard.domain.changes import Change, Conflict
 
+# An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
+REMEMBERED_MAX = 50_000
 
-def conflicts_of(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> dict[int, Conflict]:
-    """The changes that conflict with the database, by their number in the group.
-
-    New orders and outbox rows are checked only when `thorough`: their ids are fresh, so the lookup almost never finds
-    anything, and a unique index rejects a row that exists already.
-    """
-    conflicts: dict[int, Conflict] = {}
-    for number in _stale_orders(connection, changes, thorough):
-        conflicts[number] = Conflict()
-    for number in _stale_outbox(connection, changes, thorough):
-        conflicts[number] = Conflict()
-    for number in _stale_positions(connection, changes):
-        conflicts[number] = Conflict()
-    for number in _seen_executions(connection, changes):
-        conflicts[number] = Conflict()
-    conflicts.update(_taken_keys(connection, changes))
-    return conflicts
+_Key = Any  # an order's id, or the primary key of an outbox row (three values) or a position (two values)
+_Move = tuple[int, int, _Key]
+"""The number of a change, the version that it expects, and the key of the row."""
 
 
-def _stale_orders(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
-    moves = [(number, *move) for number, change in enumerate(changes) for move in change.order_moves()]
-    checked = [(number, base, row) for number, base, row in moves if thorough or base]
+class Expectations:
+    """Which changes conflict with the database."""
+
+    def __init__(self) -> None:
+        self._versions: dict[_Key, int] = {}
+
+    def conflicts_of(
+        self, connection: apsw.Connection, changes: Sequence[Change], thorough: bool
+    ) -> dict[int, Conflict]:
+        """The changes that conflict with the database, by their number in the group.
+
+        New orders, outbox rows, keys and executions are checked only when `thorough`: they almost never exist already,
+        and a unique index rejects one that does.
+        """
+        numbered = list(enumerate(changes))
+        orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_moves()]
+        outbox = [(number, base, row.key) for number, change in numbered for base, row in change.outbox_moves()]
+        positions = [(number, base, row.key) for number, change in numbered for base, row in change.position_moves()]
+        stale = chain(
+            self._stale(connection, orders, ORDER_VERSIONS, _order_version, thorough),
+            self._stale(connection, outbox, OUTBOX_VERSIONS, _row_version, thorough),
+            self._stale(connection, positions, POSITION_VERSIONS, _row_version, thorough=True),
+        )
+        conflicts = dict.fromkeys(stale, Conflict())
+        if thorough:
+            conflicts.update(_taken_client_ids(connection, numbered))
+            conflicts.update(_seen_executions(connection, numbered))
+        conflicts.update(_changed_keys(connection, numbered, thorough))  # last: these conflicts name the key
+        return conflicts
+
+    def note_written(self, changes: Iterable[Change]) -> None:
+        """Remember the versions of a committed group."""
+        if len(self._versions) > REMEMBERED_MAX:
+            self._versions.clear()
+        for change in changes:
+            self._versions.update((order.order_id, order.version) for order in change.orders)
+            self._versions.update((row.key, row.version) for row in change.outbox)
+            self._versions.update((position.key, position.version) for position in change.positions)
+
+    def forget(self) -> None:
+        """Read all versions again: a write failed, or was not a group of changes."""
+        self._versions.clear()
+
+    def _stale(
+        self,
+        connection: apsw.Connection,
+        moves: Sequence[_Move],
+        sql: str,
+        read: Callable[[Sequence[Any]], tuple[_Key, int]],
+        thorough: bool,
+    ) -> list[int]:
+        """The numbers of the changes whose row has another version than expected."""
+        checked = [move for move in moves if thorough or move[1]]
+        versions = self._versions
+        unknown = [key for _, _, key in checked if key not in versions]
+        if unknown:
+            stored = connection.execute(sql, (rows.json_array(unknown),))
+            versions = {**dict(map(read, stored)), **{key: versions[key] for _, _, key in checked if key in versions}}
+        return [number for number, base, key in checked if versions.get(key, 0) != base]
+
+
+def _order_version(row: Sequence[Any]) -> tuple[_Key, int]:
+    order_id, version = row
+    return order_id, version
+
+
+def _row_version(row: Sequence[Any]) -> tuple[_Key, int]:
+    *key, version = row
+    return tuple(key), version
+
+
+def _taken_client_ids(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+    """The changes with a new order whose client order id another order has."""
+    ids = {order.venue_client_order_id: n for n, change in numbered for order in change.orders if order.version == 1}
+    sql = "SELECT venue_client_order_id FROM orders WHERE venue_client_order_id IN (SELECT value FROM json_each(?))"
+    taken = connection.execute(sql, (rows.json_array(list(ids)),))
+    return {ids[client_id]: Conflict() for (client_id,) in taken}
+
+
+def _seen_executions(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+    checked = [(n, row) for n, change in numbered for row in change.executions]
     if not checked:
-        return []
-    keys = [(row.order_id, None if base else row.venue_client_order_id) for _, base, row in checked]
-    versions = dict(connection.execute(ORDER_VERSIONS, (rows.json_array(keys),)))
-    return [number for number, base, row in checked if versions.get(row.order_id, 0) != base]
-
-
-def _stale_outbox(connection: apsw.Connection, changes: Sequence[Change], thorough: bool) -> list[int]:
-    moves = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_moves()]
-    checked = [(number, base, row.key) for number, base, row in moves if thorough or base]
-    if not checked:
-        return []
-    stored = connection.execute(OUTBOX_VERSIONS, (rows.json_array([key for _, _, key in checked]),))
-    versions = {tuple(key): version for *key, version in stored}
-    return [number for number, base, key in checked if versions.get(key, 0) != base]
-
-
-def _stale_positions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
-    checked = [(n, base, row) for n, change in enumerate(changes) for base, row in change.position_moves()]
-    if not checked:
-        return []
-    keys = [row.key for _, _, row in checked]
-    stored = connection.execute(POSITION_VERSIONS, (rows.json_array(keys),))
-    versions = {tuple(key): version for *key, version in stored}
-    return [number for number, base, row in checked if versions.get(row.key, 0) != base]
-
-
-def _seen_executions(connection: apsw.Connection, changes: Sequence[Change]) -> list[int]:
-    checked = [(n, row) for n, change in enumerate(changes) for row in change.executions]
-    if not checked:
-        return []
+        return {}
     keys = [(row.venue, row.exec_id, row.order_id) for _, row in checked]
     seen = set(connection.execute(SEEN_EXECUTIONS, (rows.json_array(keys),)))
-    return [number for number, row in checked if (row.venue, row.exec_id) in seen]
+    return {number: Conflict() for number, row in checked if (row.venue, row.exec_id) in seen}
 
 
-def _taken_keys(connection: apsw.Connection, changes: Sequence[Change]) -> dict[int, Conflict]:
-    checked = [(n, entry) for n, change in enumerate(changes) for entry in change.keys]
+def _changed_keys(
+    connection: apsw.Connection, numbered: Sequence[tuple[int, Change]], thorough: bool
+) -> dict[int, Conflict]:
+    checked = [(n, entry) for n, change in numbered for entry in change.keys if thorough or entry.version > 1]
     if not checked:
         return {}
     keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]

@@ -14,7 +14,7 @@ import structlog
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.adapters.sqlite.expectations import conflicts_of
+from switchyard.adapters.sqlite.expectations import Expectations
 from switchyard.adapters.sqlite.statements import (
     LINES,
     SELECT_BY_CLIENT_ID,
@@ -47,6 +47,7 @@ class SqliteJournal:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._head, self._at = self._read_head(connections.writer)
+        self._expectations = Expectations()
         self._broken = False
 
     @property
@@ -153,6 +154,7 @@ class SqliteJournal:
         """Start an epoch above both numbers and above all of the database; later events carry it."""
 
         def open_above(connection: apsw.Connection) -> Head:
+            self._expectations.forget()
             identity.open_epoch(connection, above_epoch, above_seq, now, marker)
             self._head, self._at = self._read_head(connection)
             return self._head
@@ -196,7 +198,7 @@ class SqliteJournal:
     ) -> list[Outcome]:
         """Check the versions, then write in one statement; no other connection writes to this file in between."""
         try:
-            conflicts = conflicts_of(connection, changes, thorough)
+            conflicts = self._expectations.conflicts_of(connection, changes, thorough)
         except apsw.Error as error:
             raise JournalUnavailable(f"the database cannot be read: {error}") from error
         kept = [change for number, change in enumerate(changes) if number not in conflicts]
@@ -205,7 +207,7 @@ class SqliteJournal:
         if kept:
             deletes_groups = head.seq // DELETE_GROUPS_EVERY != self._head.seq // DELETE_GROUPS_EVERY
             with self._classified_errors():
-                group = rows_of(kept, events)._replace(
+                group = rows_of(kept, events, thorough)._replace(
                     group_id=group_id,
                     outcomes=outcomes_text(outcomes),
                     seq=head.seq,
@@ -218,6 +220,7 @@ class SqliteJournal:
                 )
                 connection.execute(APPEND, group)
             self._head, self._at = head, at
+            self._expectations.note_written(kept)
         return outcomes
 
     def _numbered(

@@ -60,9 +60,9 @@ class SqliteRebuild:
         for part, structs in (
             ("changed_orders", orders),
             ("changed_outbox", outbox),
-            ("keys", keys),
+            ("changed_keys", keys),
             ("positions", positions),
-            ("executions", executions),
+            ("checked_executions", executions),
         ):
             await asyncio.to_thread(self._load, part, iter(structs))
 

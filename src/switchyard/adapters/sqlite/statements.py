@@ -9,8 +9,8 @@ FROM (SELECT seq, text, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?)
 
 # CROSS JOIN fixes the join order: one index lookup for each requested key, never a scan of the table.
 ORDER_VERSIONS = """
-SELECT requested.value->>0, orders.version FROM jsonb_each(?) AS requested
-CROSS JOIN orders ON orders.order_id = requested.value->>0 OR orders.venue_client_order_id = requested.value->>1
+SELECT orders.order_id, orders.version FROM jsonb_each(?) AS requested
+CROSS JOIN orders ON orders.order_id = requested.value
 """
 OUTBOX_VERSIONS = """
 SELECT outbox.order_id, outbox.kind, outbox.number, outbox.version FROM jsonb_each(?) AS requested
