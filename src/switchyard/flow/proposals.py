@@ -143,7 +143,7 @@ class Composition:
             return
         try:
             change = proposal.decide(state, {key: self._position(key) for key in proposal.positions})
-        except ArithmeticError as error:
+        except Exception as error:  # amounts beyond all precision, or a defect: the others must not suffer from it
             proposed.answer(Failed(error))
             return
         if change is None:

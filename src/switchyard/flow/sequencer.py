@@ -314,7 +314,7 @@ class Sequencer:
                 await self._commit_group(composition.units)
             return
         log.error("change_rejected", error=str(error))
-        self._fail([(entry, entry.change)], error)
+        self._answer_failed(entry, error)  # nothing was written: the states in memory are still those of the database
 
     def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
         holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
@@ -327,12 +327,15 @@ class Sequencer:
     def _fail(self, group: "Sequence[tuple[_Waiting | Unit, Change]]", error: SwitchyardError) -> None:
         for entry, change in group:
             self.states.forget(change)
-            if isinstance(entry, Unit):
-                entry.answer(Failed(error))
-                continue
-            entry.fail(error)
-            for follower in entry.followers or ():
-                follower.fail(error)
+            self._answer_failed(entry, error)
+
+    def _answer_failed(self, entry: "_Waiting | Unit", error: SwitchyardError) -> None:
+        if isinstance(entry, Unit):
+            entry.answer(Failed(error))
+            return
+        entry.fail(error)
+        for follower in entry.followers or ():
+            follower.fail(error)
 
 
 _Rows = dict[Hashable, _Waiting | None]
