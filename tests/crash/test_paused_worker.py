@@ -23,11 +23,12 @@ async def test_a_worker_paused_during_its_sends_executes_once_and_changes_no_ord
     await pause_during_sends(dedupe, cluster, database_url, session)
 
 
+@pytest.mark.parametrize("defect", ["fence_removed", "stale_states_are_believed"])
 async def test_the_harness_detects_a_paused_worker_that_ignores_the_fence(
-    cluster: Cluster, database_url: str, session: aiohttp.ClientSession
+    defect: str, cluster: Cluster, database_url: str, session: aiohttp.ClientSession
 ) -> None:
     with pytest.raises(AssertionError, match="the paused worker changed an order"):
-        await pause_during_sends("forever", cluster, database_url, session, planted_command("fence_removed"))
+        await pause_during_sends("forever", cluster, database_url, session, planted_command(defect))
 
 
 async def pause_during_sends(

@@ -24,7 +24,7 @@ SEED = 9
 # Short, so that a proof of absence takes seconds; `make chaos` holds requests longer.
 HOP_HOLD_SECONDS = 1.0
 SECONDS = 12.0
-PLANTED = ("blind_requeue", "doubt_is_rejection", "keys_are_not_stored")
+PLANTED = ("blind_requeue", "doubt_is_rejection", "keys_are_not_stored", "pages_are_recorded_twice")
 
 SITES: tuple[tuple[Engine, str, tuple[Fault, ...]], ...] = (
     ("sqlite", "permanent", (frozen_venue_and_killed_sender, restored_backup)),

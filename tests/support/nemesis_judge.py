@@ -94,6 +94,7 @@ async def judge(site: Site) -> Verdict:
     if repeated_ids and not verdict.twice:
         verdict.twice.append(f"{repeated_ids} client order ids")
     _judge_client(site, verdict, orders)
+    filled = _filled_at_venue(site)
     for order in orders:
         name = f"{order['clientOrderId']} is {order['status']}"
         if order["status"] in ("FILLED", *AT_VENUE) and not by_qty[int(order["qty"])]:
@@ -102,6 +103,8 @@ async def judge(site: Site) -> Verdict:
             verdict.wrong.append(f"{name}, and was said to have ended before: {order['reason']}")
         if order["status"] in FINAL and order["status"] != "FILLED" and _is_filled(site, order):
             verdict.wrong.append(f"{name}, and the venue filled it")
+        if order["filledQty"] > filled[int(order["qty"])]:
+            verdict.wrong.append(f"{name}, and counts more fills than the venue made")
     await _judge_visibility(site, verdict, orders)
     code, output = await site.tool("audit", "verify")
     verdict.audit = "" if code == 0 else f"audit verify: {output.strip()}"
@@ -124,6 +127,15 @@ def _is_filled(site: Site, order: Snapshot) -> bool:
     placed = {line["venue_order_id"] for line in site.simulator.events("order") if line["trace_id"] == order["orderId"]}
     filled = sum(float(line["qty"]) for line in site.simulator.events("fill") if line["venue_order_id"] in placed)
     return filled > float(order["filledQty"])
+
+
+def _filled_at_venue(site: Site) -> Counter[int]:
+    """The quantity that the venue filled, by the order's quantity: every intent has its own, also after a restore."""
+    ordered = {line["venue_order_id"]: int(float(line["qty"])) for line in site.simulator.events("order")}
+    filled: Counter[int] = Counter()
+    for line in site.simulator.events("fill"):
+        filled[ordered[line["venue_order_id"]]] += int(float(line["qty"]))
+    return filled
 
 
 async def _judge_visibility(site: Site, verdict: Verdict, orders: list[Snapshot]) -> None:

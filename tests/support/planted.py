@@ -12,9 +12,10 @@ import msgspec
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ids import OrderId, WorkerId
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
@@ -24,6 +25,9 @@ from switchyard.ports.venue import (
     ignore_departure,
 )
 from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
+
+# Pages of reports.
+LOST_EVERY = 5
 
 
 class ClaimsPermanentDedupe(Forwarding):
@@ -100,6 +104,34 @@ class WithoutFence(Forwarding):
         return msgspec.structs.replace(state, outbox=tuple(rows))
 
 
+class BelievesStaleStates(Forwarding):
+    """A journal that checks no versions of orders, so that a decision on a state that is not the newest is written."""
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        ids = {order.order_id for change in changes for order in change.orders if order.version > 1}
+        stored: Mapping[OrderId, OrderState] = await self.port.load(list(ids))
+        fitted = [_fitted(change, stored) for change in changes]
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, fitted, now)
+        return outcomes
+
+
+class RecordsPagesTwice(Forwarding):
+    """A journal that does not record executions and loses an answer now and then: the page is then recorded again."""
+
+    def __init__(self, port: object) -> None:
+        super().__init__(port)
+        self._pages = 0
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        unrecorded = [msgspec.structs.replace(change, executions=()) for change in changes]
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, unrecorded, now)
+        self._pages += any(change.executions for change in changes)
+        if self._pages == LOST_EVERY:
+            self._pages = 0
+            raise OutcomeUnknown("the answer was lost")
+        return outcomes
+
+
 class OthersAreDead(Forwarding):
     """A liveness that reports every other worker as dead, as an expired lease would."""
 
@@ -111,6 +143,27 @@ class OthersAreDead(Forwarding):
 
     async def dead(self, workers: Sequence[WorkerId]) -> frozenset[WorkerId]:
         return frozenset(worker for worker in workers if worker != self._own)
+
+
+def _fitted(change: Change, stored: Mapping[OrderId, OrderState]) -> Change:
+    """The change with the versions that follow those in the database."""
+
+    def behind(order_id: OrderId, first: int, kind: OutboxKind | None = None, number: int = 0) -> int:
+        state = stored.get(order_id)
+        if state is None:
+            return 0
+        version = state.order.version if kind is None else state.version_of(kind, number) or 0
+        return version + 1 - first
+
+    orders = {order.order_id: behind(order.order_id, order.version) for order in reversed(change.orders)}
+    rows = {row.key: behind(row.order_id, row.version, row.kind, row.number) for row in reversed(change.outbox)}
+    return msgspec.structs.replace(
+        change,
+        orders=tuple(
+            msgspec.structs.replace(order, version=order.version + orders[order.order_id]) for order in change.orders
+        ),
+        outbox=tuple(msgspec.structs.replace(row, version=row.version + rows[row.key]) for row in change.outbox),
+    )
 
 
 def attempts(change: Change) -> list[OutboxRow]:
@@ -125,6 +178,8 @@ DEFECTS = {
     "keys_are_not_stored": Wrapped(journal=StoresNoKeys),
     "fence_removed": Wrapped(journal=WithoutFence),
     "the_living_are_dead": Wrapped(liveness=OthersAreDead),
+    "stale_states_are_believed": Wrapped(journal=BelievesStaleStates),
+    "pages_are_recorded_twice": Wrapped(journal=RecordsPagesTwice),
 }
 
 
