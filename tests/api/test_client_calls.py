@@ -5,10 +5,12 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.client import (
     ApiError,
@@ -27,7 +29,8 @@ from switchyard.client import (
 )
 from switchyard.client.events import stream_event
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import OrderFact, ReportFact
+from switchyard.domain.events import OrderFact, ReportFact, encode
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import OrderSnapshot
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
@@ -175,6 +178,31 @@ def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> 
     assert (gap.scope, gap.last_event_id, gap.oldest_available_id, gap.events_endpoint) == ("account", 1, 9, "/x")
     with pytest.raises(UnreadableResponse):
         stream_event(Message(event="order_update", data="{}"))
+
+
+def test_a_report_shows_its_fee_and_kind_and_both_may_be_absent() -> None:
+    report = ReportFact(
+        exec_id="1",
+        venue="sim",
+        venue_client_order_id=VenueClientOrderId("one"),
+        venue_order_id="sim-1",
+        status="FILLED",
+        last_qty=Decimal(1),
+        last_price=Decimal(150),
+        filled_qty_total=Decimal(1),
+        reason=None,
+        at=datetime(2026, 1, 5, tzinfo=UTC),
+        order_id=None,
+        symbol=None,
+        side=None,
+    )
+    charged = replace(report, fee=Decimal("-0.00000001"), fee_currency="JPY", exec_type="FILL", ref_exec_id="0")
+    for sent in (report, charged):
+        data = encode(sent).decode()
+        assert ("fee" in data) == (sent is charged)
+        read = stream_event(Message(event="execution_report", data=data))
+        assert isinstance(read, ExecutionReported)
+        assert read.report == sent
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -10,7 +10,7 @@ from switchyard.domain import do_order, errors, events, labels, orders
 from switchyard.domain.idempotency import KEY_LENGTH_MAX, KeyStatus
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
-from switchyard.domain.reports import ReportStatus
+from switchyard.domain.reports import ExecType, ReportStatus
 from tests.support.contract import decoded, documents, problems, registry
 from tests.support.contract_files import DO_REQUEST, EVENT, REPORT, REQUEST, RESULT, SNAPSHOT, openapi, walk
 from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
@@ -53,6 +53,7 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
         (f"{REQUEST}#/properties/side", orders.Side),
         (f"{REQUEST}#/properties/type", orders.OrderType),
         (f"{REPORT}#/properties/status", ReportStatus),
+        (f"{REPORT}#/properties/execType", ExecType),
         (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
         (f"{EVENT}#/$defs/outboxFact/properties/status", OutboxStatus),
         (f"{EVENT}#/$defs/resultFact/properties/status", KeyStatus),

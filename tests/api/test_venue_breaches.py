@@ -196,6 +196,50 @@ async def test_an_execution_id_may_belong_to_two_orders(tmp_path: Path) -> None:
             assert [report.venue_client_order_id for report in await read_reports(venue, 2)] == ["one", "two"]
 
 
+@pytest.mark.parametrize("basis_points", [25, -10])
+async def test_a_fill_may_have_a_fee(tmp_path: Path, basis_points: int) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("free"))
+            await simulator.set_faults(fee_basis_points=basis_points, partial_fills=2)
+            await venue.submit(an_order("charged"))
+            reports = await read_reports(venue, 3)
+        simulator.kill()
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            assert await read_reports(venue, 3) == reports
+            found = await venue.find_by_client_order_id(reports[1].venue_client_order_id)
+    assert (reports[0].fee, reports[0].fee_currency) == (None, None)
+    assert found is not None
+    for report, fill in zip(reports[1:], found.fills, strict=True):
+        assert report.last_price is not None
+        assert report.fee == report.last_qty * report.last_price * basis_points / 10_000
+        assert (fill.fee, fill.fee_currency) == (report.fee, report.fee_currency) == (report.fee, "JPY")
+
+
+@pytest.mark.parametrize(
+    ("fault", "exec_type", "suffix"), [("correct_fills", "CORRECT", "correct"), ("bust_fills", "CANCEL", "bust")]
+)
+async def test_a_fill_may_be_corrected_or_busted(tmp_path: Path, fault: str, exec_type: str, suffix: str) -> None:
+    async with running(tmp_path) as simulator:
+        await simulator.set_faults(**{fault: 1})
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one"))
+            fill, revision = reports = await read_reports(venue, 2)
+        simulator.kill()
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            assert await read_reports(venue, 2) == reports
+            found = await venue.find_by_client_order_id(fill.venue_client_order_id)
+        assert len(simulator.events("fill")) == len(simulator.events("revise")) == 1
+    assert (fill.exec_type, fill.ref_exec_id) == (None, None)
+    assert (revision.exec_type, revision.ref_exec_id) == (exec_type, fill.exec_id)
+    assert revision.exec_id == f"{fill.exec_id}-{suffix}"
+    assert (revision.last_price == fill.last_price) == (exec_type == "CANCEL")
+    assert found is not None
+    assert [one.exec_id for one in found.fills] == [fill.exec_id]
+
+
 async def test_reports_and_open_orders_may_fail_while_lookups_answer(tmp_path: Path) -> None:
     order = an_order("one", price=FAR)
     async with running(tmp_path) as simulator, adapter(simulator) as venue:

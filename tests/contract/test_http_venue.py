@@ -601,6 +601,14 @@ async def test_an_empty_page_of_reports_does_not_move_the_cursor() -> None:
         a_report(exec_id="brk\0"),
         a_report(client_order_id=""),
         a_report(at="yesterday"),
+        a_report(fee="NaN"),
+        a_report(fee=0.123456789),
+        a_report(fee=-1e15),
+        a_report(fee="free"),
+        a_report(fee_currency=""),
+        a_report(fee_currency="USD\n"),
+        a_report(exec_type="RESTATED"),
+        a_report(ref_exec_id="brk\0"),
         {"note": "x\u2028" * 5_000},
         [],
         17,
@@ -617,6 +625,29 @@ async def test_a_report_that_cannot_be_read_does_not_hold_up_the_others(bad: obj
     assert unreadable.error
     assert unreadable.text.isprintable()
     assert 0 < len(unreadable.text) <= 2_000
+
+
+@pytest.mark.parametrize("fee", ["1.25", "-0.00000001", "0", "-3"])
+async def test_fee_and_kind_of_an_execution_are_read(fee: str) -> None:
+    optional = {"fee": Decimal(fee), "fee_currency": "USD", "exec_type": "CORRECT", "ref_exec_id": "brk-0"}
+    sent_page = encode({"reports": [a_report(**optional), a_report()], "last_number": 9})
+    async with scripted_server(reply(200, sent_page)) as server, http_venue(server.url) as venue:
+        revised, plain = (await venue.reports(7, 100)).reports
+    assert {name: getattr(revised, name) for name in optional} == optional
+    assert [getattr(plain, name) for name in optional] == [None] * 4
+
+
+async def test_the_fee_of_a_fill_is_read_from_a_lookup() -> None:
+    fill = {"exec_id": "1", "qty": 1000, "price": 145, "at": "2026-01-05T09:00:00Z"}
+    charged = {**fill, "exec_id": "2", "fee": -0.5, "fee_currency": "JPY", "exec_type": "FILL"}
+    response = order_response(status="filled", filled_qty=2000, fills=[fill, charged])
+    async with scripted_server(reply(200, response)) as server, http_venue(server.url) as venue:
+        found = await venue.find_by_client_order_id(ID)
+    assert found is not None
+    assert [(one.fee, one.fee_currency, one.exec_type) for one in found.fills] == [
+        (None, None, None),
+        (Decimal("-0.5"), "JPY", "FILL"),
+    ]
 
 
 async def test_a_reason_in_a_report_can_be_stored() -> None:

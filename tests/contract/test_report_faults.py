@@ -15,6 +15,7 @@ from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecType
 from switchyard.flow.executions import record
 from switchyard.flow.executions.ended import LAG
 from switchyard.flow.executions.sync import VenueSync
@@ -178,7 +179,7 @@ async def test_a_report_at_run_time_on_an_unknown_order_of_this_installation_clo
 
 
 @pytest.mark.parametrize("bad", ["a\0b", "a\ud800b"], ids=["NUL", "surrogate"])
-@pytest.mark.parametrize("field", ["exec_id", "venue_order_id", "venue_client_order_id"])
+@pytest.mark.parametrize("field", ["exec_id", "venue_order_id", "venue_client_order_id", "ref_exec_id", "fee_currency"])
 async def test_a_report_that_cannot_be_stored_is_set_aside_and_the_rest_is_applied(
     harness: RecorderHarness, field: str, bad: str
 ) -> None:
@@ -206,6 +207,61 @@ async def test_an_unstorable_report_on_an_unknown_order_still_marks_its_client_o
     harness.venue.script = [a_report(state_after(an_accept(client_id="lost-1")), exec_id="a\0b")]
     await harness.recorder.run_once()
     assert await is_reported_before(harness, "lost-1")
+
+
+@pytest.mark.parametrize("exec_type", ["CORRECT", "CANCEL"])
+async def test_a_correction_or_bust_of_an_execution_is_set_aside_and_changes_no_quantity(
+    harness: RecorderHarness, exec_type: ExecType
+) -> None:
+    [state] = await harness.orders(an_accept())
+    [fill], [other] = fills([state], "10"), fills([state], "5")
+    revision = replace(
+        fill, exec_id="revision", exec_type=exec_type, ref_exec_id=fill.exec_id, status="CANCELED", last_qty=Decimal(7)
+    )
+    harness.venue.script = [fill, revision, other, revision]
+
+    for _ in range(2):
+        await harness.recorder.run_once()
+        harness.start()
+
+    order = (await harness.state(state)).order
+    assert (order.status, order.filled_qty) == ("PARTIALLY_FILLED", Decimal(15))
+    assert (await harness.position()).qty == Decimal(15)
+    assert (harness.report_count("applied"), harness.report_count("set_aside")) == (2, 1)
+    [fact] = await events(harness, "ReportSetAside")
+    assert fact["error"] == f"{exec_type} of the execution {fill.exec_id}: corrections are not applied"
+    assert "'exec_id': 'revision'" in str(fact["text"])
+
+
+async def test_a_bust_before_its_execution_does_not_keep_the_execution_back(harness: RecorderHarness) -> None:
+    [state] = await harness.orders(an_accept())
+    [fill] = fills([state], "10")
+    bust = replace(fill, exec_id="bust", exec_type="CANCEL", ref_exec_id=fill.exec_id)
+    harness.venue.script = [bust, fill]
+    await harness.recorder.run_once()
+    assert (await harness.state(state)).order.filled_qty == TEN
+    assert harness.report_count("set_aside") == 1
+
+
+async def test_a_correction_on_an_unknown_order_marks_its_client_order_id(harness: RecorderHarness) -> None:
+    lost = a_report(state_after(an_accept(client_id="lost-1")))
+    harness.venue.script = [replace(lost, exec_id="revision", exec_type="CORRECT", ref_exec_id=lost.exec_id)]
+    await harness.recorder.run_once()
+    assert await is_reported_before(harness, "lost-1")
+    assert await events(harness, "ReportUnmatched") == []
+
+
+@pytest.mark.parametrize("exec_type", [None, "FILL"])
+async def test_the_fee_of_a_fill_is_in_its_event(harness: RecorderHarness, exec_type: ExecType | None) -> None:
+    states = await harness.orders(an_accept(), an_accept())
+    charged, plain = fills(states, "10")
+    harness.venue.script = [replace(charged, fee=Decimal("-0.25"), fee_currency="USD", exec_type=exec_type), plain]
+    await harness.recorder.run_once()
+    assert [(await harness.state(state)).order.filled_qty for state in states] == [TEN, TEN]
+    optional = {"fee", "feeCurrency", "execType", "refExecId"}
+    shown = [{name: fact[name] for name in optional & fact.keys()} for fact in await events(harness, "ExecutionReport")]
+    kind = {} if exec_type is None else {"execType": "FILL"}
+    assert shown == [{"fee": -0.25, "feeCurrency": "USD", **kind}, {}]
 
 
 async def test_an_unprintable_reason_keeps_no_fill_back(harness: RecorderHarness) -> None:

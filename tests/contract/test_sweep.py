@@ -14,6 +14,7 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.decisions import begin_attempt, record_doubt, record_sent, request_cancel
 from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.lines import data_of, decode_report_fact
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
@@ -166,6 +167,34 @@ async def test_fills_without_a_report_are_applied_under_their_own_ids(sweeping: 
     await sweeping.receive(report(state, "c", "70", "100", "FILLED"), report(state, "b", "20", "30"))
     assert (await sweeping.state(order), await sweeping.held()) == (state, HUNDRED)
     assert sweeping.counted("venue_reports_total", result="duplicate") == 2
+
+
+async def test_a_fill_without_a_report_keeps_its_fee(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    sweeping.venue.show(order, "FILLED", "a:100")
+    found = sweeping.venue.shown[order.venue_client_order_id]
+    charged = tuple(replace(fill, fee=Decimal("1.5"), fee_currency="JPY", exec_type="FILL") for fill in found.fills)
+    sweeping.venue.shown[order.venue_client_order_id] = replace(found, fills=charged)
+
+    assert await sweeping.swept() == 1
+
+    [event] = [one for one in await sweeping.journal.read(0, 0, 100) if one.type == "ExecutionReport"]
+    fact = decode_report_fact(data_of(event))
+    assert (fact.fee, fact.fee_currency, fact.exec_type, fact.ref_exec_id) == (Decimal("1.5"), "JPY", "FILL", None)
+
+
+async def test_a_bust_in_a_lookup_is_not_taken_for_a_fill(sweeping: Sweeping) -> None:
+    order = await sweeping.working()
+    await sweeping.receive(report(await sweeping.state(order), "a", "60", "60"))
+    sweeping.venue.show(order, "WORKING", "a:60", "bust:60", filled_qty="0")
+    found = sweeping.venue.shown[order.venue_client_order_id]
+    bust = replace(found.fills[1], exec_type="CANCEL", ref_exec_id="a")
+    sweeping.venue.shown[order.venue_client_order_id] = replace(found, fills=(found.fills[0], bust))
+
+    assert await sweeping.swept() == 0
+
+    assert ((await sweeping.state(order)).order.filled_qty, await sweeping.held()) == (Decimal(60), Decimal(60))
+    assert sweeping.counted("venue_quantity_gaps_total") == 1
 
 
 async def test_an_end_without_a_report_is_taken_from_the_venue_and_a_later_report_changes_nothing(

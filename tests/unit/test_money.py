@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.money import average, canonical, is_multiple, plain, positive_amount
+from switchyard.domain.money import average, canonical, is_multiple, plain, positive_amount, signed_amount
 
 amounts = st.decimals(min_value=Decimal("0.00000001"), max_value=Decimal("999999999999999"), allow_nan=False, places=8)
 
@@ -38,6 +38,18 @@ def test_an_amount_out_of_bounds_is_rejected_with_its_field(text: str) -> None:
 def test_more_digits_than_any_amount_has_are_rejected_not_rounded() -> None:
     with pytest.raises(InvalidField):
         positive_amount(Decimal("1." + "0" * 70 + "1"), "qty")
+
+
+@pytest.mark.parametrize(("text", "amount"), [("1.50", "1.5"), ("-0.25", "-0.25"), ("-0.0", "0"), ("-100", "-100")])
+def test_a_signed_amount_may_be_negative_or_zero(text: str, amount: str) -> None:
+    assert str(signed_amount(Decimal(text), "fee")) == amount
+
+
+@pytest.mark.parametrize("text", ["0.000000001", "-1.123456789", "1e15", "-1e15", "NaN", "-Infinity"])
+def test_a_signed_amount_out_of_bounds_is_rejected_with_its_field(text: str) -> None:
+    with pytest.raises(InvalidField) as caught:
+        signed_amount(Decimal(text), "fee")
+    assert caught.value.field == "fee"
 
 
 def test_trailing_zeros_do_not_count_as_decimals() -> None:

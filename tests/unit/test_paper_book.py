@@ -119,6 +119,11 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
         (an_order("one", qty="0.5"), "INVALID_QTY"),
         (an_order("one", qty="0"), "INVALID_QTY"),
         (an_order("one", qty="NaN"), "INVALID_QTY"),
+        (an_order("one", qty="Infinity"), "INVALID_QTY"),
+        (an_order("one", qty="1E15"), "INVALID_QTY"),
+        (an_order("one", qty="1." + "3" * 100), "INVALID_QTY"),
+        (an_order("one", qty="1e-999999"), "INVALID_QTY"),
+        (an_order("one", price="1e999999"), "INVALID_PRICE"),
     ],
 )
 def test_an_invalid_order_is_rejected(order: Order, reason: str | None) -> None:

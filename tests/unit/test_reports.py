@@ -18,6 +18,13 @@ def test_an_id_is_qualified_by_its_scope() -> None:
     assert unique_id("order") == "client-1:7"
 
 
+def test_a_reference_to_an_execution_is_qualified_like_its_id() -> None:
+    correction = replace(REPORT, exec_type="CORRECT", ref_exec_id="6")
+    assert with_unique_id(correction, "venue", "USDJPY").ref_exec_id == "6"
+    assert with_unique_id(correction, "symbol", "USDJPY").ref_exec_id == "USDJPY:6"
+    assert with_unique_id(correction, "order", "USDJPY").ref_exec_id == "client-1:6"
+
+
 def test_without_a_known_order_the_client_order_id_replaces_the_symbol() -> None:
     assert unique_id("symbol", symbol=None) == "client-1:7"
 

@@ -148,7 +148,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """The account's results over all symbols, after a fill that closed a position or a part of one."""
 
 
-class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report, and the order it is about."""
 
     exec_id: str
@@ -164,6 +164,10 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     order_id: OrderId | None
     symbol: str | None
     side: Side | None
+    fee: Decimal | None = None
+    fee_currency: str | None = None
+    exec_type: str | None = None
+    ref_exec_id: str | None = None
 
 
 class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -303,4 +307,8 @@ def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
         order_id=None if order is None else order.order_id,
         symbol=None if order is None else order.symbol,
         side=None if order is None else order.side,
+        fee=report.fee,
+        fee_currency=report.fee_currency,
+        exec_type=report.exec_type,
+        ref_exec_id=report.ref_exec_id,
     )

@@ -52,6 +52,11 @@ def positive_amount(value: Decimal, field: str) -> Decimal:
     return canonical(value)
 
 
+def signed_amount(value: Decimal, field: str) -> Decimal:
+    """An amount that may be zero or negative, such as a fee, in canonical form; raises InvalidField out of bounds."""
+    return canonical(value) if value.is_zero() else positive_amount(value.copy_abs(), field).copy_sign(value)
+
+
 def is_multiple(value: Decimal, step: Decimal) -> bool:
     """Whether the value is a whole number of steps."""
     return not EXACT.remainder(value, step)

@@ -15,9 +15,17 @@ ESCAPED_LENGTH_MAX: Final = 2_000
 
 ReportStatus = Literal["WORKING", "PARTIALLY_FILLED", "FILLED", "CANCELED", "REJECTED", "EXPIRED"]
 ExecutionIdScope = Literal["venue", "symbol", "order"]
+# How the report relates to the executions before it, as FIX's ExecType says it. An order's own cancel is not among
+# them: `status` shows that an order ended.
+ExecType = Literal[
+    "NEW",  # the venue has the order; no execution (FIX 0, New)
+    "FILL",  # an execution (FIX F, Trade)
+    "CORRECT",  # another quantity or price of the execution `ref_exec_id` (FIX G, Trade Correct)
+    "CANCEL",  # the execution `ref_exec_id` is void: a bust (FIX H, Trade Cancel)
+]
 
 
-class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One report; `exec_id` is unique within the scope that its venue declares, so that a repeat is recognised."""
 
     exec_id: str
@@ -30,6 +38,14 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     filled_qty_total: Decimal = ZERO
     reason: str | None = None
     at: datetime
+    fee: Decimal | None = None
+    """What the venue charges for this execution; negative for a rebate, none where the venue does not say."""
+    fee_currency: str | None = None
+    """None: the currency in which the instrument is settled."""
+    exec_type: ExecType | None = None
+    """None where the venue does not say: the report is a fill if `last_qty` is not zero."""
+    ref_exec_id: str | None = None
+    """The execution that a correction or a bust refers to, in the same form as `exec_id`."""
 
 
 def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:
@@ -47,7 +63,13 @@ def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str
             owner = report.venue_client_order_id
         case unreachable:
             assert_never(unreachable)
-    return replace(report, exec_id=f"{owner}:{report.exec_id}")
+    referred = None if report.ref_exec_id is None else f"{owner}:{report.ref_exec_id}"
+    return replace(report, exec_id=f"{owner}:{report.exec_id}", ref_exec_id=referred)
+
+
+def revises_execution(report: ExecutionReport) -> bool:
+    """Whether the report corrects or voids an earlier execution: its quantity is not a new fill."""
+    return report.exec_type in ("CORRECT", "CANCEL")
 
 
 def qualified(report: ExecutionReport) -> ExecutionReport:

@@ -12,7 +12,7 @@ from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
-from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.domain.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
 
 Dedupe = Literal[
     "permanent",  # a client order id is never accepted twice
@@ -106,13 +106,20 @@ class VenueUnavailable(SwitchyardError):
 SendOutcome = Accepted | VenueRejected | Unsent | Ambiguous
 
 
-class VenueFill(msgspec.Struct, frozen=True, kw_only=True):
-    """One execution as the venue lists it, under the same id as in its report, so that it counts once."""
+class VenueFill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One execution as the venue lists it, under the same id as in its report, so that it counts once.
+
+    The fields with a default mean the same as in `ExecutionReport`.
+    """
 
     exec_id: str
     qty: Decimal
     price: Decimal
     at: datetime
+    fee: Decimal | None = None
+    fee_currency: str | None = None
+    exec_type: ExecType | None = None
+    ref_exec_id: str | None = None
 
 
 class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):

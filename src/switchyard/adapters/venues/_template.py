@@ -28,7 +28,9 @@ Declare a capability only if this holds:
 | `amend`, `cancel_all` | the venue supports it; not used yet |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
-read goes to `ReportPage.unreadable`, and the page's cursor moves on.
+read goes to `ReportPage.unreadable`, and the page's cursor moves on. Fill in `fee`, `fee_currency`, `exec_type` and
+`ref_exec_id` where the venue sends them, in reports and in lookups; a correction or bust must have its `exec_type`,
+because its quantity would otherwise count as a new fill.
 
 The outcome of a send depends only on whether a byte may have been sent and on the response:
 

@@ -14,8 +14,13 @@
 `QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
 `ErrorResponse`; a rejection without one is not final. Every response has the header `X-Venue-Time`. Amounts are JSON
 numbers, decoded as exact decimals and never as floats.
+
+A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
+without the latter the fee is in the instrument's settlement currency. A report with `exec_type` `CORRECT` or `CANCEL`
+revises the execution `ref_exec_id` and is not a fill.
 """
 
+from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Final, Literal
@@ -23,9 +28,9 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.money import ZERO, positive_amount
+from switchyard.domain.money import ZERO, positive_amount, signed_amount
 from switchyard.domain.orders import OrderType, Side, TimeInForce
-from switchyard.domain.reports import ReportStatus
+from switchyard.domain.reports import ExecType, ReportStatus
 
 IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 # The error names that the adapter interprets; all others are only reported.
@@ -40,6 +45,8 @@ TIME_HEADER: Final = "X-Venue-Time"
 # rejected: no id has them, and PostgreSQL stores no NUL.
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Text = Annotated[str, msgspec.Meta(max_length=512)]
+# Three letters, or the longer symbol of a token.
+Currency = Annotated[str, msgspec.Meta(max_length=16, pattern=r"^[A-Za-z0-9]+\Z")]
 BrokerStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired"]
 
 REPORT_STATUS: Final[dict[BrokerStatus, ReportStatus]] = {
@@ -85,16 +92,21 @@ class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise ValueError("qty or limit_price is required and must be greater than 0")
 
 
-class Fill(msgspec.Struct, frozen=True, kw_only=True):
+class Fill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One execution of an order."""
 
     exec_id: Id
     qty: Decimal
     price: Decimal
     at: datetime
+    fee: Decimal | None = None
+    fee_currency: Currency | None = None
+    exec_type: ExecType | None = None
+    ref_exec_id: Id | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.price)
+        _check_fee(self.fee)
 
 
 class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,7 +145,7 @@ class OpenOrders(msgspec.Struct, frozen=True, kw_only=True):
     """The cursor of the next page; None on the last page."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An execution, cancel or expiry of an order; `exec_id` is unique at this broker."""
 
     exec_id: Id
@@ -146,9 +158,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     filled_qty: Decimal = ZERO
     """The total filled quantity, including this report."""
     reason: Text | None = None
+    fee: Decimal | None = None
+    fee_currency: Currency | None = None
+    exec_type: ExecType | None = None
+    ref_exec_id: Id | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self.last_qty, self.last_price, self.filled_qty)
+        _check_fee(self.fee)
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +191,7 @@ class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
         _check_amounts(self.bid, self.ask)
 
 
-class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
+class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One fill in the broker's books."""
 
     exec_id: Id
@@ -185,9 +202,12 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
     qty: Decimal
     price: Decimal
     at: datetime
+    fee: Decimal | None = None
+    fee_currency: Currency | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.price)
+        _check_fee(self.fee)
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,8 +223,17 @@ encode = msgspec.json.Encoder(decimal_format="number").encode
 def _check_amounts(*amounts: Decimal | None) -> None:
     for amount in amounts:
         if amount:  # None and zero are allowed
-            try:
-                positive_amount(amount, "amount")
-            except InvalidField as error:
-                # msgspec turns a ValueError from `__post_init__` into a ValidationError.
-                raise ValueError(error.message) from error
+            _check(positive_amount, amount, "amount")
+
+
+def _check_fee(fee: Decimal | None) -> None:
+    if fee is not None:
+        _check(signed_amount, fee, "fee")
+
+
+def _check(amount: Callable[[Decimal, str], Decimal], value: Decimal, field: str) -> None:
+    try:
+        amount(value, field)
+    except InvalidField as error:
+        # msgspec turns a ValueError from `__post_init__` into a ValidationError.
+        raise ValueError(error.message) from error

@@ -18,8 +18,9 @@ States = Mapping[VenueClientOrderId, OrderState]
 
 def unstorable_field(report: ExecutionReport) -> str | None:
     """The report's first id that no engine can store; none if all can be stored."""
-    for name in ("exec_id", "venue_client_order_id", "venue_order_id"):
-        if not is_storable(getattr(report, name)):
+    for name in ("exec_id", "venue_client_order_id", "venue_order_id", "ref_exec_id", "fee_currency"):
+        text = getattr(report, name)
+        if text is not None and not is_storable(text):
             return name
     return None
 

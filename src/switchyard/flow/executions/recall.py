@@ -81,4 +81,6 @@ class StrayRecall:
         if self._venue.capabilities.execution_ids == "venue" or fact.reason == FOUND_OPEN:
             return report
         # Filed under its client order id; the recorder qualifies it again, now that the symbol is known.
-        return replace(report, exec_id=report.exec_id.removeprefix(f"{report.venue_client_order_id}:"))
+        prefix = f"{report.venue_client_order_id}:"
+        referred = None if report.ref_exec_id is None else report.ref_exec_id.removeprefix(prefix)
+        return replace(report, exec_id=report.exec_id.removeprefix(prefix), ref_exec_id=referred)

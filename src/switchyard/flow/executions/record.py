@@ -1,7 +1,8 @@
 """The recorder: applies a venue's execution reports, each once, in whatever order they arrive, page by page.
 
 Reads reports from the venue and the states of their orders; proposes to the sequencer what they change, and writes its
-own cursor. A report that cannot be stored is set aside, and the others are applied.
+own cursor. A report that cannot be stored, or that corrects an earlier execution, is set aside, and the others are
+applied.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reasons import bounded_detail
-from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, with_unique_id
+from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, revises_execution, with_unique_id
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
 from switchyard.flow.executions.gate import VenueGate
@@ -198,12 +199,16 @@ class Recorder:
     async def _storable(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
-        """The reports that can be stored; the others are set aside, and an unprintable reason is made printable."""
+        """The reports that can be applied; the others are set aside, and an unprintable reason is made printable."""
         storable = []
         for report in reports:
+            is_stray = report.venue_client_order_id not in states
             if (field := unstorable_field(report)) is not None:
-                is_stray = report.venue_client_order_id not in states
                 await self.strays.set_aside(report, f"its {field} cannot be stored", is_stray=is_stray)
+            elif revises_execution(report):
+                # Applied as a fill it would count the execution twice; an operator compares with the venue's statement.
+                error = f"{report.exec_type} of the execution {report.ref_exec_id}: corrections are not applied"
+                await self.strays.set_aside(report, error, is_stray=is_stray)
             elif report.reason is not None and not is_storable(report.reason):
                 storable.append(replace(report, reason=bounded_detail(report.reason)))
             else:

@@ -240,6 +240,10 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
                 last_price=fill.price,
                 filled_qty_total=total,
                 at=fill.at,
+                fee=fill.fee,
+                fee_currency=fill.fee_currency,
+                exec_type=fill.exec_type,
+                ref_exec_id=fill.ref_exec_id,
             )
         )
     return reports

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from switchyard.adapters.venues.wire import REPORT_STATUS, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.adapters.venues.wire import REPORT_STATUS, Fill, OrderResponse, PlaceOrder, Report, Reports
 from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
@@ -53,10 +53,20 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         venue_order_id=response.broker_order_id,
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
-        fills=tuple(
-            VenueFill(exec_id=fill.exec_id, qty=canonical(fill.qty), price=canonical(fill.price), at=fill.at)
-            for fill in response.fills
-        ),
+        fills=tuple(map(_venue_fill, response.fills)),
+    )
+
+
+def _venue_fill(fill: Fill) -> VenueFill:
+    return VenueFill(
+        exec_id=fill.exec_id,
+        qty=canonical(fill.qty),
+        price=canonical(fill.price),
+        at=fill.at,
+        fee=None if fill.fee is None else canonical(fill.fee),
+        fee_currency=fill.fee_currency,
+        exec_type=fill.exec_type,
+        ref_exec_id=fill.ref_exec_id,
     )
 
 
@@ -90,4 +100,8 @@ def _execution_report(report: Report, venue: VenueName) -> ExecutionReport:
         filled_qty_total=canonical(report.filled_qty),
         reason=bounded_detail(report.reason),
         at=report.at,
+        fee=None if report.fee is None else canonical(report.fee),
+        fee_currency=report.fee_currency,
+        exec_type=report.exec_type,
+        ref_exec_id=report.ref_exec_id,
     )

@@ -165,9 +165,8 @@ class PaperExchange:
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the exchange has it, or None."""
-        for order in await self._on_thread(self._open_store.find_orders, [client_id]):
-            return _venue_order(order)
-        return None
+        orders, _ = await self._on_thread(self._open_store.find, [client_id])
+        return _venue_order(orders[0]) if orders else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield every order that may still be filled, in one page: OPEN_ORDERS_MAX bounds it."""
@@ -219,8 +218,9 @@ class PaperExchange:
         _resolve(self._waiting, [DOWN] * self._waiting_count)
 
     async def _wait(self) -> None:
-        if not self._waiting:
-            self._arrived.clear()
+        if self._waiting:
+            return
+        self._arrived.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pause_seconds()):
                 await self._arrived.wait()
@@ -288,8 +288,8 @@ class PaperExchange:
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
         """Decide, commit, then change the book in memory; runs on the exchange's thread."""
         store = self._open_store
-        client_ids = [order.venue_client_order_id for command in group for order in command.orders]
-        known, rejected = store.find_orders(client_ids), store.find_rejections(client_ids)
+        client_ids = {order.venue_client_order_id for command in group for order in command.orders}
+        known, rejected = store.find(client_ids) if client_ids else ((), {})
         settlement = Settlement(book, store.book_id, known, rejected, self._rules, self._open_orders_max, now)
         # Before the commands: a fill that is already due takes precedence over a cancel.
         settlement.advance_time(due, marketable)

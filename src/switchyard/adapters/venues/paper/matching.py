@@ -5,16 +5,15 @@ Pure functions over frozen values, used by the paper exchange and by the simulat
 """
 
 from datetime import datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, Inexact
 
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.errors import InvalidField
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.instruments import Instrument, check_multiple
-from switchyard.domain.money import EXACT, ONE, ZERO, canonical, positive_amount
+from switchyard.domain.instruments import Instrument
+from switchyard.domain.money import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical, is_multiple
 from switchyard.domain.orders import Order, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport, ReportStatus
 from switchyard.ports.venue import VenueFill
@@ -79,16 +78,19 @@ def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
 
 def amount_rejection(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
     """The reason for which these amounts are invalid, or None."""
-    try:
-        positive_amount(qty, "qty")
-        if price is not None:
-            positive_amount(price, "price")
-        check_multiple(qty, instrument.step, "qty", instrument)
-        if price is not None:
-            check_multiple(price, instrument.tick, "price", instrument)
-    except InvalidField as error:
-        return f"INVALID_{str(error.field).upper()}"
+    if not _is_tradable(qty, instrument.step):
+        return "INVALID_QTY"
+    if price is not None and not _is_tradable(price, instrument.tick):
+        return "INVALID_PRICE"
     return None
+
+
+def _is_tradable(amount: Decimal, step: Decimal) -> bool:
+    """Whether it is a positive amount in whole steps; no step has more decimals than an amount may have."""
+    try:
+        return amount.is_finite() and ZERO < amount < AMOUNT_LIMIT and is_multiple(amount, step)
+    except Inexact:  # more digits than the context has, so no multiple of a step
+        return False
 
 
 def arrived(
@@ -164,32 +166,33 @@ def _filled(
 ) -> tuple[PaperOrder, ExecutionReport]:
     assert order.fills_left > 0 and order.fill_price is not None
     is_last = order.fills_left == 1
-    remaining = EXACT.subtract(order.qty, order.filled_qty)
+    # Most orders are filled at once.
+    remaining = EXACT.subtract(order.qty, order.filled_qty) if order.filled_qty else order.qty
     qty = remaining if is_last else _slice(remaining, order.step, order.fills_left)
+    report_count = order.report_count + 1
+    fill = VenueFill(exec_id=_exec_id(order, report_count), qty=qty, price=order.fill_price, at=now)
     after = replace(
         order,
         status="FILLED" if is_last else "PARTIALLY_FILLED",
         filled_qty=order.qty if is_last else canonical(EXACT.add(order.filled_qty, qty)),
         fills_left=order.fills_left - 1,
         due_at=None if is_last else next_due_at,
-        report_count=order.report_count + 1,
-        fills=(
-            *order.fills,
-            VenueFill(exec_id=_exec_id(order, order.report_count + 1), qty=qty, price=order.fill_price, at=now),
-        ),
+        report_count=report_count,
+        fills=(*order.fills, fill),
     )
-    return after, _report(after, now, rules, last_qty=qty, last_price=order.fill_price)
+    return after, _report(after, fill.exec_id, now, rules, last_qty=qty, last_price=order.fill_price)
 
 
 def _ended(
     order: PaperOrder, status: ReportStatus, reason: str, now: datetime, rules: Rules
 ) -> tuple[PaperOrder, ExecutionReport]:
     after = replace(order, status=status, due_at=None, report_count=order.report_count + 1)
-    return after, _report(after, now, rules, reason=reason)
+    return after, _report(after, _exec_id(after, after.report_count), now, rules, reason=reason)
 
 
 def _report(
     order: PaperOrder,
+    exec_id: str,
     now: datetime,
     rules: Rules,
     last_qty: Decimal = ZERO,
@@ -197,7 +200,7 @@ def _report(
     reason: str | None = None,
 ) -> ExecutionReport:
     return ExecutionReport(
-        exec_id=_exec_id(order, order.report_count),
+        exec_id=exec_id,
         venue=rules.venue,
         venue_client_order_id=order.client_id,
         venue_order_id=order.venue_order_id,

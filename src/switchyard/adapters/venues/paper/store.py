@@ -1,7 +1,7 @@
 """The paper exchange's durable book: one SQLite file, used by one process and one thread.
 
-Each statement reads or writes a whole group as one JSON text: a call per row would release and take the interpreter
-lock for every row.
+One statement looks up a whole group and one writes it, as JSON texts: each call of SQLite releases and takes the
+interpreter lock, which the gateway's other threads compete for.
 """
 
 import os
@@ -41,19 +41,26 @@ CREATE TABLE reports (
     body TEXT NOT NULL          -- the ExecutionReport as JSON
 ) STRICT;
 """
-PUT_ORDERS = """
-INSERT INTO orders (number, client_id, open, body)
-SELECT value ->> 'number', value ->> 'client_id', value ->> 'status' IN ('WORKING', 'PARTIALLY_FILLED'), value
-FROM json_each(?) WHERE true
-ON CONFLICT (number) DO UPDATE SET open = excluded.open, body = excluded.body
+# An insert into the view writes a group: one statement is one transaction, and its commit is durable. Both are
+# temporary: they belong to the connection and are no part of the file's schema.
+GROUP_TRIGGER = """
+CREATE TEMP VIEW settled_group (orders, rejections, first_report, reports) AS SELECT NULL, NULL, NULL, NULL;
+CREATE TEMP TRIGGER write_group INSTEAD OF INSERT ON settled_group BEGIN
+    INSERT INTO orders (number, client_id, open, body)
+    SELECT value ->> 'number', value ->> 'client_id', value ->> 'status' IN ('WORKING', 'PARTIALLY_FILLED'), value
+    FROM json_each(NEW.orders) WHERE true
+    ON CONFLICT (number) DO UPDATE SET open = excluded.open, body = excluded.body;
+    INSERT INTO rejections (client_id, reason) SELECT key, value FROM json_each(NEW.rejections);
+    INSERT INTO reports (number, body) SELECT NEW.first_report + key, value FROM json_each(NEW.reports);
+END;
 """
-ADD_REJECTIONS = "INSERT INTO rejections (client_id, reason) SELECT key, value FROM json_each(?)"
-ADD_REPORTS = "INSERT INTO reports (number, body) SELECT ?1 + key, value FROM json_each(?2)"
-FIND_ORDERS = """
-SELECT '[' || group_concat(body) || ']' FROM orders WHERE client_id IN (SELECT value FROM json_each(?))
-"""
-FIND_REJECTIONS = """
-SELECT json_group_object(client_id, reason) FROM rejections WHERE client_id IN (SELECT value FROM json_each(?))
+WRITE_GROUP = "INSERT INTO settled_group (orders, rejections, first_report, reports) VALUES (?, ?, ?, ?)"
+# CROSS JOIN: for each id a search of the index, never a scan of the table.
+FIND = """
+WITH ids AS MATERIALIZED (SELECT value AS client_id FROM json_each(?))
+SELECT
+    (SELECT '[' || group_concat(body) || ']' FROM ids CROSS JOIN orders USING (client_id)),
+    (SELECT json_group_object(client_id, reason) FROM ids CROSS JOIN rejections USING (client_id))
 """
 OPEN_ORDERS = """
 SELECT '[' || group_concat(body) || ']'
@@ -63,11 +70,16 @@ REPORTS = "SELECT '[' || group_concat(body ORDER BY number) || ']' FROM reports 
 
 # A reader or a backup may lock the file briefly; a longer lock is an error.
 BUSY_MILLISECONDS = 5_000
+# 16 MiB of WAL between two checkpoints: a page that changes often is copied into the file once.
+CHECKPOINT_PAGES = 4_000
+# Client order ids are random, so that each order changes another page of their index; 32 MiB keep it in memory.
+CACHE_KIBIBYTES = 32_768
 # Open orders per page when the book is loaded.
 LOAD_MAX = 10_000
 
 _orders = msgspec.json.Decoder(list[PaperOrder])
 _reports = msgspec.json.Decoder(list[ExecutionReport])
+_reasons = msgspec.json.Decoder(dict[VenueClientOrderId, str])
 
 
 class Store:
@@ -85,9 +97,6 @@ class Store:
 
     def load(self) -> Book:
         """Load the open orders and the last numbers."""
-        if self._connection.in_transaction:
-            # A failed commit can leave its transaction open; no caller was told that it succeeded.
-            self._connection.execute("ROLLBACK")
         last_order, last_report = self._connection.execute(
             "SELECT ifnull((SELECT max(number) FROM orders), 0), ifnull((SELECT max(number) FROM reports), 0)"
         ).get
@@ -102,14 +111,12 @@ class Store:
             after = page[-1].number
         return orders
 
-    def find_orders(self, client_ids: Sequence[VenueClientOrderId]) -> list[PaperOrder]:
-        """Return the orders with these client order ids, open or ended."""
-        return _orders.decode(self._connection.execute(FIND_ORDERS, (_json(client_ids),)).get or "[]")
-
-    def find_rejections(self, client_ids: Sequence[VenueClientOrderId]) -> dict[VenueClientOrderId, str]:
-        """Return the reasons of the rejected orders among these client order ids."""
-        text = self._connection.execute(FIND_REJECTIONS, (_json(client_ids),)).get
-        return msgspec.json.decode(text, type=dict[VenueClientOrderId, str])
+    def find(
+        self, client_ids: Collection[VenueClientOrderId]
+    ) -> tuple[list[PaperOrder], dict[VenueClientOrderId, str]]:
+        """Return the orders with these client order ids, open or ended, and the reasons of those that were rejected."""
+        orders, reasons = self._connection.execute(FIND, (_json(client_ids),)).get
+        return _orders.decode(orders or "[]"), _reasons.decode(reasons)
 
     def commit(
         self,
@@ -119,13 +126,10 @@ class Store:
         first_report: int,
     ) -> None:
         """Write a group in one transaction; it is durable when this returns."""
-        with self._connection:
-            if orders:
-                self._connection.execute(PUT_ORDERS, (_json(list(orders)),))
-            if rejections:
-                self._connection.execute(ADD_REJECTIONS, (_json(rejections),))
-            if reports:
-                self._connection.execute(ADD_REPORTS, (first_report, _json(reports)))
+        if orders or rejections:  # every report changes an order
+            self._connection.execute(
+                WRITE_GROUP, (_json(list(orders)), _json(rejections), first_report, _json(reports))
+            )
 
     def reports(self, numbers: range) -> list[ExecutionReport]:
         """Return the reports with these numbers, in order."""
@@ -141,6 +145,8 @@ class Store:
         connection.set_busy_timeout(BUSY_MILLISECONDS)
         assert connection.pragma("journal_mode", "wal") == "wal"
         connection.pragma("synchronous", "full")
+        connection.pragma("wal_autocheckpoint", CHECKPOINT_PAGES)
+        connection.pragma("cache_size", -CACHE_KIBIBYTES)
         with connection:
             version = connection.pragma("user_version")
             if version == 0:
@@ -152,6 +158,7 @@ class Store:
                 raise SchemaMismatch(
                     f"the paper exchange's book has schema version {version}, this Switchyard needs {SCHEMA_VERSION}"
                 )
+        connection.execute(GROUP_TRIGGER)
         return str(connection.execute("SELECT id FROM book").get)
 
 

@@ -4,10 +4,10 @@ Every change is appended to the event log before its report is published.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -41,6 +41,7 @@ from switchyard.adapters.venues.wire import PlaceOrder, Report, Statement, State
 from switchyard.domain.events import Quote
 from switchyard.domain.ids import VenueName, ulid
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.money import EXACT, share
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Dedupe
@@ -52,6 +53,7 @@ SYMBOLS_PER_STEP_MAX = 256
 FILLS_PER_STEP_MAX = 1_000
 # After `reject_after_part_fill`: longer than any test waits.
 SECOND_HALF_DELAY = timedelta(hours=1)
+BASIS_POINTS = Decimal(10_000)
 
 
 class BrokerRejection(Exception):
@@ -118,6 +120,9 @@ class Broker:
                     published_ids.add((entry.venue_order_id, entry.exec_id))
                 case "renumber":
                     published.clear()
+                case "revise":
+                    assert entry.exec_id is not None
+                    executions[entry.venue_order_id, entry.exec_id] = report_of(entry)
                 case "fill" | "cancel" | "expire":
                     assert entry.exec_id is not None
                     order = self._orders[entry.venue_order_id]
@@ -246,13 +251,45 @@ class Broker:
     def _record(self, order: BrokerOrder, state: PaperOrder, reports: Iterable[ExecutionReport]) -> None:
         reports = list(reports)
         if any(report.last_qty for report in reports):
-            state, reports = self._with_reused_id(state, reports)
+            state, reports = self._with_reused_id(*self._with_fees(state, reports))
         order.state = state
         self._book.apply([state], 0)
-        for report in reports:
+        for report in chain.from_iterable((report, *self._revisions(state, report)) for report in reports):
             entry = execution_entry(order, report)
             self._log.append(entry)
             self._reporting.report(self._add_to_statement(order, entry))
+
+    def _with_fees(self, state: PaperOrder, reports: list[ExecutionReport]) -> tuple[PaperOrder, list[ExecutionReport]]:
+        """Charge a fee for each new fill, if the faults require it."""
+        basis_points = self._plan.faults.fee_basis_points
+        if not basis_points:
+            return state, reports
+        currency = self._catalogue.find(state.symbol).quote
+        new = {report.exec_id for report in reports}
+        fees = {
+            fill.exec_id: share(EXACT.multiply(fill.qty, fill.price), Decimal(basis_points), BASIS_POINTS)
+            for fill in state.fills
+            if fill.exec_id in new
+        }
+        fills = tuple(
+            replace(fill, fee=fees[fill.exec_id], fee_currency=currency) if fill.exec_id in fees else fill
+            for fill in state.fills
+        )
+        return replace(state, fills=fills), [
+            replace(report, fee=fees[report.exec_id], fee_currency=currency) if report.exec_id in fees else report
+            for report in reports
+        ]
+
+    def _revisions(self, state: PaperOrder, report: ExecutionReport) -> Iterator[ExecutionReport]:
+        """The reports that revise a fill, as the faults require."""
+        if not report.last_qty or report.last_price is None:
+            return
+        referred = replace(report, ref_exec_id=report.exec_id)
+        if self._plan.hits("correct_fills"):
+            price = EXACT.add(report.last_price, self._catalogue.find(state.symbol).tick)
+            yield replace(referred, exec_id=f"{report.exec_id}-correct", exec_type="CORRECT", last_price=price)
+        if self._plan.hits("bust_fills"):
+            yield replace(referred, exec_id=f"{report.exec_id}-bust", exec_type="CANCEL")
 
     def _with_reused_id(
         self, state: PaperOrder, reports: list[ExecutionReport]
@@ -286,4 +323,6 @@ def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
         qty=report.last_qty,
         price=report.last_price,
         at=report.at,
+        fee=report.fee,
+        fee_currency=report.fee_currency,
     )

@@ -71,6 +71,12 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Drop the published reports, and number the next ones from 1 again; takes effect once, when it is set."""
     drop_reports: Probability = 0.0
     """Do not report an execution."""
+    correct_fills: Probability = 0.0
+    """Report a correction of a fill's price by one tick right after the fill; lookups keep showing the first price."""
+    bust_fills: Probability = 0.0
+    """Report right after a fill that it is void; lookups and the statement keep showing it."""
+    fee_basis_points: Annotated[int, msgspec.Meta(ge=-1000, le=1000)] = 0
+    """Charge this share of a fill's notional, in the quote currency; a negative share is a rebate."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Fill an order in this many parts."""
     refuse_connections: Seconds = 0.0

@@ -21,13 +21,13 @@ from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.wire import encode
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SwitchyardError
 from switchyard.domain.orders import OrderType
-from switchyard.domain.reports import ReportStatus
+from switchyard.domain.reports import ExecType, ReportStatus
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the log. Each accepted order has exactly one `order` line."""
 
-    event: Literal["order", "amend", "fill", "cancel", "expire", "report", "drop", "renumber"]
+    event: Literal["order", "amend", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None
@@ -37,6 +37,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: ReportStatus | None = None
     filled_qty: Decimal | None = None
     reason: str | None = None
+    fee: Decimal | None = None
+    fee_currency: str | None = None
+    exec_type: ExecType | None = None
+    """For a `revise`: whether it corrects or voids the fill `ref_exec_id`."""
+    ref_exec_id: str | None = None
     number: int | None = None
     """For a `report`: its number in the sequence of reports."""
     type: OrderType | None = None

@@ -1,6 +1,7 @@
 """The simulator's order type, and its conversions to wire messages and log entries."""
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from switchyard.adapters.venues.wire import BROKER_STATUS, Fill, OrderResponse, 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecutionReport, revises_execution
 from switchyard.ports.venue import VenueFill
 
 
@@ -75,7 +76,17 @@ def order_response(order: BrokerOrder) -> OrderResponse:
         intent=state.side,
         qty=state.qty,
         filled_qty=state.filled_qty,
-        fills=tuple(Fill(exec_id=fill.exec_id, qty=fill.qty, price=fill.price, at=fill.at) for fill in state.fills),
+        fills=tuple(
+            Fill(
+                exec_id=fill.exec_id,
+                qty=fill.qty,
+                price=fill.price,
+                at=fill.at,
+                fee=fill.fee,
+                fee_currency=fill.fee_currency,
+            )
+            for fill in state.fills
+        ),
     )
 
 
@@ -97,9 +108,9 @@ def order_entry(order: BrokerOrder, message: PlaceOrder) -> Entry:
 
 
 def execution_entry(order: BrokerOrder, report: ExecutionReport) -> Entry:
-    """The log entry of a fill, a cancel or an expiry."""
+    """The log entry of a fill, a revision of one, a cancel or an expiry."""
     return Entry(
-        event="fill" if report.last_qty else "cancel" if report.status == "CANCELED" else "expire",
+        event=_event(report),
         client_order_id=order.client_order_id,
         venue_order_id=report.venue_order_id,
         exec_id=report.exec_id,
@@ -109,7 +120,19 @@ def execution_entry(order: BrokerOrder, report: ExecutionReport) -> Entry:
         status=report.status,
         filled_qty=report.filled_qty_total,
         reason=report.reason,
+        fee=report.fee,
+        fee_currency=report.fee_currency,
+        exec_type=report.exec_type,
+        ref_exec_id=report.ref_exec_id,
     )
+
+
+def _event(report: ExecutionReport) -> Literal["fill", "cancel", "expire", "revise"]:
+    if revises_execution(report):
+        return "revise"
+    if report.last_qty:
+        return "fill"
+    return "cancel" if report.status == "CANCELED" else "expire"
 
 
 def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
@@ -128,7 +151,7 @@ def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
 
 
 def report_of(entry: Entry) -> Report:
-    """The report of an execution, cancel or expiry entry."""
+    """The report of a fill, revision, cancel or expiry entry."""
     assert entry.exec_id is not None and entry.status is not None and entry.filled_qty is not None
     return Report(
         exec_id=entry.exec_id,
@@ -140,6 +163,10 @@ def report_of(entry: Entry) -> Report:
         last_price=entry.price,
         filled_qty=entry.filled_qty,
         reason=entry.reason,
+        fee=entry.fee,
+        fee_currency=entry.fee_currency,
+        exec_type=entry.exec_type,
+        ref_exec_id=entry.ref_exec_id,
     )
 
 
@@ -149,7 +176,16 @@ def state_after(state: PaperOrder, entry: Entry) -> PaperOrder:
     fills = state.fills
     if entry.qty:
         assert entry.exec_id is not None and entry.price is not None
-        fills += (VenueFill(exec_id=entry.exec_id, qty=entry.qty, price=entry.price, at=entry.at),)
+        fills += (
+            VenueFill(
+                exec_id=entry.exec_id,
+                qty=entry.qty,
+                price=entry.price,
+                at=entry.at,
+                fee=entry.fee,
+                fee_currency=entry.fee_currency,
+            ),
+        )
     after = replace(
         state,
         fills=fills,
