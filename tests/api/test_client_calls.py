@@ -27,8 +27,7 @@ from switchyard.client import (
 )
 from switchyard.client.events import stream_event
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import OrderFact, ReportFact
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.events import AcceptedFact, OrderFact, ReportFact
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
 from tests.support.threaded_client import make_client
@@ -154,9 +153,11 @@ async def test_recorded_events_have_typed_facts(client: AsyncClient, embedded: R
     await embedded.until_status(placed.order_id, "FILLED")
     facts = [(event.type, event.fact) async for event in client.events(order_id=placed.order_id)]
     assert {kind for kind, fact in facts if isinstance(fact, ReportFact)} == {"ExecutionReport"}
-    orders = [fact.order for _, fact in facts if isinstance(fact, OrderFact)]
-    assert (orders[0].status, orders[-1].status) == ("ACCEPTED", "FILLED")
-    assert all(isinstance(order, OrderSnapshot) for order in orders)
+    [accepted] = [fact for _, fact in facts if isinstance(fact, AcceptedFact)]
+    assert (accepted.order.symbol, accepted.order.qty) == ("USDJPY", Decimal(1000))
+    changes = [fact.order for _, fact in facts if isinstance(fact, OrderFact)]
+    assert [change.version for change in changes] == list(range(2, len(changes) + 2))
+    assert (changes[-1].status, changes[-1].filled_qty) == ("FILLED", Decimal(1000))
 
 
 def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> None:

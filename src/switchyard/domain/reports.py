@@ -7,8 +7,9 @@ from typing import Final, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Side
 
 # Enough to recognise a report; a whole page of garbage in one event would bloat the journal.
 ESCAPED_LENGTH_MAX: Final = 2_000
@@ -30,6 +31,24 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     filled_qty_total: Decimal = ZERO
     reason: str | None = None
     at: datetime
+
+
+class OrderReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A report as clients see it in streams, with the order that it is about."""
+
+    exec_id: str
+    venue: VenueName
+    venue_client_order_id: VenueClientOrderId
+    venue_order_id: str
+    status: ReportStatus
+    last_qty: Decimal
+    last_price: Decimal | None
+    filled_qty_total: Decimal
+    reason: str | None
+    at: datetime
+    order_id: OrderId
+    symbol: str
+    side: Side
 
 
 def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:
