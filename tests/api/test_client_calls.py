@@ -29,9 +29,9 @@ from switchyard.client import (
 )
 from switchyard.client.events import stream_event
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import OrderFact, ReportFact, encode
-from switchyard.domain.ids import VenueClientOrderId
-from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.events import AcceptedFact, OrderFact, ReportFact, encode
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.reports import OrderReport
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.support.gateway import RunningGateway
 from tests.support.threaded_client import make_client
@@ -157,9 +157,11 @@ async def test_recorded_events_have_typed_facts(client: AsyncClient, embedded: R
     await embedded.until_status(placed.order_id, "FILLED")
     facts = [(event.type, event.fact) async for event in client.events(order_id=placed.order_id)]
     assert {kind for kind, fact in facts if isinstance(fact, ReportFact)} == {"ExecutionReport"}
-    orders = [fact.order for _, fact in facts if isinstance(fact, OrderFact)]
-    assert (orders[0].status, orders[-1].status) == ("ACCEPTED", "FILLED")
-    assert all(isinstance(order, OrderSnapshot) for order in orders)
+    [accepted] = [fact for _, fact in facts if isinstance(fact, AcceptedFact)]
+    assert (accepted.order.symbol, accepted.order.qty) == ("USDJPY", Decimal(1000))
+    changes = [fact.order for _, fact in facts if isinstance(fact, OrderFact)]
+    assert [change.version for change in changes] == list(range(2, len(changes) + 2))
+    assert (changes[-1].status, changes[-1].filled_qty) == ("FILLED", Decimal(1000))
 
 
 def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> None:
@@ -181,9 +183,9 @@ def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> 
 
 
 def test_a_report_shows_its_fee_and_kind_and_both_may_be_absent() -> None:
-    report = ReportFact(
+    report = OrderReport(
         exec_id="1",
-        venue="sim",
+        venue=VenueName("sim"),
         venue_client_order_id=VenueClientOrderId("one"),
         venue_order_id="sim-1",
         status="FILLED",
@@ -192,9 +194,9 @@ def test_a_report_shows_its_fee_and_kind_and_both_may_be_absent() -> None:
         filled_qty_total=Decimal(1),
         reason=None,
         at=datetime(2026, 1, 5, tzinfo=UTC),
-        order_id=None,
-        symbol=None,
-        side=None,
+        order_id=OrderId("ord_01KE6P4YM00000000000000001"),
+        symbol="USDJPY",
+        side="BUY",
     )
     charged = replace(report, fee=Decimal("-0.00000001"), fee_currency="JPY", exec_type="FILL", ref_exec_id="0")
     for sent in (report, charged):

@@ -73,7 +73,7 @@ async def test_partial_fills_add_up(tmp_path: Path) -> None:
         order_id = (await gateway.place(qty=1000)).json["orderId"]
         order = await gateway.until_status(order_id, "FILLED")
         events = (await gateway.get(f"/orders/{order_id}/events")).json["events"]
-        fills = [event["data"]["lastQty"] for event in events if event["type"] == "ExecutionReport"]
+        fills = [event["data"].get("lastQty", 0) for event in events if event["type"] == "ExecutionReport"]
         assert len(fills) == 3
         assert sum(fills) == order["filledQty"] == 1000
 

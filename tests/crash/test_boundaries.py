@@ -140,14 +140,16 @@ def check_resends(dedupe: str, lines: list[dict[str, Any]], in_doubt: set[str]) 
     of an order that is still in doubt waits to be sent, and no attempt was recovered by two workers.
     """
     before: dict[str, tuple[str, dict[str, Any]]] = {}
+    attempts: Counter[str] = Counter()
     recovered: Counter[tuple[str, int]] = Counter()
     for line in lines:
         for row in line["data"].get("outbox", ()):
+            attempts[line["orderId"]] = row.get("attempt", attempts[line["orderId"]])
             if row["status"] == "sending" and row["attempt"] > 1 and dedupe != "forever":
                 status, earlier = before[line["orderId"]]
                 assert status != "UNKNOWN", f"sent again in doubt: {line}"
-                assert dedupe != "none" or earlier["lastError"] != "ABSENT_AT_VENUE", f"no lookup exists: {line}"
-            recovered[line["orderId"], row["attempt"]] += line["type"] == "OrderUncertain"
+                assert dedupe != "none" or earlier.get("lastError") != "ABSENT_AT_VENUE", f"no lookup exists: {line}"
+            recovered[line["orderId"], attempts[line["orderId"]]] += line["type"] == "OrderUncertain"
             before[line["orderId"]] = (line["data"]["order"]["status"], row)
     assert max(recovered.values()) == 1, "no attempt was recovered, or one of them twice"
     assert {before[order_id][1]["status"] for order_id in in_doubt} <= {"uncertain"}

@@ -109,6 +109,10 @@ def check_stream(reader: StreamReader, process: Process) -> None:
         if event["seq"] >= reader.messages[0][0]
     ]
     assert [(number, event) for number, event, _ in reader.messages] == expected
-    by_seq = {event["seq"]: event["data"] for event in journal}
+    # Messages add what earlier events have said to what the event itself says.
+    by_seq = {event["seq"]: event for event in journal}
     for number, event, data in reader.messages:
-        assert data == (by_seq[number] if event == "execution_report" else by_seq[number]["order"])
+        line = by_seq[number]
+        said = line["data"] if event == "execution_report" else line["data"]["order"]
+        assert data["orderId"] == line["orderId"]
+        assert {name: data[name] for name in said} == said

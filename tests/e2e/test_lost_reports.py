@@ -81,7 +81,7 @@ class ClientAndBroker:
     async def fills(self, order_id: str) -> list[dict[str, Any]]:
         """The order's fills in the journal."""
         events = (await get(self.session, self.switchyard, f"/orders/{order_id}/events?limit=500"))["events"]
-        return [event["data"] for event in events if event["type"] == "ExecutionReport" and event["data"]["lastQty"]]
+        return [event["data"] for event in events if event["type"] == "ExecutionReport" and "lastQty" in event["data"]]
 
     async def metric(self, name: str) -> float:
         return (await scrape(self.session, self.switchyard.url)).get(name, 0.0)
@@ -89,7 +89,7 @@ class ClientAndBroker:
     async def position(self) -> Decimal:
         """The account's position after the last fill in the journal."""
         events = (await get(self.session, self.switchyard, "/accounts/demo/events?limit=500"))["events"]
-        quantities = [event["data"]["position"]["qty"] for event in events if "position" in event["data"]]
+        quantities = [event["data"]["position"].get("qty", 0) for event in events if "position" in event["data"]]
         return Decimal(str(quantities[-1]))
 
     async def move_into_the_market(self, order_id: str) -> None:

@@ -12,11 +12,11 @@ import msgspec
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import JournalUnavailable
-from switchyard.domain.events import Event, JournalEvent, OrderFact, event, report_fact
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order, OrderRequest, snapshot
+from switchyard.domain.events import Event, JournalEvent, encode
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.orders import OrderRequest, snapshot
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.readers.messages import Message
 from switchyard.flow.readers.stream import StreamHub
@@ -24,7 +24,7 @@ from switchyard.flow.readers.subscription import Subscription
 from switchyard.ports.journal import Head
 
 ANN, BOB = AccountId("ann"), AccountId("bob")
-FIRST, SECOND = OrderId("ord_1"), OrderId("ord_2")
+FIRST, SECOND, BOBS = OrderId("ord_1"), OrderId("ord_2"), OrderId("ord_of_bob")
 AT = datetime(2025, 3, 4, 9, 30, tzinfo=UTC)
 # Much longer than any machine needs: a test that waits this long has failed.
 DEADLINE_SECONDS = 60.0
@@ -34,26 +34,32 @@ REPORT = ExecutionReport(
     venue_client_order_id=VenueClientOrderId("c"),
     venue_order_id="v",
     status="PARTIALLY_FILLED",
-    last_qty=Decimal("0.5"),
+    last_qty=Decimal("0.1"),
     last_price=Decimal(63990),
-    filled_qty_total=Decimal("0.5"),
+    filled_qty_total=Decimal("0.1"),
     at=AT,
 )
 
 
-def order_of(account: AccountId = ANN, order_id: OrderId = FIRST) -> Order:
-    [order] = decisions.accept(
-        OrderRequest(symbol="BTC", side="BUY", type="MARKET", qty=Decimal("1.5"), time_in_force="IOC"),
+def accepted(account: AccountId = ANN, order_id: OrderId = FIRST) -> Change:
+    return decisions.accept(
+        OrderRequest(
+            symbol="BTC",
+            side="BUY",
+            type="MARKET",
+            qty=Decimal("1.5"),
+            time_in_force="GTC",
+            # A label with a line break must not break the framing of messages.
+            client_order_id="two\nlines",
+        ),
         account=account,
         order_id=order_id,
         venue=VenueName("sim"),
-        venue_client_order_id=VenueClientOrderId("c"),
+        venue_client_order_id=VenueClientOrderId(f"client of {order_id}"),
         key=None,
         quote=None,
         now=AT,
-    ).orders
-    # A label with a line break must not break the framing of messages.
-    return msgspec.structs.replace(order, client_order_id="two\nlines")
+    )
 
 
 class StreamJournal(MemoryJournal):
@@ -61,6 +67,8 @@ class StreamJournal(MemoryJournal):
 
     def __init__(self, chance: random.Random | None = None) -> None:
         super().__init__()
+        self.snapshots: dict[int, bytes] = {}
+        """The order that each event made, as streams have to show it."""
         self.reads = 0
         self.replays = 0
         self.replays_at_once = 0
@@ -73,15 +81,39 @@ class StreamJournal(MemoryJournal):
         self._chance = chance
 
     async def add(self, fact: Event) -> int:
-        await self.append(0, f"group {len(self.all)}", [Change(events=(fact,))], AT)
-        return len(self.all)
+        return await self.commit(Change(events=(fact,)))
 
-    async def update(self, account: AccountId = ANN, order_id: OrderId = FIRST) -> int:
-        data = OrderFact(order=snapshot(order_of(account, order_id)))
-        return await self.add(event("OrderUpdated", account, order_id, data))
+    async def commit(self, change: Change) -> int:
+        """Append a change and return the number of its first event."""
+        [outcome] = await self.append(0, f"group {len(self.all)}", [change], AT)
+        assert isinstance(outcome, Committed)
+        for order in change.orders:
+            self.snapshots[len(self.all)] = encode(snapshot(order))
+        return outcome.first_seq
 
-    async def report(self, account: AccountId = ANN, order_id: OrderId = FIRST) -> int:
-        return await self.add(event("ExecutionReport", account, order_id, report_fact(REPORT, order_of())))
+    async def update(self, account: AccountId = ANN, order_id: OrderId | None = None) -> int:
+        """Change an order once: accept it, begin an attempt, or record the attempt as unsent."""
+        order_id = order_id or (FIRST if account == ANN else BOBS)
+        state = (await self.load([order_id])).get(order_id)
+        if state is None:
+            return await self.commit(accepted(account, order_id))
+        row = state.row("new", 1)
+        if row.status == "sending":
+            return await self.commit(decisions.record_unsent(state, row, "BROKER_DOWN", AT, AT))
+        return await self.commit(decisions.begin_attempt(state, row, WorkerId("worker"), AT))
+
+    async def report(self, order_id: OrderId = FIRST) -> int:
+        """Fill a part of an order: two events."""
+        [state] = (await self.load([order_id])).values()
+        report = msgspec.structs.replace(
+            REPORT,
+            exec_id=f"sim-{len(self.all)}",
+            venue_client_order_id=state.order.venue_client_order_id,
+            filled_qty_total=state.order.filled_qty + REPORT.last_qty,
+        )
+        key = (state.order.account_id, state.order.symbol)
+        position = (await self.load_positions([key])).get(key)
+        return await self.commit(decisions.apply_report(state, position, report, AT))
 
     @property
     def all(self) -> list[JournalEvent]:

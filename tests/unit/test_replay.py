@@ -14,7 +14,7 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import OrderFinal
-from switchyard.domain.events import Quote
+from switchyard.domain.events import Event, Quote
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import ImpossibleStep
@@ -142,6 +142,11 @@ def lines(journal: MemoryJournal) -> list[AuditLine]:
     return [msgspec.json.decode(event.line, type=AuditLine) for event in journal.events.get(0, [])]
 
 
+def as_line(event: Event, seq: int) -> AuditLine:
+    text = f'{{"epoch":1,"shard":0,"seq":{seq},"at":"2026-01-05T09:00:09.000000Z",{event.tail},"hash":""}}'
+    return msgspec.json.decode(text, type=AuditLine)
+
+
 def replayed(audit_lines: list[AuditLine]) -> Replay:
     replay = Replay()
     for line in audit_lines:
@@ -214,17 +219,22 @@ def altered(line: AuditLine, before: str, after: str) -> AuditLine:
 @pytest.mark.parametrize(
     ("seq", "before", "after", "why"),
     [
-        (1, '"venueClientOrderId":"client-1"', '"venueClientOrderId":null', "without a venueClientOrderId"),
-        (1, '"status":"ACCEPTED"', '"status":"WORKING"', "never accepted"),
+        (1, '"venueClientOrderId":"client-1"', '"venueClientOrderId":null', "cannot be read"),
         (2, '"version":2', '"version":3', "version 3 follows version 1"),
-        (2, '"accountId":"acct-1"', '"accountId":"acct-2"', "different orders or accounts"),
+        (3, '"updatedAt":"2026-01-05T09:00:03Z"', '"updatedAt":"2026-01-05T09:00:01Z"', "before that of version 2"),
         (3, '"status":"WORKING"', '"status":"NEVER_HEARD_OF"', "cannot be read"),
+        (3, '"status":"sent"', '"kind":"cancel","status":"sent"', "cancel:1 is sent and was never queued"),
         (5, '"status":"PARTIALLY_FILLED"', '"status":"ACCEPTED"', "no step leads from WORKING to ACCEPTED"),
         (5, '"filledQty":4', '"filledQty":5', "filledQty is 5, the fills add up to 4"),
-        (5, '"avgPrice":151.2', '"avgPrice":151.3', "does not follow from the fills"),
+        (5, '"filledQty":4', '"filled":4', "filledQty is 0, the fills add up to 4"),
+        (4, '"execId":"e-1"', '"execId":"e-1","venueOrderId":"v-9"', "venueOrderId is not that of report e-1"),
+        (5, '"filledQty":4', '"filledQty":4,"venueOrderId":"v-9"', "venueOrderId is not that of report e-1"),
         (5, '"costBasis":604.8', '"costBasis":604.7', "the position does not follow from the fills"),
         (5, '"position":', '"elsewhere":', "the position is missing after fill e-1"),
-        (7, '"realisedPnl":0', '"realisedPnl":1', "the position does not follow from the fills"),
+        (7, '"costBasis":1058.4', '"costBasis":1058.4,"realisedPnl":1', "the position does not follow from the fills"),
+        (7, '"position":{"version":2', '"position":{"version":3', "the position does not follow from the fills"),
+        (4, '"lastPrice":151.2', '"lastPrice":151.3', "the position does not follow from the fills"),
+        (4, '"lastQty":4', '"lastQty":5', "filledQty is 4, the fills add up to 5"),
         (6, '"execId":"e-2"', '"execId":"e-1"', "was applied before"),
     ],
 )
@@ -234,7 +244,45 @@ async def test_a_line_that_does_not_follow_is_named(seq: int, before: str, after
     with pytest.raises(ReplayMismatch, match=why) as caught:
         replayed(history)
     # A report takes effect with the order's update, which is the next line.
-    assert caught.value.seq == seq + (seq == 6)
+    assert caught.value.seq == seq + (seq in (4, 6))
+
+
+async def test_an_order_that_was_never_accepted_or_is_accepted_twice_is_named() -> None:
+    history = lines(await filled_history())
+    with pytest.raises(ReplayMismatch, match="never accepted"):
+        replayed(history[1:])
+    with pytest.raises(ReplayMismatch, match="was accepted before"):
+        replayed([*history[:2], history[0]])
+
+
+async def test_a_line_that_names_another_account_than_its_order_is_named() -> None:
+    history = lines(await filled_history())
+    history[1] = msgspec.structs.replace(history[1], account_id=AccountId("acct-2"))
+    with pytest.raises(ReplayMismatch, match="belongs to another account"):
+        replayed(history)
+
+
+async def test_a_row_that_may_have_been_sent_stays_so() -> None:
+    history = History()
+    for happening in ("accept", "attempt", "resend", "attempt"):
+        await history.live_through(1, happening, 1, report("e-1"))
+    audit_lines = lines(history.journal)
+    audit_lines[3] = altered(audit_lines[3], ',"bytesSent":true', "")
+    with pytest.raises(ReplayMismatch, match=r"bytesSent of outbox row .* was reset"):
+        replayed(audit_lines)
+
+
+async def test_several_decisions_on_an_order_may_share_a_commit() -> None:
+    history = History()
+    await history.live_through(1, "accept", 1, report("e-1"))
+    [state] = (await history.journal.load([OrderId(f"{ORDER_ID[:-1]}1")])).values()
+    begun = decisions.begin_attempt(state, state.outbox[0], WORKER, START)
+    sending = OrderState(order=begun.orders[0], outbox=begun.outbox)
+    sent = decisions.record_sent(sending, sending.outbox[0], "v-1", START)
+    both = msgspec.structs.replace(sent, events=begun.events + sent.events)
+    replay = replayed(lines(history.journal) + [as_line(event, 2 + n) for n, event in enumerate(both.events)])
+    assert replay.orders == {order.order_id: order for order in both.orders}
+    assert {row.version for row in replay.outbox.values()} == {3}
 
 
 async def test_a_missing_line_is_named() -> None:

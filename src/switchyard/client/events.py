@@ -7,14 +7,15 @@ import msgspec
 
 from switchyard.client.sse import Message
 from switchyard.client.wire import read
-from switchyard.domain.events import CutFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.events import AcceptedFact, CutFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.reports import OrderReport
 
-Fact = OrderFact | ReportFact | ResultFact | SetAsideFact | EpochFact | CutFact
+Fact = AcceptedFact | OrderFact | ReportFact | ResultFact | SetAsideFact | EpochFact | CutFact
 
 _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
-    "OrderAccepted": OrderFact,
+    "OrderAccepted": AcceptedFact,
     "OrderSending": OrderFact,
     "OrderSent": OrderFact,
     "OrderUpdated": OrderFact,
@@ -83,7 +84,7 @@ class OrderUpdate(StreamEvent, frozen=True, kw_only=True):
 class ExecutionReported(StreamEvent, frozen=True, kw_only=True):
     """A venue's report, for example of a fill; the `OrderUpdate` that it caused follows."""
 
-    report: ReportFact
+    report: OrderReport
 
 
 class ResyncRequired(StreamEvent, frozen=True, kw_only=True):
@@ -119,7 +120,7 @@ def stream_event(message: Message) -> StreamEvent:
         case "order_snapshot" | "order_update":
             return OrderUpdate(message=message, order=read(message.data, OrderSnapshot))
         case "execution_report":
-            return ExecutionReported(message=message, report=read(message.data, ReportFact))
+            return ExecutionReported(message=message, report=read(message.data, OrderReport))
         case "resync_required":
             fields = msgspec.structs.asdict(read(message.data, _Resync))
             return ResyncRequired(message=message, **fields)

@@ -15,7 +15,7 @@ from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.labels import check_label
 from switchyard.domain.lifecycle import Status
-from switchyard.domain.lines import data_of, decode_order_fact, decode_report_fact
+from switchyard.domain.lines import data_of, decode_report_fact, version_of
 from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
 from switchyard.domain.orders import (
     Order,
@@ -229,8 +229,8 @@ def _fills(order: Order, events: Iterable[JournalEvent | Event], instrument: Ins
     for event in events:
         if event.type == "ExecutionReport":
             report = decode_report_fact(data_of(event))
-        elif event.type == "OrderUpdated" and report is not None:  # the report's effect on the order
-            if decode_order_fact(data_of(event)).order.version > order.version:
+        elif report is not None and (version := version_of(event)) is not None:  # the report's effect on the order
+            if version > order.version:
                 return
             if report.last_qty:
                 qty = _lots(report.last_qty, instrument)

@@ -1,23 +1,25 @@
 """Events of the journal, in the past tense, and the JSON line of each.
 
-An event that changed an order carries the order after the change (`data.order`) and the outbox rows that changed
-(`data.outbox`); a fill also carries the account's position (`data.position`). Streams, the bus and a rebuild therefore
-need nothing but the line.
+`OrderAccepted` carries the whole order. Every later event of the order carries what it changed (ADR 15): in the order
+(`data.order`), in its outbox rows (`data.outbox`) and, for a fill, in the account's position (`data.position`). A
+member that is absent is unchanged, or has the default that its struct names. `fold.py` adds the changes up.
 """
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
-from switchyard.domain.idempotency import KeyEntry, KeyStatus
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, WorkerId
-from switchyard.domain.orders import Order, OrderSnapshot, Side
-from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow, OutboxStatus
+from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
+from switchyard.domain.outbox import OutboxKind, OutboxRow, OutboxStatus
 from switchyard.domain.positions import Position
 from switchyard.domain.reasons import SendCode
-from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.reports import ExecType, ExecutionReport, ReportStatus
 
 EventType = Literal[
     "OrderAccepted",
@@ -36,6 +38,20 @@ EventType = Literal[
     "AuditFileCut",  # the audit file has fewer lines than were written to it
 ]
 
+ORDER_EVENTS: Final[frozenset[EventType]] = frozenset(
+    {
+        "OrderAccepted",
+        "OrderSending",
+        "OrderSent",
+        "OrderUpdated",
+        "OrderUncertain",
+        "OperatorDecision",
+        "CancelRequested",
+        "CancelSent",
+    }
+)
+"""The events that make a new version of an order."""
+
 EpochCause = Literal["restored", "rebuilt", "newest"]
 Verdict = Literal["sent", "not-sent"]
 
@@ -43,25 +59,61 @@ Verdict = Literal["sent", "not-sent"]
 SYSTEM_ACCOUNT = AccountId("-")
 
 
-class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An outbox row after the event, with the status that it had before; none for a new row.
+class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order as it was accepted: status ACCEPTED, nothing filled, version 1, last updated at `accepted_at`.
 
-    Lines of the first version do not have the fields with a default.
+    Its ids and its account are those of the line.
     """
 
-    outbox_id: str = ""
-    kind: OutboxKind
-    number: int
-    status_from: OutboxStatus | None = None
-    status: OutboxStatus
-    attempt: int
-    retry_count: int = 0
-    next_attempt_at: datetime
-    last_error: SendCode | None
-    error_detail: str | None
-    bytes_sent: bool
-    worker: WorkerId | None
+    client_order_id: str | None = None
+    symbol: str
+    side: Side
+    type: OrderType
+    time_in_force: TimeInForce
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    venue: VenueName
+    strategy: str | None = None
+    tags: tuple[str, ...] = ()
+    accepted_at: datetime
+    trace_id: str | None = None
+    requested_at: datetime | None = None
+
+
+class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order after an event; an absent member is unchanged.
+
+    `remainingQty` and `avgPrice` follow from the fills. `filledQty` does as well, and is shown as a check of them.
+    """
+
+    status: Status
+    version: int
     updated_at: datetime
+    filled_qty: Decimal | None = None
+    venue_order_id: str | None = None
+    reason: str | None = None
+
+
+class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An outbox row after an event, without the members that have their default.
+
+    `outboxId` and `retryCount` follow from the others; the status before is that of the row's previous event.
+    """
+
+    kind: OutboxKind = "new"
+    number: int = 1
+    status: OutboxStatus
+    attempt: int | None = None
+    """Absent where it is unchanged, or 0 on a new row."""
+    next_attempt_at: datetime | None = None
+    """Absent where it is unchanged, or `updatedAt` on a new row."""
+    last_error: SendCode | None = None
+    error_detail: str | None = None
+    bytes_sent: bool = False
+    worker: WorkerId | None = None
+    updated_at: datetime | None = None
+    """Absent where it is the order's."""
 
 
 class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -69,22 +121,20 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
 
     operation: str
     key: str
-    generation: int
+    generation: int = 0
     digest: str
     expires_at: datetime
-    version: int
+    version: int = 1
     """Of the key store's row."""
     created_at: datetime | None = None
     """When the request came, by the database's clock; left out where that is the order's `accepted_at`."""
 
 
 class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The data of `ResultRecorded`: the answer that every repeat of the request gets from now on."""
+    """The data of `ResultRecorded`: the answer that every repeat of the order's request gets from now on."""
 
-    operation: str
-    key: str
-    status: KeyStatus
     http_status: int
+    """Below 400 the request has succeeded."""
     response: str
     result_digest: str
 
@@ -106,41 +156,48 @@ class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """Whether an order that was not sent is to be sent again; otherwise it ends."""
 
 
-class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """What is known about a send in doubt; only on `OrderUncertain`."""
 
     bytes_sent: bool
     """Whether some attempt may have put a byte on the wire."""
     code: SendCode
-    detail: str | None
-    address: str | None
+    detail: str | None = None
+    address: str | None = None
     """The address that the request went to, where the adapter knows it."""
     since: datetime
     """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
 
 
-class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The account's position in the order's symbol after a fill."""
+class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The account's position in the order's symbol after a fill; an absent amount is 0.
 
-    qty: Decimal
-    cost_basis: Decimal
-    avg_price: Decimal | None
-    realised_pnl: Decimal
-    trade_result: Decimal
-    consecutive_losses: int
-    high_water_mark: Decimal
-    updated_at: datetime
+    All of it follows from the fills: it is shown so that a replay can check its own result. The rest of the position
+    follows as well and is not shown.
+    """
+
     version: int
+    qty: Decimal = ZERO
+    cost_basis: Decimal = ZERO
+    realised_pnl: Decimal = ZERO
+    updated_at: datetime | None = None
+    """Absent where it is the order's."""
+
+
+class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `OrderAccepted`; it also makes the order's outbox row, as in `queued_row`."""
+
+    order: AcceptedOrder
+    venue_client_order_id: VenueClientOrderId
+    idempotency: KeyFact | None = None
+    quote: Quote | None = None
 
 
 class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The data of every event that changed an order."""
+    """The data of every later event of an order."""
 
-    order: OrderSnapshot
+    order: OrderChange
     outbox: tuple[OutboxFact, ...] = ()
-    venue_client_order_id: VenueClientOrderId | None = None
-    idempotency: KeyFact | None = None
-    quote: Quote | None = None
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
     position: PositionFact | None = None
@@ -149,28 +206,28 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report, and the order it is about."""
+    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report.
+
+    On an `ExecutionReport` the venue and the two order ids are absent where they are those of the order.
+    """
 
     exec_id: str
-    venue: str
-    venue_client_order_id: VenueClientOrderId
-    venue_order_id: str
-    status: str
-    last_qty: Decimal
-    last_price: Decimal | None
-    filled_qty_total: Decimal
-    reason: str | None
+    venue: VenueName | None = None
+    venue_client_order_id: VenueClientOrderId | None = None
+    venue_order_id: str | None = None
+    status: ReportStatus
+    last_qty: Decimal = ZERO
+    last_price: Decimal | None = None
+    filled_qty_total: Decimal = ZERO
+    reason: str | None = None
     at: datetime
-    order_id: OrderId | None
-    symbol: str | None
-    side: Side | None
     fee: Decimal | None = None
     fee_currency: str | None = None
-    exec_type: str | None = None
+    exec_type: ExecType | None = None
     ref_exec_id: str | None = None
 
 
-class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of `ReportSetAside`: the report's text, with unusual characters escaped, and the reason."""
 
     exec_id: str
@@ -178,7 +235,7 @@ class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     venue: str
     error: str
     text: str
-    venue_client_order_id: VenueClientOrderId | None
+    venue_client_order_id: VenueClientOrderId | None = None
     """The order that the report is about, if that order is not in this database."""
 
 
@@ -190,14 +247,14 @@ class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     found_seq: int
 
 
-class EpochFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class EpochFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of `EpochOpened`: why, the identity of the installation, and who stated it where a person did."""
 
     cause: EpochCause
     installation: str
     tag: str
-    by: str | None
-    reason: str | None
+    by: str | None = None
+    reason: str | None = None
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -244,22 +301,59 @@ def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgs
     return Event(kind, account, order, tail)
 
 
-def outbox_fact(row: OutboxRow, before: OrderState | None = None) -> OutboxFact:
-    """An outbox row as events show it; `before` is the order's state that it changed in, none for a new order."""
+def accepted_order(order: Order) -> AcceptedOrder:
+    """A new order as its `OrderAccepted` shows it."""
+    return AcceptedOrder(
+        client_order_id=order.client_order_id,
+        symbol=order.symbol,
+        side=order.side,
+        type=order.type,
+        time_in_force=order.time_in_force,
+        qty=order.qty,
+        price=order.price,
+        stop_price=order.stop_price,
+        venue=order.venue,
+        strategy=order.strategy,
+        tags=order.tags,
+        accepted_at=order.accepted_at,
+        trace_id=order.trace_id,
+        requested_at=order.requested_at,
+    )
+
+
+def change_of(order: Order, before: Order) -> OrderChange:
+    """An order as an event shows it that made it out of `before`."""
+    assert order.venue_order_id is not None or before.venue_order_id is None, "a venue order id is never removed"
+    assert order.reason is not None or before.reason is None, "a reason is never removed"
+    return OrderChange(
+        status=order.status,
+        version=order.version,
+        updated_at=order.updated_at,
+        filled_qty=None if order.filled_qty == before.filled_qty else order.filled_qty,
+        venue_order_id=None if order.venue_order_id == before.venue_order_id else order.venue_order_id,
+        reason=None if order.reason == before.reason else order.reason,
+    )
+
+
+def outbox_fact(row: OutboxRow, before: OutboxRow | None, order: Order) -> OutboxFact:
+    """An outbox row as an event shows it; `before` is the row before the event, none for a new row of the order."""
+    if before is None:
+        assert row.version == 1 and not row.attempt and row.next_attempt_at == row.updated_at, "not a new row"
+    else:
+        assert row.version == before.version + 1, "the change of another version of the row"
     return OutboxFact(
-        outbox_id=row.outbox_id,
-        kind=row.kind,
+        kind="new" if row.kind == "new" else row.kind,  # left out only if it is the constant, not an equal text
         number=row.number,
-        status_from=None if before is None else before.status_of(row.kind, row.number),
         status=row.status,
-        attempt=row.attempt,
-        retry_count=row.retry_count,
-        next_attempt_at=row.next_attempt_at,
+        attempt=None if before is None or row.attempt == before.attempt else row.attempt,
+        next_attempt_at=(
+            None if before is None or row.next_attempt_at == before.next_attempt_at else row.next_attempt_at
+        ),
         last_error=row.last_error,
         error_detail=row.error_detail,
         bytes_sent=row.bytes_sent,
         worker=row.worker,
-        updated_at=row.updated_at,
+        updated_at=None if row.updated_at == order.updated_at else row.updated_at,
     )
 
 
@@ -276,37 +370,31 @@ def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
     )
 
 
-def position_fact(position: Position) -> PositionFact:
-    """A position as events show it."""
+def position_fact(position: Position, order: Order) -> PositionFact:
+    """A position as the event of a fill of the order shows it."""
     return PositionFact(
-        qty=position.qty,
-        cost_basis=position.cost_basis,
-        avg_price=position.average_price,
-        realised_pnl=position.realised_pnl,
-        trade_result=position.trade_result,
-        consecutive_losses=position.consecutive_losses,
-        high_water_mark=position.high_water_mark,
-        updated_at=position.updated_at,
         version=position.version,
+        qty=position.qty or ZERO,  # left out only if it is the constant, not another zero
+        cost_basis=position.cost_basis or ZERO,
+        realised_pnl=position.realised_pnl or ZERO,
+        updated_at=None if position.updated_at == order.updated_at else position.updated_at,
     )
 
 
 def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
-    """A report as events show it, with its order's id, symbol and side; `order` is none for an unmatched report."""
+    """A report as events show it; `order` is the order before the report, none for an unmatched report."""
+    venue, client_id, venue_id = report.venue, report.venue_client_order_id, report.venue_order_id
     return ReportFact(
         exec_id=report.exec_id,
-        venue=report.venue,
-        venue_client_order_id=report.venue_client_order_id,
-        venue_order_id=report.venue_order_id,
+        venue=None if order is not None and order.venue == venue else venue,
+        venue_client_order_id=None if order is not None and order.venue_client_order_id == client_id else client_id,
+        venue_order_id=None if order is not None and order.venue_order_id == venue_id else venue_id,
         status=report.status,
-        last_qty=report.last_qty,
+        last_qty=report.last_qty or ZERO,
         last_price=report.last_price,
-        filled_qty_total=report.filled_qty_total,
+        filled_qty_total=report.filled_qty_total or ZERO,
         reason=report.reason,
         at=report.at,
-        order_id=None if order is None else order.order_id,
-        symbol=None if order is None else order.symbol,
-        side=None if order is None else order.side,
         fee=report.fee,
         fee_currency=report.fee_currency,
         exec_type=report.exec_type,

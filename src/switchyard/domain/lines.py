@@ -9,10 +9,20 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import EpochFact, Event, JournalEvent, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.events import (
+    ORDER_EVENTS,
+    AcceptedFact,
+    EpochFact,
+    Event,
+    JournalEvent,
+    OrderFact,
+    ReportFact,
+    ResultFact,
+    SetAsideFact,
+)
 from switchyard.domain.ids import AccountId, OrderId
 
-# A line holds one order and its outbox rows: a few kilobytes. The bound keeps a file without line ends out of memory.
+# A line holds one order or a change of it: a kilobyte. The bound keeps a file without line ends out of memory.
 LINE_BYTES_MAX = 1 << 20
 # The first bytes of every line.
 LINE_START = b'{"epoch":'
@@ -41,17 +51,22 @@ class _DataLine(msgspec.Struct):
     data: msgspec.Raw
 
 
-class _OrderData(msgspec.Struct):
-    order: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+class _Version(msgspec.Struct):
+    version: int
 
 
-class _OrderLine(msgspec.Struct):
-    data: _OrderData
+class _VersionData(msgspec.Struct):
+    order: _Version
+
+
+class _VersionLine(msgspec.Struct):
+    data: _VersionData
 
 
 _line = msgspec.json.Decoder(AuditLine)
+_version_line = msgspec.json.Decoder(_VersionLine)
 _data_line = msgspec.json.Decoder(_DataLine)
-_order_line = msgspec.json.Decoder(_OrderLine)
+_accepted_fact = msgspec.json.Decoder(AcceptedFact)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
 _epoch_fact = msgspec.json.Decoder(EpochFact)
@@ -89,18 +104,23 @@ def line_hash(previous_hash: str, raw: bytes) -> str:
 
 def data_of(event: JournalEvent | Event) -> msgspec.Raw:
     """The event's data, byte for byte as in its line; also of an event that is not in the journal yet."""
-    text = event.text if isinstance(event, JournalEvent) else "{" + event.tail
-    return _data_line.decode(text + "}").data
+    return _data_line.decode(_text(event)).data
 
 
-def order_of(event: JournalEvent) -> msgspec.Raw | None:
-    """The order snapshot in the event's data, byte for byte as in its line; none if the event has no order."""
-    order = _order_line.decode(event.text + "}").data.order
-    return None if order is msgspec.UNSET else order
+def version_of(event: JournalEvent | Event) -> int | None:
+    """The version of its order that the event made; none if it made none."""
+    if event.type not in ORDER_EVENTS:
+        return None
+    return 1 if event.type == "OrderAccepted" else _version_line.decode(_text(event)).data.order.version
+
+
+def decode_accepted_fact(data: msgspec.Raw) -> AcceptedFact:
+    """The data of `OrderAccepted`."""
+    return _accepted_fact.decode(data)
 
 
 def decode_order_fact(data: msgspec.Raw) -> OrderFact:
-    """The data of an event that changed an order."""
+    """The data of an event that changed an order after its acceptance."""
     return _order_fact.decode(data)
 
 
@@ -122,3 +142,7 @@ def decode_result_fact(data: msgspec.Raw) -> ResultFact:
 def decode_set_aside_fact(data: msgspec.Raw) -> SetAsideFact:
     """The data of `ReportSetAside`."""
     return _set_aside_fact.decode(data)
+
+
+def _text(event: JournalEvent | Event) -> str:
+    return (event.text if isinstance(event, JournalEvent) else "{" + event.tail) + "}"

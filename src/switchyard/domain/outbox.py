@@ -79,6 +79,26 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.attempt - 1, 0)
 
 
+def queued_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> OutboxRow:
+    """A new row of an order, due at once."""
+    return OutboxRow(
+        order_id=order.order_id,
+        kind=kind,
+        number=number,
+        venue=order.venue,
+        venue_client_order_id=order.venue_client_order_id,
+        status="queued",
+        attempt=0,
+        next_attempt_at=now,
+        last_error=None,
+        worker=None,
+        created_at=now,
+        updated_at=now,
+        version=1,
+        lane=lane_of(order.account_id, order.symbol),
+    )
+
+
 def is_first_attempt(row: OutboxRow) -> bool:
     """Whether the next attempt is the order's first one; a row in retry or in doubt has lost its place in its line."""
     return row.kind == "new" and not row.attempt
@@ -92,24 +112,22 @@ class OrderState(msgspec.Struct, frozen=True, kw_only=True):
 
     def row(self, kind: OutboxKind, number: int) -> OutboxRow:
         """One of the order's rows."""
+        row = self.find(kind, number)
+        if row is None:
+            raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")
+        return row
+
+    def find(self, kind: OutboxKind, number: int) -> OutboxRow | None:
+        """One of the order's rows; none where the order does not have it."""
         for row in self.outbox:
             if row.kind == kind and row.number == number:
                 return row
-        raise LookupError(f"order {self.order.order_id} has no {kind} row {number}")
+        return None
 
     def version_of(self, kind: OutboxKind, number: int) -> int | None:
         """The version of one of the order's rows; none where the order does not have it."""
-        for row in self.outbox:
-            if row.kind == kind and row.number == number:
-                return row.version
-        return None
-
-    def status_of(self, kind: OutboxKind, number: int) -> OutboxStatus | None:
-        """The status of one of the order's rows; none where the order does not have it."""
-        for row in self.outbox:
-            if row.kind == kind and row.number == number:
-                return row.status
-        return None
+        row = self.find(kind, number)
+        return None if row is None else row.version
 
 
 def is_proven_unsent(state: OrderState) -> bool:

@@ -4,30 +4,41 @@ Pure: reads lines that the caller has parsed, writes nothing.
 """
 
 from collections.abc import Callable
-from decimal import Decimal
-from typing import Any, TypeVar, get_args
+from datetime import datetime
+from typing import TypeVar, get_args
 
 import msgspec
 
+from switchyard.domain import fold
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import KeyFact, OrderFact, OutboxFact, PositionFact, ReportFact, ResultFact, position_fact
+from switchyard.domain.events import (
+    AcceptedFact,
+    KeyFact,
+    OrderChange,
+    OrderFact,
+    OutboxFact,
+    PositionFact,
+    ReportFact,
+    ResultFact,
+    position_fact,
+)
 from switchyard.domain.idempotency import KeyEntry, KeyResult
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, tag_of
+from switchyard.domain.ids import AccountId, OrderId, VenueName, tag_of
 from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.lines import (
     AuditLine,
+    decode_accepted_fact,
     decode_epoch_fact,
     decode_order_fact,
     decode_report_fact,
     decode_result_fact,
     decode_set_aside_fact,
 )
-from switchyard.domain.money import EXACT, ZERO, canonical
-from switchyard.domain.orders import Order, OrderSnapshot, snapshot
-from switchyard.domain.outbox import OutboxKey, OutboxRow, lane_of
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxKey, OutboxRow, queued_row
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
-from switchyard.domain.results import order_result
+from switchyard.domain.results import answer_status, order_result
 
 KeyId = tuple[AccountId, str, str]
 
@@ -55,8 +66,6 @@ def _reachable() -> dict[Status, frozenset[Status]]:
 
 
 _REACHABLE = _reachable()
-# A snapshot has all fields of the order's row except the ones that accounts do not see, and some derived ones.
-_SHARED_FIELDS = tuple(name for name in OrderSnapshot.__struct_fields__ if name in Order.__struct_fields__)
 _T = TypeVar("_T")
 
 
@@ -90,7 +99,7 @@ class Replay:
                 self._apply_report(line)
             case "ReportUnmatched":
                 self._expect_no_report(line)
-                self._add_execution(line, _decoded(decode_report_fact, line), OrderId(""))
+                self._apply_unmatched(line, _decoded(decode_report_fact, line))
             case "ReportSetAside":
                 self._expect_no_report(line)
                 fact = _decoded(decode_set_aside_fact, line)
@@ -106,9 +115,11 @@ class Replay:
             case "ResultRecorded":
                 self._expect_no_report(line)
                 self._apply_result(line, _decoded(decode_result_fact, line))
+            case "OrderAccepted":
+                self._expect_no_report(line)
+                self._accept(line, _decoded(decode_accepted_fact, line))
             case (
-                "OrderAccepted"
-                | "OrderSending"
+                "OrderSending"
                 | "OrderSent"
                 | "OrderUpdated"
                 | "OrderUncertain"
@@ -133,50 +144,58 @@ class Replay:
             raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
         self._report = (line.order_id, _decoded(decode_report_fact, line))
 
+    def _apply_unmatched(self, line: AuditLine, report: ReportFact) -> None:
+        if report.venue is None or report.venue_client_order_id is None:
+            raise ReplayMismatch(line.seq, "a report on an unknown order without its venue or client order id")
+        self._put_execution(line, Execution(report.venue, report.exec_id, OrderId(""), report.venue_client_order_id))
+
     def _expect_no_report(self, line: AuditLine) -> None:
         if self._report is not None:
             raise ReplayMismatch(line.seq, f"the order's update is missing after report {self._report[1].exec_id}")
 
+    def _accept(self, line: AuditLine, fact: AcceptedFact) -> None:
+        if line.order_id is None or line.order_id in self.orders:
+            raise ReplayMismatch(line.seq, f"order {line.order_id} was accepted before, or has no id")
+        order = fold.accepted(line.account_id, line.order_id, fact)
+        self.tag = tag_of(order.venue_client_order_id) or self.tag
+        self.orders[order.order_id] = order
+        self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
+        if fact.idempotency is not None:
+            self._apply_key(order, fact.idempotency)
+
     def _apply_order(self, line: AuditLine, fact: OrderFact) -> None:
-        shown = fact.order
         report = None
         if self._report is not None:
-            if self._report[0] != shown.order_id:
+            if self._report[0] != line.order_id:
                 self._expect_no_report(line)
             report = self._report[1]
-        if shown.order_id != line.order_id or shown.account_id != line.account_id:
-            raise ReplayMismatch(line.seq, "the line and its order name different orders or accounts")
-        before = self.orders.get(shown.order_id)
-        _check_step(line, before, shown)
-        filled, notional = _filled(before, report)
-        if shown.filled_qty != filled:
-            raise ReplayMismatch(line.seq, f"filledQty is {shown.filled_qty}, the fills add up to {filled}")
-        client_id = fact.venue_client_order_id if before is None else before.venue_client_order_id
-        if client_id is None:
-            raise ReplayMismatch(line.seq, "an accepted order without a venueClientOrderId")
+        before = None if line.order_id is None else self.orders.get(line.order_id)
         if before is None:
-            self.tag = tag_of(client_id) or self.tag
-        key = (None, None) if before is None else (before.operation, before.idempotency_key)
-        if before is None and fact.idempotency is not None:
-            key = fact.idempotency.operation, fact.idempotency.key
-        order = _order(shown, client_id, filled, notional, key)
-        if snapshot(order) != shown:
-            raise ReplayMismatch(line.seq, "remainingQty or avgPrice does not follow from the fills")
+            raise ReplayMismatch(line.seq, f"order {line.order_id} was never accepted")
+        if before.account_id != line.account_id:
+            raise ReplayMismatch(line.seq, f"order {line.order_id} belongs to another account")
+        _check_step(line, before, fact.order)
+        order = fold.changed(before, fact.order, report)
+        shown = before.filled_qty if fact.order.filled_qty is None else fact.order.filled_qty
+        if shown != order.filled_qty:
+            raise ReplayMismatch(line.seq, f"filledQty is {shown}, the fills add up to {order.filled_qty}")
+        if report is not None and order.venue_order_id != fold.venue_order_id(before, report):
+            raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
+        rows = [self._row(line, order, row) for row in fact.outbox]
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
-        total = self._total(line, order.account_id, held, position, fact.account_total)
+        total = self._total(line, order, held, position, fact.account_total)
         if report is not None:
-            self._add_execution(line, report, order.order_id)
+            venue = order.venue if report.venue is None else report.venue
+            self._put_execution(line, Execution(venue, report.exec_id, order.order_id))
             self._report = None
         if position is not None:
             self.positions[position.key] = position
         if total is not None:
             self.positions[total.key] = total
         self.orders[order.order_id] = order
-        for row in fact.outbox:
-            self._apply_row(line.seq, order, row)
-        if fact.idempotency is not None:
-            self._apply_key(order, fact.idempotency)
+        for row in rows:
+            self._put_row(row, line.seq)
         result = order_result(order)
         if result is not None:
             self._put_result(result)
@@ -192,15 +211,15 @@ class Replay:
         if shown is None:
             raise ReplayMismatch(line.seq, f"the position is missing after fill {report.exec_id}")
         before = self.positions.get((order.account_id, order.symbol))
-        position = apply_report(before, order, report.last_qty, report.last_price, shown.updated_at)
-        if position is None or position_fact(position) != shown:
+        position = apply_report(before, order, report.last_qty, report.last_price, _updated_at(shown, order))
+        if position is None or position_fact(position, order) != shown:
             raise ReplayMismatch(line.seq, "the position does not follow from the fills")
         return position
 
     def _total(
         self,
         line: AuditLine,
-        account: AccountId,
+        order: Order,
         held: Position | None,
         position: Position | None,
         shown: PositionFact | None,
@@ -208,15 +227,12 @@ class Replay:
         """The account's results over all symbols after the line; none where the line does not show them."""
         if shown is None:
             return None
-        before = self.positions.get((account, ACCOUNT_TOTAL)) or account_total(account, shown.updated_at)
+        account = order.account_id
+        before = self.positions.get((account, ACCOUNT_TOTAL)) or account_total(account, _updated_at(shown, order))
         total = before if position is None else add_result(before, held, position)
-        if total is before or position_fact(total) != shown:
+        if total is before or position_fact(total, order) != shown:
             raise ReplayMismatch(line.seq, "the account's results do not follow from the fills")
         return total
-
-    def _add_execution(self, line: AuditLine, report: ReportFact, order_id: OrderId) -> None:
-        stray = report.venue_client_order_id if order_id == "" else None
-        self._put_execution(line, Execution(VenueName(report.venue), report.exec_id, order_id, stray))
 
     def _put_execution(self, line: AuditLine, execution: Execution) -> None:
         key = (execution.venue, execution.exec_id)
@@ -226,28 +242,34 @@ class Replay:
             raise ReplayMismatch(line.seq, f"execution {execution.exec_id} of {execution.venue} was applied before")
         self.executions[key] = execution
 
-    def _apply_row(self, seq: int, order: Order, fact: OutboxFact) -> None:
-        key = (order.order_id, fact.kind, fact.number)
-        before = self.outbox.get(key)
-        self.outbox[key] = OutboxRow(
-            order_id=order.order_id,
-            kind=fact.kind,
-            number=fact.number,
-            venue=order.venue,
-            venue_client_order_id=order.venue_client_order_id,
+    def _row(self, line: AuditLine, order: Order, fact: OutboxFact) -> OutboxRow:
+        """An outbox row of the order after the line."""
+        before = self.outbox.get((order.order_id, fact.kind, fact.number))
+        updated_at = _updated_at(fact, order)
+        if before is None:
+            row, version = queued_row(order, fact.kind, fact.number, updated_at), 1
+            if fact.status != row.status:
+                raise ReplayMismatch(line.seq, f"outbox row {row.outbox_id} is {fact.status} and was never queued")
+        else:
+            row, version = before, before.version + 1
+            if before.bytes_sent and not fact.bytes_sent:
+                raise ReplayMismatch(line.seq, f"bytesSent of outbox row {row.outbox_id} was reset")
+        return msgspec.structs.replace(
+            row,
             status=fact.status,
-            attempt=fact.attempt,
-            next_attempt_at=fact.next_attempt_at,
+            attempt=row.attempt if fact.attempt is None else fact.attempt,
+            next_attempt_at=row.next_attempt_at if fact.next_attempt_at is None else fact.next_attempt_at,
             last_error=fact.last_error,
             error_detail=fact.error_detail,
             bytes_sent=fact.bytes_sent,
             worker=fact.worker,
-            created_at=fact.updated_at if before is None else before.created_at,
-            updated_at=fact.updated_at,
-            version=1 if before is None else before.version + 1,
-            lane=lane_of(order.account_id, order.symbol),
-            seq=seq if before is None else before.seq,
+            updated_at=updated_at,
+            version=version,
         )
+
+    def _put_row(self, row: OutboxRow, seq: int) -> None:
+        # A row keeps the number of the event that created it.
+        self.outbox[row.key] = msgspec.structs.replace(row, seq=seq) if row.version == 1 else row
 
     def _apply_key(self, order: Order, fact: KeyFact) -> None:
         self.keys[order.account_id, fact.operation, fact.key] = KeyEntry(
@@ -263,17 +285,18 @@ class Replay:
         )
 
     def _apply_result(self, line: AuditLine, fact: ResultFact) -> None:
-        key = (line.account_id, fact.operation, fact.key)
         order = None if line.order_id is None else self.orders.get(line.order_id)
-        if order is None or (order.account_id, order.operation, order.idempotency_key) != key:
+        if order is None or order.account_id != line.account_id:
             raise ReplayMismatch(line.seq, "a result of a request that was never accepted")
+        if order.operation is None or order.idempotency_key is None:
+            raise ReplayMismatch(line.seq, "a result of a request without a key")
         self._put_result(
             KeyResult(
-                account_id=line.account_id,
-                operation=fact.operation,
-                idempotency_key=fact.key,
+                account_id=order.account_id,
+                operation=order.operation,
+                idempotency_key=order.idempotency_key,
                 order_id=order.order_id,
-                status=fact.status,
+                status=answer_status(fact.http_status),
                 http_status=fact.http_status,
                 response_payload_json=fact.response,
                 result_digest=fact.result_digest,
@@ -294,35 +317,14 @@ def _decoded(decode: Callable[[msgspec.Raw], _T], line: AuditLine) -> _T:
         raise ReplayMismatch(line.seq, f"its data cannot be read: {error}") from None
 
 
-def _check_step(line: AuditLine, before: Order | None, shown: OrderSnapshot) -> None:
-    if before is None:
-        if line.type != "OrderAccepted" or shown.status != "ACCEPTED":
-            raise ReplayMismatch(line.seq, f"order {shown.order_id} was never accepted")
-    elif shown.status not in _REACHABLE[before.status]:
+def _check_step(line: AuditLine, before: Order, shown: OrderChange) -> None:
+    if shown.status not in _REACHABLE[before.status]:
         raise ReplayMismatch(line.seq, f"no step leads from {before.status} to {shown.status}")
-    version = 0 if before is None else before.version
-    if shown.version != version + 1:
-        raise ReplayMismatch(line.seq, f"version {shown.version} follows version {version}")
+    if shown.version != before.version + 1:
+        raise ReplayMismatch(line.seq, f"version {shown.version} follows version {before.version}")
+    if shown.updated_at < before.updated_at:
+        raise ReplayMismatch(line.seq, f"updatedAt is before that of version {before.version}")
 
 
-def _filled(before: Order | None, report: ReportFact | None) -> tuple[Decimal, Decimal]:
-    filled, notional = (ZERO, ZERO) if before is None else (before.filled_qty, before.filled_notional)
-    if report is None:
-        return filled, notional
-    filled = canonical(EXACT.add(filled, report.last_qty))
-    if report.last_price is not None:
-        notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
-    return filled, notional
-
-
-def _order(
-    shown: OrderSnapshot,
-    client_id: VenueClientOrderId,
-    filled: Decimal,
-    notional: Decimal,
-    key: tuple[str | None, str | None],
-) -> Order:
-    fields: dict[str, Any] = {name: getattr(shown, name) for name in _SHARED_FIELDS}
-    fields.update(venue_client_order_id=client_id, filled_qty=filled, filled_notional=notional)
-    fields.update(operation=key[0], idempotency_key=key[1])
-    return Order(**fields)
+def _updated_at(shown: PositionFact | OutboxFact, order: Order) -> datetime:
+    return order.updated_at if shown.updated_at is None else shown.updated_at

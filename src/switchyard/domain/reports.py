@@ -7,8 +7,9 @@ from typing import Final, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Side
 
 # Enough to recognise a report; a whole page of garbage in one event would bloat the journal.
 ESCAPED_LENGTH_MAX: Final = 2_000
@@ -46,6 +47,28 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """None where the venue does not say: the report is a fill if `last_qty` is not zero."""
     ref_exec_id: str | None = None
     """The execution that a correction or a bust refers to, in the same form as `exec_id`."""
+
+
+class OrderReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A report as clients see it in streams, with the order that it is about."""
+
+    exec_id: str
+    venue: VenueName
+    venue_client_order_id: VenueClientOrderId
+    venue_order_id: str
+    status: ReportStatus
+    last_qty: Decimal
+    last_price: Decimal | None
+    filled_qty_total: Decimal
+    reason: str | None
+    at: datetime
+    order_id: OrderId
+    symbol: str
+    side: Side
+    fee: Decimal | None = None
+    fee_currency: str | None = None
+    exec_type: ExecType | None = None
+    ref_exec_id: str | None = None
 
 
 def with_unique_id(report: ExecutionReport, scope: ExecutionIdScope, symbol: str | None) -> ExecutionReport:

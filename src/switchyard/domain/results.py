@@ -33,6 +33,11 @@ def order_result(order: Order) -> KeyResult | None:
     )
 
 
+def answer_status(http_status: int) -> KeyStatus:
+    """Whether a request with this final answer succeeded."""
+    return "succeeded" if http_status < 400 else "failed"
+
+
 def result_status(order: Order) -> KeyStatus:
     """Whether the request of an order that has ended succeeded: it failed if it was rejected or could not be sent."""
     return "failed" if (order.status == "REJECTED" and not order.filled_qty) or ended_unsent(order) else "succeeded"

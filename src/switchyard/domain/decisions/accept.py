@@ -3,12 +3,12 @@
 from datetime import datetime
 
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions.rows import new_row
-from switchyard.domain.events import OrderFact, Quote, event, key_fact, outbox_fact
+from switchyard.domain.events import AcceptedFact, Quote, accepted_order, event, key_fact
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order, OrderRequest, snapshot
+from switchyard.domain.orders import Order, OrderRequest
+from switchyard.domain.outbox import queued_row
 
 
 def accept(
@@ -54,10 +54,8 @@ def accept(
         operation=None if key is None else key.operation,
         idempotency_key=None if key is None else key.idempotency_key,
     )
-    row = new_row(order, "new", 1, now)
-    fact = OrderFact(
-        order=snapshot(order),
-        outbox=(outbox_fact(row),),
+    fact = AcceptedFact(
+        order=accepted_order(order),
         venue_client_order_id=venue_client_order_id,
         idempotency=None if key is None else key_fact(key, now),
         quote=quote,
@@ -66,5 +64,5 @@ def accept(
         events=(event("OrderAccepted", account, order_id, fact),),
         orders=(order,),
         keys=() if key is None else (key,),
-        outbox=(row,),
+        outbox=(queued_row(order, "new", 1, now),),
     )

@@ -3,10 +3,10 @@
 from datetime import datetime
 
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions.rows import ended_attempt, has_pending_cancel, new_row, order_change, stepped
+from switchyard.domain.decisions.rows import ended_attempt, has_pending_cancel, order_change, stepped
 from switchyard.domain.errors import OrderFinal
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import OrderState, queued_row
 
 
 def request_cancel(state: OrderState, now: datetime) -> Change | None:
@@ -26,7 +26,7 @@ def request_cancel(state: OrderState, now: datetime) -> Change | None:
         row = ended_attempt(state.row("new", 1), now, "dead", "CANCELED_BEFORE_SENDING", None)
         return order_change("CancelRequested", state, ended, (row,))
     requested = stepped(order, "cancel", now)
-    return order_change("CancelRequested", state, requested, (new_row(requested, "cancel", cancel_count + 1, now),))
+    return order_change("CancelRequested", state, requested, (queued_row(requested, "cancel", cancel_count + 1, now),))
 
 
 def repeat_cancel(state: OrderState, number: int, now: datetime) -> Change | None:

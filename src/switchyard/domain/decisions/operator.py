@@ -9,10 +9,16 @@ from switchyard.domain.changes import Change
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import record_sent, record_unsent
 from switchyard.domain.decisions.deadlines import is_past_deadline
-from switchyard.domain.decisions.rows import closed_cancels, ended_attempt, has_pending_cancel, order_change, stepped
+from switchyard.domain.decisions.rows import (
+    closed_cancels,
+    ended_attempt,
+    has_pending_cancel,
+    order_change,
+    row_facts,
+    stepped,
+)
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
-from switchyard.domain.events import DecisionFact, OrderFact, event, outbox_fact
-from switchyard.domain.orders import snapshot
+from switchyard.domain.events import DecisionFact, OrderFact, change_of, event
 from switchyard.domain.outbox import OrderState, OutboxRow
 
 
@@ -33,8 +39,8 @@ def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, no
             assert_never(unreachable)
     order = settled.orders[0]
     fact = OrderFact(
-        order=snapshot(order),
-        outbox=tuple(outbox_fact(changed, state) for changed in settled.outbox),
+        order=change_of(order, state.order),
+        outbox=row_facts(settled.outbox, state, order),
         decision=decision,
     )
     decided = event("OperatorDecision", order.account_id, order.order_id, fact)

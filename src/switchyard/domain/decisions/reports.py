@@ -8,20 +8,20 @@ from typing import assert_never
 from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
-from switchyard.domain.decisions.rows import closed_cancels, evidence_step, results_of, stepped
+from switchyard.domain.decisions.rows import closed_cancels, evidence_step, results_of, row_facts, stepped
 from switchyard.domain.events import (
     SYSTEM_ACCOUNT,
     OrderFact,
     SetAsideFact,
+    change_of,
     event,
-    outbox_fact,
     position_fact,
     report_fact,
 )
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.money import EXACT, canonical
-from switchyard.domain.orders import Order, snapshot
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport, escaped
@@ -64,14 +64,14 @@ def apply_report(
     result = positions.add_result(total, position, after) if total is not None and after is not None else total
     totals = () if result is None or result is total else (result,)
     fact = OrderFact(
-        order=snapshot(order),
-        outbox=tuple(outbox_fact(row, state) for row in rows),
-        position=position_fact(changed[0]) if changed else None,
-        account_total=position_fact(totals[0]) if totals else None,
+        order=change_of(order, before),
+        outbox=row_facts(rows, state, order),
+        position=position_fact(changed[0], order) if changed else None,
+        account_total=position_fact(totals[0], order) if totals else None,
     )
     return Change(
         events=(
-            event("ExecutionReport", order.account_id, order.order_id, report_fact(report, order)),
+            event("ExecutionReport", order.account_id, order.order_id, report_fact(report, before)),
             event("OrderUpdated", order.account_id, order.order_id, fact),
         ),
         orders=(order,),

@@ -4,6 +4,7 @@ from switchyard.domain.changes import Change
 from switchyard.domain.events import ResultFact, event
 from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.orders import Order
+from switchyard.domain.results import answer_status
 
 
 def record_result(order: Order, http_status: int, response: str, result_digest: str) -> Change:
@@ -14,17 +15,10 @@ def record_result(order: Order, http_status: int, response: str, result_digest: 
         operation=order.operation,
         idempotency_key=order.idempotency_key,
         order_id=order.order_id,
-        status="succeeded" if http_status < 400 else "failed",
+        status=answer_status(http_status),
         http_status=http_status,
         response_payload_json=response,
         result_digest=result_digest,
     )
-    fact = ResultFact(
-        operation=result.operation,
-        key=result.idempotency_key,
-        status=result.status,
-        http_status=http_status,
-        response=response,
-        result_digest=result_digest,
-    )
+    fact = ResultFact(http_status=http_status, response=response, result_digest=result_digest)
     return Change(events=(event("ResultRecorded", order.account_id, order.order_id, fact),), results=(result,))

@@ -5,34 +5,13 @@ from datetime import datetime
 import msgspec
 
 from switchyard.domain.changes import Change
-from switchyard.domain.events import DoubtFact, EventType, OrderFact, event, outbox_fact
+from switchyard.domain.events import DoubtFact, EventType, OrderFact, OutboxFact, change_of, event, outbox_fact
 from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.lifecycle import Step, next_status
-from switchyard.domain.orders import Order, snapshot
-from switchyard.domain.outbox import SETTLED, OrderState, OutboxKind, OutboxRow, OutboxStatus, lane_of
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
 from switchyard.domain.reasons import SendCode, bounded_detail
 from switchyard.domain.results import order_result
-
-
-def new_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> OutboxRow:
-    """A queued row of an order."""
-    return OutboxRow(
-        order_id=order.order_id,
-        kind=kind,
-        number=number,
-        venue=order.venue,
-        venue_client_order_id=order.venue_client_order_id,
-        status="queued",
-        attempt=0,
-        next_attempt_at=now,
-        last_error=None,
-        error_detail=None,
-        worker=None,
-        created_at=now,
-        updated_at=now,
-        version=1,
-        lane=lane_of(order.account_id, order.symbol),
-    )
 
 
 def moved(row: OutboxRow, now: datetime, **changes: object) -> OutboxRow:
@@ -73,13 +52,18 @@ def order_change(
     kind: EventType, before: OrderState, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None
 ) -> Change:
     """One event about an order, with the rows that changed; an order that ends gives its key its result."""
-    fact = OrderFact(order=snapshot(order), outbox=tuple(outbox_fact(row, before) for row in rows), doubt=doubt)
+    fact = OrderFact(order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt)
     return Change(
         events=(event(kind, order.account_id, order.order_id, fact),),
         orders=(order,),
         outbox=rows,
         results=results_of(order),
     )
+
+
+def row_facts(rows: tuple[OutboxRow, ...], before: OrderState, order: Order) -> tuple[OutboxFact, ...]:
+    """The rows as the event shows them that made `order` out of `before`."""
+    return tuple([outbox_fact(row, before.find(row.kind, row.number), order) for row in rows])
 
 
 def results_of(order: Order) -> tuple[KeyResult, ...]:

@@ -115,20 +115,21 @@ def event_table(events: Iterable["RecordedEvent"]) -> "Table":
     for name in ("At", "Event", "Detail"):
         table.add_column(name)
     for event in events:
-        detail = event_detail(read_anything(bytes(event.data)))
+        detail = event_detail(event.type, read_anything(bytes(event.data)))
         table.add_row(str(event.seq), f"{event.at:%m-%d %H:%M:%S.%f}"[:-3], Text(event.type), Text(detail))
     return table
 
 
-def event_detail(data: Any) -> str:
+def event_detail(kind: str, data: Any) -> str:
     """The status, fill and reason in an event's data."""
     if not isinstance(data, dict):
         return ""
     order = data.get("order")
     shown = order if isinstance(order, dict) else data
+    status = "ACCEPTED" if kind == "OrderAccepted" else shown.get("status")
     quantity, price = data.get("lastQty"), data.get("lastPrice")
     fill = f"{amount(quantity)} @ {amount(price)}" if quantity and price else None
-    return " ".join(str(part) for part in (shown.get("status"), fill, shown.get("reason")) if part)
+    return " ".join(str(part) for part in (status, fill, shown.get("reason")) if part)
 
 
 def terms(order: OrderSnapshot) -> str:

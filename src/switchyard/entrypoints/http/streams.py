@@ -25,11 +25,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from switchyard.domain.errors import NotFound, Unavailable
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.lines import version_of
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.http.errors import InvalidHeader, TooManyStreams
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.protocol import ABORT
-from switchyard.flow.readers.messages import Message, message_of
+from switchyard.flow.readers.messages import Message
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.readers.subscription import Subscription
 from switchyard.ports.clock import Clock
@@ -44,7 +45,7 @@ HEADERS = [
 KEEPALIVE = b": keepalive\n\n"
 # 18 digits fit into the 64-bit integers of both databases.
 EVENT_ID_DIGITS_MAX = 18
-# An order's newest event contains its snapshot; the margin is for event types that do not.
+# The order's newest event made its row; the margin is for events that were committed since the row was read.
 SNAPSHOT_EVENTS_MAX = 10
 # How long the end of a stream waits for a client that does not read before its connection is aborted.
 FINISH_SECONDS = 1.0
@@ -150,13 +151,13 @@ class StreamEndpoint:
                 del self._open[account]
 
     async def _snapshot(self, order: Order) -> Message:
-        """Return the snapshot in the order's newest event: the stream continues after that event's number."""
+        """Return the order's row, with the number of the event that made it: the stream continues after that event."""
         events = await self._queries.last_events(order_id=order.order_id, limit=SNAPSHOT_EVENTS_MAX)
-        for message in map(message_of, reversed(events)):
-            if message is not None and message.event == "order_update":
-                return message
-        # The order's events are archived. The head is read before the row, so that a change in between is sent twice
-        # instead of being missed.
+        for event in reversed(events):
+            if version_of(event) == order.version:
+                return Message(event.seq, "order_update", encode(snapshot(order)))
+        # The event is archived, or many have followed it. The head is read before the row, so that a change in between
+        # is sent twice instead of being missed.
         head = await self._hub.head()
         current = await self._queries.order(order.order_id) or order
         return Message(head, "order_update", encode(snapshot(current)))

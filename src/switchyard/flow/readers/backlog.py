@@ -25,6 +25,8 @@ class Backlog:
         """Subscribers that have read everything and wait for their turn."""
         self.urgent: set[Subscription] = set()
         """Subscribers that have read everything and are woken with the next message: requests wait for them."""
+        self.readers = 0
+        """Subscribers that need the data of messages."""
         self._capacity = capacity
         self._messages: list[Message] = []
         self._first = 0

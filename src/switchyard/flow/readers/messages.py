@@ -1,31 +1,32 @@
-"""Stream messages: the part of a journal event that subscribers see. Pure functions of the event."""
+"""Stream messages: which events have one, and the messages that need no order. Pure functions."""
 
 from typing import Literal
 from urllib.parse import quote
 
 import msgspec
 
-from switchyard.domain.events import JournalEvent, encode
-from switchyard.domain.lines import data_of, order_of
+from switchyard.domain.events import ORDER_EVENTS, JournalEvent, encode
 
 Scope = Literal["account", "order"]
 Topic = tuple[Scope, str]
 
 
 class Message(msgspec.Struct, frozen=True):
-    """One message of a stream; `id` is the journal number to continue after."""
+    """One message of a stream; `id` is the journal number to continue after, `data` is JSON."""
 
     id: int
     event: str
     data: bytes
 
 
-def message_of(event: JournalEvent) -> Message | None:
-    """The message for an event, its data byte for byte as in the journal line; none for events without an order."""
-    if event.type == "ExecutionReport":
-        return Message(event.seq, "execution_report", bytes(data_of(event)))
-    order = order_of(event)
-    return None if order is None else Message(event.seq, "order_update", bytes(order))
+def has_message(event: JournalEvent) -> bool:
+    """Whether streams show the event: it changed an order, or is a report on one."""
+    return event.type in ORDER_EVENTS or event.type == "ExecutionReport"
+
+
+def signal_of(event: JournalEvent) -> Message:
+    """A message without data, for subscribers that only wait for something to happen."""
+    return Message(event.seq, "execution_report" if event.type == "ExecutionReport" else "order_update", b"")
 
 
 def resync_message(topic: Topic, last_event_id: int, start: int) -> Message:

@@ -1,7 +1,8 @@
 """Fans journal events out to subscribers, without gaps and without repeats.
 
 A message's id is the journal number of its event, so any gateway can continue a stream that another one started.
-Reads the journal and, for a replay, the queries; writes nothing.
+Events carry changes, so `OrderFolds` makes the messages; an event that nobody follows is not folded. Reads the journal
+and, for replays and for orders that began earlier, the queries; writes nothing.
 """
 
 import asyncio
@@ -15,7 +16,8 @@ from switchyard.domain.errors import QueueFull, Unavailable
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.flow.readers.backlog import Backlog
-from switchyard.flow.readers.messages import Message, Scope, Topic, message_of, resync_message
+from switchyard.flow.readers.folds import ORDERS_MAX, OrderFolds
+from switchyard.flow.readers.messages import Message, Scope, Topic, has_message, resync_message, signal_of
 from switchyard.flow.readers.subscription import Subscription
 from switchyard.flow.readers.turns import Turns
 from switchyard.flow.wake import Wake
@@ -30,6 +32,8 @@ SHARD = 0
 PAGE_SIZE = 200
 # Each subscriber costs a connection and, at worst, a topic with a full backlog.
 SUBSCRIBERS_MAX = 10_000
+# Of one replay; there are at most as many replays as subscribers.
+REPLAYED_ORDERS_MAX = 1_000
 # Commits of other processes do not notify this one; their events wait at most this long.
 POLL_SECONDS = 0.25
 # Reading competes with accepting orders: after a short pause one page holds what would have been several small ones.
@@ -50,6 +54,7 @@ class StreamHub:
         behind_max: int = 10_000,
         replays_max: int = 8,
         subscribers_max: int = SUBSCRIBERS_MAX,
+        orders_max: int = ORDERS_MAX,
         page_size: int = PAGE_SIZE,
         metrics: Metrics | None = None,
     ) -> None:
@@ -67,11 +72,14 @@ class StreamHub:
         self._turns = Turns()
         self._active = asyncio.Event()
         self._closed = False
-        # While reading: all events up to `_position` are dispatched, and the ring has all messages above `_floor`.
+        # The orders of the followed events, as of `_position`.
+        self._folds = OrderFolds(queries, orders_max)
+        # While reading: all events up to `_position` are dispatched, and the ring has all events above `_floor`, with
+        # their messages if somebody followed them.
         self._is_reading = False
         self._position = 0
         self._floor = 0
-        self._ring: deque[tuple[Topic, Topic, Message]] = deque()
+        self._ring: deque[tuple[Topic, Topic, JournalEvent, Message | None]] = deque()
 
     async def run(self, wake: Wake) -> None:
         """Dispatch until closed."""
@@ -97,11 +105,18 @@ class StreamHub:
         if not self._is_reading:
             return 0
         events = await self._journal.read(SHARD, position, self._page_size)
-        if not self._is_reading or self._position != position:
-            return 0  # all subscribers left during the read, and the hub may have restarted at another position
+        if not self._is_at(position):
+            return 0
+        # Again after each load: somebody may have begun to follow another order meanwhile.
+        while wanted := self._folds.missing(filter(self._is_followed, events)):
+            loaded = await self._folds.load(wanted)
+            if not self._is_at(position):
+                return 0
+            self._folds.add(loaded)
         for event in events:
             self._dispatch(event)
             self._position = event.seq
+        self._folds.trim()
         return len(events)
 
     @asynccontextmanager
@@ -110,7 +125,8 @@ class StreamHub:
     ) -> AsyncIterator[Subscription]:
         """Subscribe to an account or an order, from now on or from `last_event_id` on.
 
-        An urgent subscriber reads its messages at once; the others share the time that streams may take.
+        An urgent subscriber reads its messages at once and without their data: it only waits for something to happen.
+        The others share the time that streams may take.
         """
         if self._closed:
             raise QueueFull("this gateway is stopping: connect again")
@@ -122,6 +138,7 @@ class StreamHub:
             backlog = self._backlogs[topic] = Backlog(self._queue_capacity)
         subscription = Subscription(topic, backlog, missed=self._missed, page_size=self._page_size, urgent=urgent)
         backlog.subscriptions.add(subscription)
+        backlog.readers += not urgent
         self._count(1)
         try:
             if not self._is_reading:
@@ -147,17 +164,29 @@ class StreamHub:
             if last > await self.head():
                 yield [resync_message(topic, last, start)]
         elif last >= self._floor:
-            found = [message for *topics, message in self._ring if last < message.id <= start and topic in topics]
+            found = [
+                (event, message)
+                for *topics, event, message in self._ring
+                if last < event.seq <= start and topic in topics
+            ]
             if len(found) > self._behind_max:
                 yield [resync_message(topic, last, start)]
                 return
+            folds = OrderFolds(self._queries, REPLAYED_ORDERS_MAX)
             for first in range(0, len(found), self._page_size):
-                yield found[first : first + self._page_size]
+                page = found[first : first + self._page_size]
+                messages = [message for _, message in page if message is not None]
+                # From the first event without a message on, all are folded: a fold needs every event of its order.
+                if folds.is_empty and len(messages) == len(page):
+                    yield messages
+                else:
+                    yield await self._folded(folds, [event for event, _ in page])
         elif await self._needs_resync(subscription, last):
             yield [resync_message(topic, last, start)]
         else:
-            async for page in self._pages(subscription, last, self._page_size):
-                if messages := [message for message in map(message_of, page) if message is not None]:
+            folds = OrderFolds(self._queries, REPLAYED_ORDERS_MAX)
+            async for events in self._pages(subscription, last, self._page_size):
+                if messages := await self._folded(folds, events):
                     yield messages
 
     def close(self) -> None:
@@ -166,19 +195,39 @@ class StreamHub:
         self._end_all()
         self._active.set()
 
+    async def _folded(self, folds: OrderFolds, events: list[JournalEvent]) -> list[Message]:
+        async with self._replay_slots:
+            return await folds.messages(events)
+
+    def _is_at(self, position: int) -> bool:
+        """False if all subscribers left during a read; the hub may have restarted at another position."""
+        return self._is_reading and self._position == position
+
+    def _is_followed(self, event: JournalEvent) -> bool:
+        """Whether a subscriber needs the event's message with its data."""
+        if not has_message(event):
+            return False
+        account = self._backlogs.get(("account", event.account_id))
+        order = self._backlogs.get(("order", event.order_id or ""))
+        return (account is not None and account.readers > 0) or (order is not None and order.readers > 0)
+
     def _dispatch(self, event: JournalEvent) -> None:
-        message = message_of(event)
-        if message is None:
+        if event.order_id is None or not has_message(event):
             return
+        message = None
+        if self._is_followed(event):
+            message = self._folds.message(event)
+        else:
+            self._folds.forget(event.order_id)
         account: Topic = ("account", event.account_id)
-        order: Topic = ("order", event.order_id or "")
-        self._ring.append((account, order, message))
+        order: Topic = ("order", event.order_id)
+        self._ring.append((account, order, event, message))
         while len(self._ring) > self._buffer_size:
-            self._floor = self._ring.popleft()[-1].id
+            self._floor = self._ring.popleft()[2].seq
         for topic in (account, order):
             backlog = self._backlogs.get(topic)
             if backlog is not None:
-                if ended := backlog.add(message):
+                if ended := backlog.add(message or signal_of(event)):
                     self._metrics.stream_drops.inc(ended)
                 for subscription in list(backlog.urgent):
                     subscription.wake()
@@ -219,14 +268,16 @@ class StreamHub:
             after = page[-1].seq
 
     def _remove(self, subscription: Subscription) -> None:
-        subscriptions = self._backlogs[subscription.topic].subscriptions
-        subscriptions.remove(subscription)
-        if not subscriptions:
+        backlog = self._backlogs[subscription.topic]
+        backlog.subscriptions.remove(subscription)
+        backlog.readers -= not subscription.urgent
+        if not backlog.subscriptions:
             del self._backlogs[subscription.topic]
         self._count(-1)
         if not self.subscribers:
             self._is_reading = False
             self._ring.clear()
+            self._folds.clear()
             if not self._closed:
                 self._active.clear()
 

@@ -23,6 +23,7 @@ class Subscription:
         urgent: bool,
     ) -> None:
         self.topic = topic
+        self.urgent = urgent
         self.start = 0
         """Messages above this number arrive in the backlog; those up to it are read from the ring or the journal."""
         self.place = 0
