@@ -12,6 +12,8 @@ from rich.console import Console
 from bench.checkouts import base_checkout, this_checkout
 from bench.drain.report import Drain, drain_section
 from bench.facts import busy_share, load_facts, machine_facts, postgres_facts
+from bench.growth.plot import growth_svg
+from bench.growth.report import Growth, growth_section
 from bench.keys import key_figures
 from bench.lookups import LookupRow, lookup_section, measure_lookups
 from bench.measure import Bench
@@ -51,6 +53,9 @@ def main() -> int:
             console.print(f"{error}", style="red", markup=False, highlight=False)
             return 1
     _show(console, facts, _sections(results, lookups), options.out)
+    grown = [result for result in results if isinstance(result, Growth)]
+    if options.plot is not None and grown:
+        options.plot.write_text(growth_svg(grown), "utf-8")
     return 0 if succeeded else 1
 
 
@@ -87,6 +92,7 @@ def _sections(results: Sequence[Result], lookups: Sequence[LookupRow]) -> list[S
         stored_section([result for result in results if isinstance(result, Stored)]),
         overload_section([result for result in results if isinstance(result, Overload)]),
         drain_section([result for result in results if isinstance(result, Drain)]),
+        growth_section([result for result in results if isinstance(result, Growth)]),
         lookup_section(lookups),
     ]
 

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from bench.checkouts import ROOT, Checkout
 from bench.processes import Server, free_port, running, serving
 from bench.stores import PostgresStore, SqliteStore, Store
 
 NULL_VENUE = "null:"
+# In the process of the API, or in one of its own.
+PeerWorker = Literal["inside", "beside"]
 
 
 @dataclass(frozen=True)
@@ -41,18 +44,15 @@ def hello(folder: Path) -> Contender:
     return Contender(folder, port, _uvicorn("bench.hello.app:app", port), {}, None)
 
 
-def peer(folder: Path, secret: str, database_url: str, *, worker: bool) -> Contender:
-    """FastAPI and asyncpg, with one transaction per request; with `worker`, a PgQueuer process sends the orders."""
+def peer(folder: Path, secret: str, database_url: str, worker: PeerWorker | None) -> Contender:
+    """FastAPI and asyncpg, with one transaction per request; a PgQueuer worker sends the orders."""
     port = free_port()
-    environment = {
-        "JWT_HS256_SECRET": secret,
-        "PEER_DATABASE_URL": database_url,
-        "PEER_QUEUE": str(worker).lower(),
-        "PYTHONPATH": str(ROOT),
-    }
+    environment = {"JWT_HS256_SECRET": secret, "PEER_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+    if worker is not None:
+        environment["PEER_WORKER"] = worker
     command = _uvicorn("bench.peer.app:app", port)
-    sender = [sys.executable, "-m", "bench.peer.worker"] if worker else None
-    return Contender(folder, port, command, environment, PostgresStore(database_url), sender)
+    beside = [sys.executable, "-m", "bench.peer.worker"] if worker == "beside" else None
+    return Contender(folder, port, command, environment, PostgresStore(database_url), beside)
 
 
 def switchyard(

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from bench import contenders
 from bench.checkouts import Checkout
-from bench.contenders import NULL_VENUE, Contender
+from bench.contenders import NULL_VENUE, Contender, PeerWorker
 from bench.idle_streams import idle_streams
 from bench.load import post_at_rate, post_orders, press_orders, tokens
 from bench.percentiles import percentile
@@ -117,9 +117,10 @@ class Bench:
             match part:
                 case "hello":
                     yield contenders.hello(folder)
-                case "peer":
+                case "peer" | "peer_beside":
                     database_url = stack.enter_context(self.new_database())
-                    yield contenders.peer(folder, self.secret, database_url, worker=worker)
+                    place: PeerWorker = "inside" if part == "peer" else "beside"
+                    yield contenders.peer(folder, self.secret, database_url, place if worker else None)
                 case "sqlite":
                     yield contenders.switchyard(checkout, folder, self.secret, None, worker=worker, venue=venue)
                 case "postgres":

@@ -4,19 +4,20 @@ Servers that are compared alternate, so that a drift of the machine affects them
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from bench.drain.measure import drain, queues
 from bench.drain.report import Drain
+from bench.growth.measure import measure_growth
+from bench.growth.report import Growth
 from bench.measure import Bench
-from bench.options import Options
+from bench.options import ACCEPTING, Options
 from bench.overload import Overload, measure_overload
-from bench.report import NAMES, Part, Row, medians, server_name
+from bench.report import NAMES, PEERS, Part, Row, medians, server_name
 from bench.stored import Stored
 
-Result = Row | Stored | Overload | Drain
+Result = Row | Stored | Overload | Drain | Growth
 
-PARTS: tuple[Part, ...] = get_args(Part)
 ENGINES: tuple[Part, ...] = ("sqlite", "postgres")
 # Enough to fill commit groups; the comparison is of the streams, not of the levels.
 STREAMS_CONNECTIONS = 64
@@ -45,11 +46,14 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
         for queue in queues():
             title = f"{queue.name}, drain of {options.rows:,}"
             yield Measurement(title, drain(queue, options.rows, bench.folder, bench.new_database))
+    if "growth" in options.only:
+        for part in ENGINES:
+            yield Measurement(f"{NAMES[part]}, growth", measure_growth(bench, part, options.growth))
 
 
 def _accept(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterator[Measurement]:
     for level in options.connections:
-        for part in PARTS:
+        for part in ACCEPTING:
             if part in options.only:
                 for is_base in bases if part in ENGINES else (False,):
                     title = f"{server_name(part, is_base=is_base)}, accept, {level} at once"
@@ -69,7 +73,8 @@ def _end_to_end(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterat
             for is_base in bases:
                 title = f"{server_name(part, is_base=is_base)}, end to end"
                 yield Measurement(title, bench.end_to_end(part, is_base=is_base))
-        yield Measurement(f"{NAMES['peer']}, end to end", bench.end_to_end("peer"))
+        for part in PEERS:
+            yield Measurement(f"{NAMES[part]}, end to end", bench.end_to_end(part))
     if "paper" in options.only:
         for part in ENGINES:
             for is_base in bases:

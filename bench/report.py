@@ -8,7 +8,7 @@ from typing import Literal
 
 from bench.tables import Goal, Section, at_least, below
 
-Part = Literal["hello", "sqlite", "postgres", "redis", "peer"]
+Part = Literal["hello", "sqlite", "postgres", "redis", "peer", "peer_beside"]
 Kind = Literal[
     "accept",  # closed loop: each connection posts its next order after the response
     "accept, idle streams",  # the same, while many accounts without orders hold streams
@@ -23,11 +23,14 @@ NAMES: Mapping[Part, str] = {
     "postgres": "Switchyard on PostgreSQL",
     "redis": "Switchyard on PostgreSQL, with Redis",
     "peer": "peer (FastAPI + asyncpg + PgQueuer)",
+    "peer_beside": "peer, worker in a process of its own",
 }
 HEADINGS = ("server", "measured", "connections", "per second", "p50 ms", "p99 ms", "× before", "× hello", "× peer")
 NOTE = "'× before' compares the rate with the same measurement of the base, and at half load the p99"
 
 BASELINES: tuple[Part, ...] = ("hello", "peer")
+# Both ways to run the peer; the faster one is the baseline.
+PEERS: tuple[Part, ...] = ("peer", "peer_beside")
 HELLO_RATIO_MIN = 0.5
 PEER_RATIO_MIN: Mapping[Kind, float] = {"accept": 8.0, "end to end": 5.0}
 BEFORE_RATIO_MIN: Mapping[Kind, float] = {"end to end": 2.3, "end to end, paper": 3.0}
@@ -94,7 +97,7 @@ def _median(rows: Sequence[Row]) -> Row:
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """Yield each goal that the rows cover."""
     for row in rows:
-        if row.is_base or row.part in BASELINES or row.connections < JUDGED_CONNECTIONS_MIN:
+        if row.is_base or row.part in (*BASELINES, *PEERS) or row.connections < JUDGED_CONNECTIONS_MIN:
             continue
         text = f"{row.name}: {row.kind} at {row.connections} connections"
         for baseline, minimum in _minima(row):
@@ -144,14 +147,14 @@ def _cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _ratio(row: Row, like: Row, rows: Sequence[Row]) -> float | None:
     """The row's figure divided by that of the row with the same server and measurement as `like`."""
-    for other in rows:
-        if (other.part, other.kind, other.connections, other.is_base) == (
-            like.part,
-            like.kind,
-            like.connections,
-            like.is_base,
-        ):
-            if row.kind == "half load":
-                return row.p99_ms / other.p99_ms if row.p99_ms and other.p99_ms else None
-            return row.per_second / other.per_second
-    return None
+    parts = PEERS if like.part == "peer" else (like.part,)
+    wanted = like.kind, like.connections, like.is_base
+    found = [
+        other for other in rows if other.part in parts and (other.kind, other.connections, other.is_base) == wanted
+    ]
+    if not found:
+        return None
+    best = max(found, key=lambda other: other.per_second)
+    if row.kind == "half load":
+        return row.p99_ms / best.p99_ms if row.p99_ms and best.p99_ms else None
+    return row.per_second / best.per_second

@@ -1,9 +1,10 @@
 """The peer: a straightforward order API with FastAPI and asyncpg, one transaction per request.
 
-With PEER_QUEUE it enqueues a PgQueuer job in that transaction, for `bench.peer.worker`. The job and the log that
-PgQueuer keeps of it take the place of the outbox row and the event.
+With PEER_WORKER it enqueues a PgQueuer job in that transaction; the worker runs in this process (`inside`) or in one of
+its own (`beside`). The job and the log that PgQueuer keeps of it take the place of the outbox row and the event.
 """
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -20,11 +21,11 @@ from pgqueuer.db import AsyncpgDriver
 from pgqueuer.queries import Queries
 from pydantic import BaseModel, ConfigDict, Field
 
-from bench.peer.worker import JOB, install
+from bench.peer.worker import JOB, install, work
 
 POOL_SIZE = 20
 SECRET = os.environ["JWT_HS256_SECRET"]
-QUEUE = os.environ["PEER_QUEUE"] == "true"
+WORKER = os.environ.get("PEER_WORKER")
 
 INSERT_KEY = """
     INSERT INTO idempotency (account_id, key, body_digest, order_id) VALUES ($1, $2, $3, $4)
@@ -65,10 +66,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         server_settings={"synchronous_commit": "on"},
     ) as pool:
         await pool.execute((Path(__file__).parent / "schema.sql").read_text("utf-8"))
-        if QUEUE:
+        if WORKER:
             await install(pool)
         app.state.pool = pool
+        working = asyncio.create_task(work()) if WORKER == "inside" else None
         yield
+        if working is not None:
+            working.cancel()
 
 
 app = FastAPI(lifespan=lifespan)
@@ -121,7 +125,7 @@ async def place_order(
             body.price,
             body.strategy,
         )
-        if QUEUE:
+        if WORKER:
             await Queries(AsyncpgDriver(connection)).enqueue(JOB, order_id.encode())
         else:
             await connection.execute(INSERT_OUTBOX, order_id)

@@ -1,4 +1,4 @@
-"""The peer's sender: a PgQueuer worker that sends each order to a venue in its own process, until it is stopped.
+"""The peer's sender: a PgQueuer worker that sends each order to a venue in the same process, until it is stopped.
 
 One job is one order. The venue answers and reports the fill at once; each step is one update of the order.
 """
@@ -13,7 +13,9 @@ from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
 JOB = "send"
+# As for the drain: larger batches are no faster.
 BATCH_SIZE = 500
+# As many as the API has: each update waits for its commit, and more of them share a flush.
 CONNECTIONS = 20
 
 MARK_SENDING = "UPDATE orders SET status = 'SENDING', updated_at = clock_timestamp() WHERE order_id = $1"
