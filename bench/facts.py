@@ -41,7 +41,7 @@ def load_facts() -> dict[str, str]:
     # wrk prints its version with its usage and exits with 1.
     wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
     return {
-        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
+        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}, PgQueuer {version('pgqueuer')}",
         "load": f"wrk {wrk.split()[1] if wrk else '?'}, one thread, on the same machine",
     }
 

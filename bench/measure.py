@@ -25,6 +25,7 @@ from tests.support.redis import RedisServer
 WARM_UP_SECONDS = 1
 # Enough to fill commit groups, few enough to keep latency low.
 END_TO_END_CONNECTIONS = 64
+PEER_WORKERS: Mapping[Part, PeerWorker] = {"peer_inside": "inside", "peer_beside": "beside"}
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,16 @@ class Bench:
             wait_until_finished(store)
             orders = store.orders(started)
             _check_count(len(orders), load.statuses.get(202, 0), connections)
-            yield Row(part, "end to end, paper", connections, sustained(orders, started), is_base=is_base)
+            unfilled = sum(order.status != FILLED for order in orders)
+            note = f"of {load.answers:,} orders {load.rejections:,} were refused and {unfilled:,} not filled"
+            yield Row(
+                part,
+                "end to end, paper",
+                connections,
+                sustained(orders, started),
+                is_base=is_base,
+                note=note if load.rejections or unfilled else "",
+            )
 
     def half_load(self, part: Part, per_second: float, *, is_base: bool = False) -> Iterator[Row]:
         """Measure the time from acceptance to the final status at this rate."""
@@ -117,10 +127,9 @@ class Bench:
             match part:
                 case "hello":
                     yield contenders.hello(folder)
-                case "peer" | "peer_beside":
+                case "peer" | "peer_inside" | "peer_beside":
                     database_url = stack.enter_context(self.new_database())
-                    place: PeerWorker = "inside" if part == "peer" else "beside"
-                    yield contenders.peer(folder, self.secret, database_url, place if worker else None)
+                    yield contenders.peer(folder, self.secret, database_url, PEER_WORKERS.get(part))
                 case "sqlite":
                     yield contenders.switchyard(checkout, folder, self.secret, None, worker=worker, venue=venue)
                 case "postgres":

@@ -13,7 +13,7 @@ from bench.growth.report import Growth
 from bench.measure import Bench
 from bench.options import ACCEPTING, Options
 from bench.overload import Overload, measure_overload
-from bench.report import NAMES, PEERS, Part, Row, medians, server_name
+from bench.report import NAMES, WORKING_PEERS, Part, Row, medians, server_name
 from bench.stored import Stored
 
 Result = Row | Stored | Overload | Drain | Growth
@@ -73,7 +73,7 @@ def _end_to_end(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterat
             for is_base in bases:
                 title = f"{server_name(part, is_base=is_base)}, end to end"
                 yield Measurement(title, bench.end_to_end(part, is_base=is_base))
-        for part in PEERS:
+        for part in WORKING_PEERS:
             yield Measurement(f"{NAMES[part]}, end to end", bench.end_to_end(part))
     if "paper" in options.only:
         for part in ENGINES:

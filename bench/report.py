@@ -8,7 +8,7 @@ from typing import Literal
 
 from bench.tables import Goal, Section, at_least, below
 
-Part = Literal["hello", "sqlite", "postgres", "redis", "peer", "peer_beside"]
+Part = Literal["hello", "sqlite", "postgres", "redis", "peer", "peer_inside", "peer_beside"]
 Kind = Literal[
     "accept",  # closed loop: each connection posts its next order after the response
     "accept, idle streams",  # the same, while many accounts without orders hold streams
@@ -22,15 +22,16 @@ NAMES: Mapping[Part, str] = {
     "sqlite": "Switchyard on SQLite",
     "postgres": "Switchyard on PostgreSQL",
     "redis": "Switchyard on PostgreSQL, with Redis",
-    "peer": "peer (FastAPI + asyncpg + PgQueuer)",
-    "peer_beside": "peer, worker in a process of its own",
+    "peer": "peer (FastAPI + asyncpg)",
+    "peer_inside": "peer, PgQueuer in its process",
+    "peer_beside": "peer, PgQueuer in another process",
 }
 HEADINGS = ("server", "measured", "connections", "per second", "p50 ms", "p99 ms", "× before", "× hello", "× peer")
 NOTE = "'× before' compares the rate with the same measurement of the base, and at half load the p99"
 
 BASELINES: tuple[Part, ...] = ("hello", "peer")
-# Both ways to run the peer; the faster one is the baseline.
-PEERS: tuple[Part, ...] = ("peer", "peer_beside")
+# Both ways to run the peer's worker; the faster one is the baseline.
+WORKING_PEERS: tuple[Part, ...] = ("peer_inside", "peer_beside")
 HELLO_RATIO_MIN = 0.5
 PEER_RATIO_MIN: Mapping[Kind, float] = {"accept": 8.0, "end to end": 5.0}
 BEFORE_RATIO_MIN: Mapping[Kind, float] = {"end to end": 2.3, "end to end, paper": 3.0}
@@ -52,6 +53,8 @@ class Row:
     p50_ms: float | None = None
     p99_ms: float | None = None
     is_base: bool = False
+    note: str = ""
+    """What a reader of the figures has to know."""
 
     @property
     def name(self) -> str:
@@ -65,7 +68,9 @@ def server_name(part: Part, *, is_base: bool) -> str:
 def orders_section(measured: Sequence[Row]) -> Section:
     """The table; of repeated measurements it shows the medians."""
     rows = medians(measured)
-    notes = [NOTE] if any(row.is_base for row in rows) else []
+    notes = [f"{row.name}, {row.kind}: {row.note}" for row in measured if row.note]
+    if any(row.is_base for row in rows):
+        notes.append(NOTE)
     return Section("Orders over HTTP", HEADINGS, [_cells(row, rows) for row in rows], list(goals(rows)), notes=notes)
 
 
@@ -97,7 +102,7 @@ def _median(rows: Sequence[Row]) -> Row:
 def goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """Yield each goal that the rows cover."""
     for row in rows:
-        if row.is_base or row.part in (*BASELINES, *PEERS) or row.connections < JUDGED_CONNECTIONS_MIN:
+        if row.is_base or row.part in (*BASELINES, *WORKING_PEERS) or row.connections < JUDGED_CONNECTIONS_MIN:
             continue
         text = f"{row.name}: {row.kind} at {row.connections} connections"
         for baseline, minimum in _minima(row):
@@ -147,7 +152,7 @@ def _cells(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _ratio(row: Row, like: Row, rows: Sequence[Row]) -> float | None:
     """The row's figure divided by that of the row with the same server and measurement as `like`."""
-    parts = PEERS if like.part == "peer" else (like.part,)
+    parts = (like.part, *WORKING_PEERS) if like.part == "peer" else (like.part,)
     wanted = like.kind, like.connections, like.is_base
     found = [
         other for other in rows if other.part in parts and (other.kind, other.connections, other.is_base) == wanted
