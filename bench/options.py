@@ -7,7 +7,7 @@ from bench.report import Part
 
 # The servers whose accept rate is compared.
 ACCEPTING: tuple[Part, ...] = ("hello", "sqlite", "postgres", "redis", "peer")
-DEFAULT_PARTS = (*ACCEPTING, "streams", "e2e", "paper", "overload", "keys", "cache", "drain")
+DEFAULT_PARTS = (*ACCEPTING, "streams", "e2e", "half", "paper", "overload", "keys", "cache", "drain")
 # Takes half an hour.
 LONG_PARTS = ("growth",)
 
@@ -65,6 +65,8 @@ def parsed_options() -> Options:
     options = parser.parse_args(namespace=Options())
     if unknown := set(options.only) - set(choices):
         parser.error(f"--only: no such part: {', '.join(sorted(unknown))}; choose from {', '.join(choices)}")
+    if "half" in options.only and "e2e" not in options.only and options.rate is None:
+        parser.error("--only: half needs e2e, which measures the rate that is halved, or --rate")
     return options
 
 

@@ -35,7 +35,7 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
         yield from _accept(bench, options, bases)
         yield from _end_to_end(bench, options, bases)
     for _ in range(options.rounds):
-        if "e2e" in options.only:
+        if "half" in options.only:
             yield from _half_load(bench, options, bases, done)
     if "overload" in options.only:
         for part in ENGINES:

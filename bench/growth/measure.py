@@ -19,17 +19,17 @@ from bench.report import Part
 from bench.stores import Store, check_filled, count_orders, wait_until_finished
 
 # The queue of unsent orders is emptied after each part of the filling, so that it stays short.
-FILL_SECONDS_MAX = 20
+FILL_SECONDS_MAX = 60
 QUERIES = 200
 ONLY_ACCEPT: Mapping[str, str] = {"SWITCHYARD_WORKER": "false"}
 
 
 def measure_growth(bench: Bench, part: Part, sizes: Sequence[int]) -> Iterator[Growth]:
     """Fill one database to each size in turn, with orders that are accepted over HTTP and executed."""
-    bearer = tokens(bench.secret)
     with bench.fresh(part, worker=True) as contender:
         for size in sorted(sizes):
-            _fill(contender, bearer, size)
+            _fill(contender, bench.secret, size)
+            bearer = tokens(bench.secret)
             with contender.serving() as server:
                 queries = OrderQueries(server.url, bearer)
                 listed_ms = queries.times_of_lists(QUERIES)
@@ -57,13 +57,14 @@ def measure_growth(bench: Bench, part: Part, sizes: Sequence[int]) -> Iterator[G
             )
 
 
-def _fill(contender: Contender, bearer: Sequence[str], size: int) -> None:
+def _fill(contender: Contender, secret: str, size: int) -> None:
     """Accept and execute orders until the database has this many."""
     store = _store(contender)
     with contender.serving() as server:
         seconds = WARM_UP_SECONDS
         while (missing := size - count_orders(store)) > 0:
-            load = post_orders(server.url, bearer, END_TO_END_CONNECTIONS, seconds)
+            # The filling may take longer than a token is valid.
+            load = post_orders(server.url, tokens(secret), END_TO_END_CONNECTIONS, seconds)
             wait_until_finished(store)
             seconds = max(1, min(FILL_SECONDS_MAX, int((missing - load.answers) / load.per_second)))
 
