@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Literal
 
 from bench.tables import Goal, Section, at_least, below
@@ -76,14 +75,10 @@ def orders_section(measured: Sequence[Row]) -> Section:
 
 def medians(rows: Sequence[Row]) -> list[Row]:
     """One row for each measurement, with the median of each of its figures."""
-
-    def measurement(row: Row) -> tuple[str, int, str, bool]:
-        return row.kind, row.connections, row.part, not row.is_base
-
-    firsts = {measurement(row): place for place, row in reversed(list(enumerate(rows)))}
-    groups = groupby(sorted(rows, key=measurement), measurement)
-    merged = {key: _median(list(group)) for key, group in groups}
-    return [merged[key] for key in sorted(merged, key=lambda key: firsts[key])]
+    repeated: dict[tuple[Part, Kind, int, bool], list[Row]] = {}
+    for row in rows:
+        repeated.setdefault((row.part, row.kind, row.connections, row.is_base), []).append(row)
+    return [_median(of_one) for of_one in repeated.values()]
 
 
 def _median(rows: Sequence[Row]) -> Row:
