@@ -1,94 +1,114 @@
 """`make bench`: measures every server under the same load, in one run on one machine."""
 
-import argparse
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import get_args
 
 from rich.console import Console
 
-from bench.drain.measure import ROWS, drain, queues
-from bench.drain.report import Drain, drains_markdown, print_drains
+from bench.checkouts import base_checkout, this_checkout
+from bench.drain.report import Drain, drain_section
 from bench.facts import busy_share, load_facts, machine_facts, postgres_facts
+from bench.growth.plot import growth_svg
+from bench.growth.report import Growth, growth_section
 from bench.keys import key_figures
-from bench.lookups import LookupRow, lookups_markdown, measure_lookups, print_lookups
+from bench.lookups import LookupRow, lookup_section, measure_lookups
 from bench.measure import Bench
-from bench.processes import BenchError
-from bench.report import NAMES, Part, Row, markdown, print_report
+from bench.options import Options, parsed_options
+from bench.overload import Overload, overload_section
+from bench.plan import Result, measurements
+from bench.processes import BenchError, allow_many_files
+from bench.report import Row, orders_section
+from bench.stored import Stored, stored_section
 from bench.stores import PostgresStore
+from bench.tables import Section, print_section, section_markdown
 from tests.support.postgres import PostgresServer
 
-PARTS: tuple[Part, ...] = get_args(Part)
-END_TO_END = "e2e"
-KEYS = "keys"
-CACHE = "cache"
-DRAIN = "drain"
+# Parts that need none of the servers; run alone, they need nothing installed.
+WITHOUT_SERVERS = {"keys", "cache"}
+WITHOUT_WRK = WITHOUT_SERVERS | {"drain"}
 # How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
-END_TO_END_PARTS: tuple[Part, ...] = ("sqlite", "postgres")
 
 
 def main() -> int:
     """Run the measurements and print them; returns 0 if every measurement completed, whether or not goals are met."""
-    options = _options()
+    options = parsed_options()
     # The default action of SIGTERM would end this process at once and leave its servers running.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Without a terminal, rich would fold the table to 80 columns.
-    console = Console() if sys.stdout.isatty() else Console(width=120)
-    # These parts need none of the servers below; run alone, they need nothing installed.
-    keys = key_figures() if KEYS in options.only else {}
-    lookups = measure_lookups(options.seconds) if CACHE in options.only else []
-    if set(options.only) <= {KEYS, CACHE}:
-        _show(console, keys, [], [], lookups, options.out)
-        return 0
-    rows: list[Row] = []
-    drains: list[Drain] = []
-    other_load: list[float] = []
-    failed = False
-    try:
-        # The drain needs no wrk; any other part fails here if wrk is missing, before a measurement starts.
-        load = {} if set(options.only) <= {KEYS, CACHE, DRAIN} else load_facts()
-        with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder, PostgresServer() as server:
-            facts = machine_facts(Path(folder)) | load | postgres_facts(PostgresStore(server.url())) | keys
-            bench = Bench(Path(folder), options.seconds, lambda: new_database(server))
-            for title, results in _measurements(bench, options):
-                other_load.append(busy_share(QUIET_SECONDS))
-                console.print(f"{title} (other processes use {other_load[-1]:.0%})", style="dim", highlight=False)
-                try:
-                    for result in results:
-                        drains.append(result) if isinstance(result, Drain) else rows.append(result)
-                except BenchError as error:
-                    failed = True
-                    console.print(f"  {error}", style="red", markup=False, highlight=False)
-    except BenchError as error:
-        console.print(f"{error}", style="red", markup=False, highlight=False)
-        return 1
+    # Without a terminal, rich would fold the tables to 80 columns.
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    facts = key_figures() if "keys" in options.only else {}
+    lookups = measure_lookups(options.seconds) if "cache" in options.only else []
+    results: list[Result] = []
+    succeeded = True
+    if not set(options.only) <= WITHOUT_SERVERS:
+        try:
+            more_facts, succeeded = _measure(console, options, results)
+            facts = more_facts | facts
+        except BenchError as error:
+            console.print(f"{error}", style="red", markup=False, highlight=False)
+            return 1
+    _show(console, facts, _sections(results, lookups), options.out)
+    grown = [result for result in results if isinstance(result, Growth)]
+    if options.plot is not None and grown:
+        options.plot.write_text(growth_svg(grown), "utf-8")
+    return 0 if succeeded else 1
+
+
+def _measure(console: Console, options: Options, results: list[Result]) -> tuple[dict[str, str], bool]:
+    """Add the results of all measurements; returns the facts of the run, and whether every measurement completed."""
+    allow_many_files()
+    # Fails before the first measurement if wrk or the base is missing.
+    facts = {} if set(options.only) <= WITHOUT_WRK else load_facts()
+    checkouts = {False: this_checkout()}
+    if options.base is not None:
+        checkouts[True] = base_checkout(options.base)
+        facts["before"] = checkouts[True].commit
+    other_load = [0.0]
+    succeeded = True
+    with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder, PostgresServer() as server:
+        facts = machine_facts(Path(folder)) | facts | postgres_facts(PostgresStore(server.url()))
+        bench = Bench(Path(folder), options.seconds, lambda: _new_database(server), checkouts)
+        for measurement in measurements(bench, options, results):
+            other_load.append(busy_share(QUIET_SECONDS))
+            title = f"{measurement.title} (other processes use {other_load[-1]:.0%})"
+            console.print(title, style="dim", highlight=False)
+            try:
+                results.extend(measurement.results)
+            except BenchError as error:
+                succeeded = False
+                console.print(f"  {error}", style="red", markup=False, highlight=False)
     facts["others"] = f"used up to {max(other_load):.0%} of the cores just before a measurement"
-    _show(console, facts, rows, drains, lookups, options.out)
-    return 1 if failed else 0
+    return facts, succeeded
 
 
-def _show(
-    console: Console,
-    facts: dict[str, str],
-    rows: list[Row],
-    drains: list[Drain],
-    lookups: list[LookupRow],
-    out: Path | None,
-) -> None:
-    print_report(console, facts, rows)
-    print_drains(console, drains)
-    print_lookups(console, lookups)
+def _sections(results: Sequence[Result], lookups: Sequence[LookupRow]) -> list[Section]:
+    return [
+        orders_section([result for result in results if isinstance(result, Row)]),
+        stored_section([result for result in results if isinstance(result, Stored)]),
+        overload_section([result for result in results if isinstance(result, Overload)]),
+        drain_section([result for result in results if isinstance(result, Drain)]),
+        growth_section([result for result in results if isinstance(result, Growth)]),
+        lookup_section(lookups),
+    ]
+
+
+def _show(console: Console, facts: Mapping[str, str], sections: Sequence[Section], out: Path | None) -> None:
+    for name, text in facts.items():
+        console.print(f"[bold]{name:>10}[/]  {text}", highlight=False)
+    for section in sections:
+        print_section(console, section)
     if out is not None:
-        out.write_text(markdown(facts, rows) + drains_markdown(drains) + lookups_markdown(lookups), "utf-8")
+        lines = "".join(f"- {name}: {text}\n" for name, text in facts.items())
+        out.write_text(lines + "".join(section_markdown(section) for section in sections), "utf-8")
 
 
 @contextmanager
-def new_database(server: PostgresServer) -> Iterator[str]:
+def _new_database(server: PostgresServer) -> Iterator[str]:
     """Create a database for one measurement after a checkpoint, and drop it afterwards."""
     maintenance = PostgresStore(server.url())
     maintenance.rows("CHECKPOINT")
@@ -97,51 +117,6 @@ def new_database(server: PostgresServer) -> Iterator[str]:
         yield url
     finally:
         maintenance.rows(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")
-
-
-def _measurements(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[str, Iterator[Row | Drain]]]:
-    """Yield the measurements; the servers alternate at each level, so that a drift of the machine affects them all."""
-    for level in options.connections:
-        for part in PARTS:
-            if part in options.only:
-                yield f"{NAMES[part]}, accept, {level} at once", bench.accept(part, level)
-    if END_TO_END in options.only:
-        for part in END_TO_END_PARTS:
-            yield f"{NAMES[part]}, end to end", bench.end_to_end(part)
-    if DRAIN in options.only:
-        for queue in queues():
-            yield (
-                f"{queue.name}, drain of {options.rows:,}",
-                drain(queue, options.rows, bench.folder, bench.new_database),
-            )
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    choices = [*PARTS, END_TO_END, KEYS, CACHE, DRAIN]
-    parser.add_argument("--seconds", type=_positive, default=8, help="length of each measurement (%(default)s)")
-    parser.add_argument("--connections", type=_positives, default=[1, 64, 256], help="levels, default 1,64,256")
-    parser.add_argument("--rows", type=_positive, default=ROWS, help="rows of each drain (%(default)s)")
-    parser.add_argument("--only", type=_names, default=choices, help=f"some of {','.join(choices)}")
-    parser.add_argument("--out", type=Path, help="also write the table to this file, as Markdown")
-    options = parser.parse_args()
-    if unknown := set(options.only) - set(choices):
-        parser.error(f"--only: no such part: {', '.join(sorted(unknown))}; choose from {', '.join(choices)}")
-    return options
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
-    return int(text)
-
-
-def _positives(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""The servers that are compared, each started as one process by one command."""
+"""The servers that are compared, and how each is started."""
 
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from bench.processes import free_port, serving
+from bench.checkouts import ROOT, Checkout
+from bench.processes import Server, free_port, running, serving
 from bench.stores import PostgresStore, SqliteStore, Store
 
-ROOT = Path(__file__).resolve().parent.parent
-SWITCHYARD = Path(sys.executable).parent / "switchyard"
+NULL_VENUE = "null:"
+# In the process of the API, or in one of its own.
+PeerWorker = Literal["inside", "beside"]
 
 
 @dataclass(frozen=True)
@@ -22,10 +25,17 @@ class Contender:
     command: list[str]
     environment: Mapping[str, str]
     store: Store | None
+    worker: list[str] | None = None
+    """A second process that the server needs, with the same environment."""
 
-    def serving(self) -> AbstractContextManager[str]:
-        """Run the server until the block ends; yields its URL once it is healthy."""
-        return serving(self.command, self.environment, self.folder, self.port)
+    @contextmanager
+    def serving(self) -> Iterator[Server]:
+        """Run the server until the block ends; yields it once it is healthy."""
+        with ExitStack() as stack:
+            server = stack.enter_context(serving(self.command, self.environment, self.folder, self.port))
+            if self.worker is not None:
+                stack.enter_context(running(self.worker, self.environment, self.folder, "worker.log"))
+            yield server
 
 
 def hello(folder: Path) -> Contender:
@@ -34,17 +44,31 @@ def hello(folder: Path) -> Contender:
     return Contender(folder, port, _uvicorn("bench.hello.app:app", port), {}, None)
 
 
-def peer(folder: Path, secret: str, database_url: str) -> Contender:
-    """FastAPI and asyncpg, with one transaction per request."""
+def peer(folder: Path, secret: str, database_url: str, worker: PeerWorker | None) -> Contender:
+    """FastAPI and asyncpg, with one transaction per request; a PgQueuer worker sends the orders."""
     port = free_port()
-    environment = {"JWT_HS256_SECRET": secret, "PEER_DATABASE_URL": database_url}
-    return Contender(folder, port, _uvicorn("bench.peer.app:app", port), environment, PostgresStore(database_url))
+    environment = {"JWT_HS256_SECRET": secret, "PEER_DATABASE_URL": database_url, "PYTHONPATH": str(ROOT)}
+    if worker is not None:
+        environment["PEER_WORKER"] = worker
+    command = _uvicorn("bench.peer.app:app", port)
+    beside = [sys.executable, "-m", "bench.peer.worker"] if worker == "beside" else None
+    return Contender(folder, port, command, environment, PostgresStore(database_url), beside)
 
 
 def switchyard(
-    folder: Path, secret: str, database_url: str | None, redis_url: str | None = None, *, worker: bool
+    checkout: Checkout,
+    folder: Path,
+    secret: str,
+    database_url: str | None,
+    redis_url: str | None = None,
+    *,
+    worker: bool,
+    venue: str | None = NULL_VENUE,
 ) -> Contender:
-    """Switchyard, on SQLite in the folder or on PostgreSQL; without `worker` it only accepts orders."""
+    """Switchyard, on SQLite in the folder or on PostgreSQL.
+
+    Without `worker` it only accepts orders. Without `venue` it uses its default, the paper exchange.
+    """
     port = free_port()
     data = folder / "data"
     environment = {
@@ -54,15 +78,16 @@ def switchyard(
         "SWITCHYARD_WORKER": str(worker).lower(),
         "SWITCHYARD_LOG_LEVEL": "warning",
         "JWT_HS256_SECRET": secret,
-        "VENUE_URL_SIM": "null:",
     }
+    if venue is not None:
+        environment["VENUE_URL_SIM"] = venue
     store: Store = SqliteStore(data)
     if database_url is not None:
         environment["SWITCHYARD_DATABASE_URL"] = database_url
         store = PostgresStore(database_url)
     if redis_url is not None:
         environment["SWITCHYARD_REDIS_URL"] = redis_url
-    return Contender(folder, port, [str(SWITCHYARD), "up"], environment, store)
+    return Contender(folder, port, [str(checkout.program), "up"], checkout.known(environment), store)
 
 
 def _uvicorn(app: str, port: int) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from bench.load import find_wrk
+from bench.percentiles import percentile
 from bench.processes import BenchError
 from bench.stores import PostgresStore
 
@@ -40,7 +41,7 @@ def load_facts() -> dict[str, str]:
     # wrk prints its version with its usage and exits with 1.
     wrk = subprocess.run([find_wrk(), "--version"], capture_output=True, text=True, check=False).stdout
     return {
-        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}",
+        "peer": f"FastAPI {version('fastapi')}, asyncpg {version('asyncpg')}, PgQueuer {version('pgqueuer')}",
         "load": f"wrk {wrk.split()[1] if wrk else '?'}, one thread, on the same machine",
     }
 
@@ -80,11 +81,6 @@ def busy_share(seconds: float) -> float:
     time.sleep(seconds)
     total_after, idle_after = ticks()
     return 1 - (idle_after - idle) / max(1, total_after - total)
-
-
-def percentile(values: list[float], percent: int) -> float:
-    """The smallest value that at least this percentage of the values does not exceed (nearest rank)."""
-    return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 
 def _processor() -> str:

@@ -3,7 +3,7 @@
 import time
 from decimal import Decimal
 
-from bench.facts import percentile
+from bench.percentiles import percentile
 from switchyard.domain.idempotency import generate_idempotency_key
 
 KEYS = 10_000

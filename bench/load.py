@@ -1,33 +1,37 @@
-"""Generates load on a server: closed loop with wrk, or at a fixed rate with aiohttp."""
+"""Generates load on a server: closed loop with wrk, or at a fixed rate with `bench.open_loop`."""
 
-import asyncio
 import secrets
 import shutil
 import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
-import aiohttp
 import jwt
 import msgspec
 
-from bench.processes import BenchError
+from bench.checkouts import ROOT
+from bench.open_loop import Answers, Job
+from bench.processes import BenchError, environment_of
 
 SCRIPT = Path(__file__).parent / "wrk" / "orders.lua"
 MARK = "MEASURED "
+# Makes wrk count answers by status, which costs it time for each answer.
+STATUSES_VARIABLE = "BENCH_STATUSES"
 # Orders of one account and symbol are sent one after the other, so a single account would measure only that.
 ACCOUNTS = 16
 TOKEN_SECONDS = 3_600
 # Longer than any response takes, so that slow responses appear in p99 and not as errors.
 RESPONSE_SECONDS_MAX = 10
-PACED_CONNECTIONS = 64
-PACED_TICK_SECONDS = 0.01
 
-# Both kinds of load post this body.
+# Rests at the paper exchange; the null venue fills it.
 ORDER = (
     '{"symbol":"USDJPY","side":"BUY","type":"LIMIT","qty":1000,"price":100.001,"timeInForce":"GTC","strategy":"bench"}'
 )
+# Filled at once by the paper exchange.
+MARKET_ORDER = '{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000,"timeInForce":"IOC","strategy":"bench"}'
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -39,6 +43,8 @@ class Load(msgspec.Struct, frozen=True):
     seconds: float
     p50_ms: float
     p99_ms: float
+    statuses: dict[int, int] = {}
+    """Answers by status, if they were asked for."""
 
     @property
     def per_second(self) -> float:
@@ -64,56 +70,64 @@ def tokens(secret: str) -> list[str]:
 
 def post_orders(url: str, bearer: Sequence[str], connections: int, seconds: int) -> Load:
     """Post orders on every connection without pause; raises BenchError if an order is not accepted."""
-    command = [
-        find_wrk(),
-        "-t1",
-        f"-c{connections}",
-        f"-d{seconds}s",
-        "--latency",
-        f"--timeout={RESPONSE_SECONDS_MAX}s",
-    ]
-    command += ["-s", str(SCRIPT), url, "--", secrets.token_hex(8), ORDER, *bearer]
-    completed = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 30, check=False)
-    results = [line for line in completed.stdout.splitlines() if line.startswith(MARK)]
-    if not results:
-        raise BenchError(f"wrk exited with {completed.returncode}:\n{completed.stdout}{completed.stderr}")
-    load = msgspec.json.decode(results[0].removeprefix(MARK), type=Load)
+    load = _run_wrk(url, bearer, connections, seconds, ORDER)
     if load.rejections or load.socket_errors or not load.answers:
         raise BenchError(f"not every order was accepted: {load}")
     return load
 
 
-async def post_orders_steadily(url: str, bearer: Sequence[str], per_second: float, seconds: int) -> int:
-    """Post at a fixed rate without waiting for responses: a slow server gets the full load too. Returns the count."""
-    label = secrets.token_hex(8)
-    headers = [{"Authorization": f"Bearer {token}", "Content-Type": "application/json"} for token in bearer]
-    total = max(1, int(per_second * seconds))
-    failures: list[str] = []
+def press_orders(url: str, bearer: Sequence[str], connections: int, seconds: int) -> Load:
+    """Post market orders without pause, also after a refusal, and count the answers by status."""
+    return _run_wrk(url, bearer, connections, seconds, MARKET_ORDER, {STATUSES_VARIABLE: "1"})
 
-    async def post(session: aiohttp.ClientSession, number: int) -> None:
-        key = {"Idempotency-Key": f"{label}-{number}"}
-        try:
-            async with session.post("/orders", data=ORDER, headers=headers[number % len(headers)] | key) as response:
-                text = await response.text()
-                if response.status != 202:
-                    failures.append(f"{response.status} {text}")
-        except (aiohttp.ClientError, TimeoutError) as error:
-            failures.append(repr(error))
 
-    connector = aiohttp.TCPConnector(limit=PACED_CONNECTIONS)
-    timeout = aiohttp.ClientTimeout(total=RESPONSE_SECONDS_MAX)
-    async with (
-        aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session,
-        asyncio.TaskGroup() as posts,
-    ):
-        started = time.monotonic()
-        sent = 0
-        while sent < total:
-            due = min(total, int((time.monotonic() - started) * per_second) + 1)
-            for number in range(sent, due):
-                posts.create_task(post(session, number))
-            sent = due
-            await asyncio.sleep(PACED_TICK_SECONDS)
-    if failures:
-        raise BenchError(f"{len(failures)} of {total} orders were not accepted, the first: {failures[0]}")
-    return total
+def _run_wrk(
+    url: str,
+    bearer: Sequence[str],
+    connections: int,
+    seconds: int,
+    body: str,
+    environment: Mapping[str, str] | None = None,
+) -> Load:
+    options = ["-t1", f"-c{connections}", f"-d{seconds}s", "--latency", f"--timeout={RESPONSE_SECONDS_MAX}s"]
+    command = [find_wrk(), *options, "-s", str(SCRIPT), url, "--", secrets.token_hex(8), body, *bearer]
+    completed = subprocess.run(
+        command,
+        env=environment_of(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=seconds + 30,
+        check=False,
+    )
+    results = [line for line in completed.stdout.splitlines() if line.startswith(MARK)]
+    if not results:
+        raise BenchError(f"wrk exited with {completed.returncode}:\n{completed.stdout}{completed.stderr}")
+    return msgspec.json.decode(results[0].removeprefix(MARK), type=Load)
+
+
+def post_at_rate(
+    url: str, bearer: Sequence[str], per_second: float, seconds: int, connections: int, body: str = ORDER
+) -> Answers:
+    """Post at a fixed rate from another process, whatever the server answers."""
+    address = urlsplit(url)
+    job = Job(
+        host=address.hostname or "",
+        port=address.port or 0,
+        tokens=list(bearer),
+        body=body,
+        label=secrets.token_hex(8),
+        per_second=per_second,
+        seconds=seconds,
+        connections=connections,
+    )
+    completed = subprocess.run(
+        [sys.executable, "-m", "bench.open_loop"],
+        input=msgspec.json.encode(job),
+        cwd=ROOT,
+        capture_output=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if completed.returncode:
+        raise BenchError(f"the load generator exited with {completed.returncode}:\n{completed.stderr.decode()}")
+    return msgspec.json.decode(completed.stdout, type=Answers)

@@ -10,10 +10,9 @@ from datetime import timedelta
 from secrets import token_bytes
 
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
-from bench.facts import percentile
+from bench.percentiles import percentile
+from bench.tables import Section, below
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
@@ -51,26 +50,12 @@ def measure_lookups(seconds: float) -> list[LookupRow]:
         return uvloop.run(_measure_all(server.url, seconds))
 
 
-def print_lookups(console: Console, rows: Sequence[LookupRow]) -> None:
-    if not rows:
-        return
-    table = Table(*HEADINGS, title="Lookups in the idempotency cache", title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for row in rows:
-        table.add_row(*_cells(row))
-    console.print(table)
-    for passed, line in _goals(rows):
-        console.print(f"[green]pass[/]         {line}" if passed else f"[red]falls short[/]  {line}", highlight=False)
-
-
-def lookups_markdown(rows: Sequence[LookupRow]) -> str:
-    if not rows:
-        return ""
-    lines = ["", "## Lookups in the idempotency cache", "", f"| {' | '.join(HEADINGS)} |"]
-    lines += ["|---|" + "---:|" * (len(HEADINGS) - 1), *(f"| {' | '.join(_cells(row))} |" for row in rows), ""]
-    lines += [f"- {'pass' if passed else 'falls short'}: {line}" for passed, line in _goals(rows)]
-    return "\n".join(lines) + "\n"
+def lookup_section(rows: Sequence[LookupRow]) -> Section:
+    goals = [
+        below(f"{row.place}, {row.at_once} at once: p99 {row.p99_ms:.3f} ms", row.p99_ms, P99_MS_MAX[row.place])
+        for row in rows
+    ]
+    return Section("Lookups in the idempotency cache", HEADINGS, [_cells(row) for row in rows], goals, text_columns=1)
 
 
 async def _measure_all(url: str, seconds: float) -> list[LookupRow]:
@@ -148,10 +133,3 @@ async def _no_writes() -> int:
 def _cells(row: LookupRow) -> tuple[str, ...]:
     times = (f"{ms:,.3f}" for ms in (row.p50_ms, row.p95_ms, row.p99_ms))
     return row.place, str(row.at_once), f"{row.per_second:,.0f}", *times, str(row.lost)
-
-
-def _goals(rows: Sequence[LookupRow]) -> Iterator[tuple[bool, str]]:
-    for row in rows:
-        limit_ms = P99_MS_MAX[row.place]
-        text = f"{row.place}, {row.at_once} at once: p99 {row.p99_ms:.3f} ms, goal below {limit_ms:g}"
-        yield row.p99_ms < limit_ms, text

@@ -3,27 +3,29 @@
 import secrets
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import assert_never
 
-import uvloop
-
 from bench import contenders
-from bench.contenders import Contender
-from bench.facts import percentile
-from bench.load import PACED_CONNECTIONS, post_orders, post_orders_steadily, tokens
+from bench.checkouts import Checkout
+from bench.contenders import NULL_VENUE, Contender, PeerWorker
+from bench.idle_streams import idle_streams
+from bench.load import post_at_rate, post_orders, press_orders, tokens
+from bench.percentiles import percentile
 from bench.processes import BenchError
-from bench.report import Part, Row
-from bench.stores import count_orders, wait_until_finished
+from bench.report import Kind, Part, Row
+from bench.stored import Stored, measure_stored
+from bench.stores import FILLED, StoredOrder, check_filled, count_orders, wait_until_finished
 from tests.support.redis import RedisServer
 
 WARM_UP_SECONDS = 1
 # Enough to fill commit groups, few enough to keep latency low.
 END_TO_END_CONNECTIONS = 64
+PEER_WORKERS: Mapping[Part, PeerWorker] = {"peer_inside": "inside", "peer_beside": "beside"}
 
 
 @dataclass(frozen=True)
@@ -34,69 +36,122 @@ class Bench:
     seconds: int
     new_database: Callable[[], AbstractContextManager[str]]
     """Creates a PostgreSQL database and yields its URL."""
+    checkouts: Mapping[bool, Checkout]
+    """By whether it is the base."""
     secret: str = field(default_factory=lambda: secrets.token_hex(32))
 
-    def accept(self, part: Part, connections: int) -> Iterator[Row]:
-        """Measure the accept rate and latency."""
+    def accept(self, part: Part, connections: int, *, is_base: bool = False, streams: int = 0) -> Iterator[Row]:
+        """Measure the accept rate and latency, while accounts without orders hold this many streams."""
         bearer = tokens(self.secret)
-        with self._fresh(part, worker=False) as contender:
-            with contender.serving() as url:
-                warm_up = post_orders(url, bearer, connections, WARM_UP_SECONDS)
-                load = post_orders(url, bearer, connections, self.seconds)
+        with self.fresh(part, worker=False, is_base=is_base) as contender:
+            with contender.serving() as server, idle_streams(server.url, self.secret, streams):
+                warm_up = post_orders(server.url, bearer, connections, WARM_UP_SECONDS)
+                load = post_orders(server.url, bearer, connections, self.seconds)
             if contender.store is not None:
                 # Each wrk run may end with one unanswered order per connection.
                 _check_count(count_orders(contender.store), warm_up.answers + load.answers, 2 * connections)
-        yield Row(part, "accept", connections, load.per_second, load.p50_ms, load.p99_ms)
+        kind: Kind = "accept, idle streams" if streams else "accept"
+        yield Row(part, kind, connections, load.per_second, load.p50_ms, load.p99_ms, is_base)
 
-    def end_to_end(self, part: Part) -> Iterator[Row]:
-        """Measure the rate at which orders become final, and the latency at half that rate."""
-        bearer = tokens(self.secret)
-        with self._fresh(part, worker=True) as contender, contender.serving() as url:
+    def end_to_end(self, part: Part, *, is_base: bool = False) -> Iterator[Row | Stored]:
+        """Measure the rate at which orders become final, and what each of them occupies then."""
+        bearer, connections = tokens(self.secret), END_TO_END_CONNECTIONS
+        with self.fresh(part, worker=True, is_base=is_base) as contender, contender.serving() as server:
             store = contender.store
             assert store is not None, "end to end needs a server that stores orders"
-            post_orders(url, bearer, END_TO_END_CONNECTIONS, WARM_UP_SECONDS)
+            empty_bytes = store.bytes()
+            post_orders(server.url, bearer, connections, WARM_UP_SECONDS)
             wait_until_finished(store)
 
             started = datetime.now(UTC)
-            load = post_orders(url, bearer, END_TO_END_CONNECTIONS, self.seconds)
+            load = post_orders(server.url, bearer, connections, self.seconds)
             wait_until_finished(store)
-            times = store.times(started)
-            _check_count(len(times), load.answers, END_TO_END_CONNECTIONS)
-            # The end comes from the rows, not from the time of the poll: polls are rare, so that they do not add load.
-            sustained = len(times) / (max(final for _, final in times) - started).total_seconds()
-            yield Row(part, "end to end", END_TO_END_CONNECTIONS, sustained)
+            orders = store.orders(started)
+            check_filled(orders)
+            _check_count(len(orders), load.answers, connections)
+            yield Row(part, "end to end", connections, sustained(orders, started), is_base=is_base)
+            yield measure_stored(contender, part, empty_bytes, is_base=is_base)
 
-            started = datetime.now(UTC)
-            posted = uvloop.run(post_orders_steadily(url, bearer, sustained / 2, self.seconds))
+    def end_to_end_on_paper(self, part: Part, *, is_base: bool = False) -> Iterator[Row]:
+        """Measure the rate at which market orders are filled by the default venue; some may be refused or expire."""
+        bearer, connections = tokens(self.secret), END_TO_END_CONNECTIONS
+        with self.fresh(part, worker=True, is_base=is_base, venue=None) as contender, contender.serving() as server:
+            store = contender.store
+            assert store is not None, "Switchyard has a database"
+            press_orders(server.url, bearer, connections, WARM_UP_SECONDS)
             wait_until_finished(store)
-            times = store.times(started)
-            _check_count(len(times), posted, 0)
-            # The actual rate, which is below the target if the load generator is too slow.
-            actual = posted / (max(accepted for accepted, _ in times) - started).total_seconds()
-            took_ms = [(final - accepted).total_seconds() * 1e3 for accepted, final in times]
-            yield Row(part, "half load", PACED_CONNECTIONS, actual, statistics.median(took_ms), percentile(took_ms, 99))
+            started = datetime.now(UTC)
+            load = press_orders(server.url, bearer, connections, self.seconds)
+            wait_until_finished(store)
+            orders = store.orders(started)
+            _check_count(len(orders), load.statuses.get(202, 0), connections)
+            unfilled = sum(order.status != FILLED for order in orders)
+            note = f"of {load.answers:,} orders {load.rejections:,} were refused and {unfilled:,} not filled"
+            yield Row(
+                part,
+                "end to end, paper",
+                connections,
+                sustained(orders, started),
+                is_base=is_base,
+                note=note if load.rejections or unfilled else "",
+            )
+
+    def half_load(self, part: Part, per_second: float, *, is_base: bool = False) -> Iterator[Row]:
+        """Measure the time from acceptance to the final status at this rate."""
+        bearer, connections = tokens(self.secret), END_TO_END_CONNECTIONS
+        with self.fresh(part, worker=True, is_base=is_base) as contender, contender.serving() as server:
+            store = contender.store
+            assert store is not None, "Switchyard has a database"
+            post_orders(server.url, bearer, connections, WARM_UP_SECONDS)
+            wait_until_finished(store)
+            started = datetime.now(UTC)
+            answers = post_at_rate(server.url, bearer, per_second, self.seconds, connections)
+            if answers.statuses.keys() != {202} or answers.unanswered:
+                raise BenchError(f"not every order was accepted: {answers}")
+            wait_until_finished(store)
+            orders = store.orders(started)
+            check_filled(orders)
+            _check_count(len(orders), answers.due, 0)
+        took_ms = [(order.updated_at - order.accepted_at).total_seconds() * 1e3 for order in orders]
+        times = statistics.median(took_ms), percentile(took_ms, 99)
+        yield Row(part, "half load", connections, answers.posted_per_second, *times, is_base)
 
     @contextmanager
-    def _fresh(self, part: Part, *, worker: bool) -> Iterator[Contender]:
+    def fresh(
+        self, part: Part, *, worker: bool, is_base: bool = False, venue: str | None = NULL_VENUE
+    ) -> Iterator[Contender]:
         """Yield a new server without orders; its files and database exist until the block ends."""
+        checkout = self.checkouts[is_base]
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.folder)))
             match part:
                 case "hello":
                     yield contenders.hello(folder)
-                case "peer":
-                    yield contenders.peer(folder, self.secret, stack.enter_context(self.new_database()))
+                case "peer" | "peer_inside" | "peer_beside":
+                    database_url = stack.enter_context(self.new_database())
+                    yield contenders.peer(folder, self.secret, database_url, PEER_WORKERS.get(part))
                 case "sqlite":
-                    yield contenders.switchyard(folder, self.secret, None, worker=worker)
+                    yield contenders.switchyard(checkout, folder, self.secret, None, worker=worker, venue=venue)
                 case "postgres":
                     database_url = stack.enter_context(self.new_database())
-                    yield contenders.switchyard(folder, self.secret, database_url, worker=worker)
+                    yield contenders.switchyard(checkout, folder, self.secret, database_url, worker=worker, venue=venue)
                 case "redis":
                     database_url = stack.enter_context(self.new_database())
                     redis_url = stack.enter_context(RedisServer()).url
-                    yield contenders.switchyard(folder, self.secret, database_url, redis_url, worker=worker)
+                    yield contenders.switchyard(checkout, folder, self.secret, database_url, redis_url, worker=worker)
                 case _:
                     assert_never(part)
+
+
+def sustained(orders: Sequence[StoredOrder], started: datetime) -> float:
+    """Fills per second until the last one.
+
+    The end comes from the rows, not from the time of a poll: polls are rare, so that they do not add load.
+    """
+    fills = [order.updated_at for order in orders if order.status == FILLED]
+    if not fills:
+        raise BenchError("no order was filled")
+    return len(fills) / (max(fills) - started).total_seconds()
 
 
 def _check_count(stored: int, accepted: int, unanswered_max: int) -> None:

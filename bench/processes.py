@@ -1,6 +1,7 @@
 """Starts servers, waits until they are healthy, and stops them at the end of a block."""
 
 import os
+import resource
 import socket
 import subprocess
 import time
@@ -8,19 +9,34 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-START_SECONDS_MAX = 30.0
+# A database with a million orders may take time to open.
+START_SECONDS_MAX = 60.0
 # A server may have to write a full queue when it is stopped.
 STOP_SECONDS_MAX = 15.0
+HEALTH_POLL_SECONDS = 0.02
 LOG = "process.log"
 LOG_TAIL_LINES = 40
+# Enough for the open loop or the idle streams on both sides; a gateway keeps 500 of its files for other purposes.
+FILES_MIN = 4_096
 # The only inherited variables: settings in the shell of the caller must not affect the measurement.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 class BenchError(Exception):
     """A measurement failed, or its result would not be valid."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    url: str
+    pid: int
+    start_seconds: float
+    """The time from the start of the process to the first healthy answer."""
 
 
 def free_port() -> int:
@@ -31,18 +47,21 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(command: Sequence[str], environment: Mapping[str, str], folder: Path, port: int) -> Iterator[str]:
-    """Run the command until the block ends; yields the server's URL once it responds to `GET /health`."""
+def serving(command: Sequence[str], environment: Mapping[str, str], folder: Path, port: int) -> Iterator[Server]:
+    """Run the command until the block ends; yields the server once it responds to `GET /health`."""
     url = f"http://127.0.0.1:{port}"
+    started = time.monotonic()
     with running(command, environment, folder) as process:
         _wait_until_healthy(process, f"{url}/health", folder / LOG)
-        yield url
+        yield Server(url, process.pid, time.monotonic() - started)
 
 
 @contextmanager
-def running(command: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, log_name: str = LOG
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run the command until the block ends; raises BenchError if it exits before that."""
-    log = folder / LOG
+    log = folder / log_name
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -58,6 +77,15 @@ def running(command: Sequence[str], environment: Mapping[str, str], folder: Path
             raise BenchError(f"the process exited with {process.returncode}:\n{_tail(log)}")
     finally:
         _stop(process)
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files, for this process and all that it starts; raises BenchError if it cannot."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < FILES_MIN:
+        raise BenchError(f"{FILES_MIN} open files are needed and {hard} are allowed: raise `ulimit -Hn`")
+    if soft != resource.RLIM_INFINITY and soft < FILES_MIN:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FILES_MIN, hard))
 
 
 def environment_of(own: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +104,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path) -
                     return
         except (urllib.error.URLError, OSError):
             pass  # not listening or not ready yet
-        time.sleep(0.05)
+        time.sleep(HEALTH_POLL_SECONDS)
     raise BenchError(f"the server was not healthy within {START_SECONDS_MAX:.0f} s:\n{_tail(log)}")
 
 

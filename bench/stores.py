@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import apsw
 import asyncpg
@@ -13,16 +13,29 @@ import asyncpg
 from bench.processes import BenchError
 
 POLL_SECONDS = 0.5
+# A poll counts all orders; the pause after it is this many times as long, so that polls use at most a tenth of a core.
+POLL_PAUSE_FACTOR = 10
 DRAIN_SECONDS_MAX = 300.0
 SQLITE_MAGIC = b"SQLite format 3\x00"
 
+FILLED = "FILLED"
 COUNT = "SELECT count(*) FROM orders"
 PROGRESS = """
     SELECT count(*),
-           count(*) FILTER (WHERE status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')),
-           count(*) FILTER (WHERE status = 'FILLED')
+           count(*) FILTER (WHERE status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED'))
     FROM orders
 """
+
+
+SELECT_ORDERS = "SELECT accepted_at, updated_at, status FROM orders"
+
+
+class StoredOrder(NamedTuple):
+    """When an order was accepted and last changed."""
+
+    accepted_at: datetime
+    updated_at: datetime
+    status: str
 
 
 class Store(Protocol):
@@ -32,8 +45,12 @@ class Store(Protocol):
         """Return the rows of a query."""
         ...
 
-    def times(self, since: datetime) -> list[tuple[datetime, datetime]]:
-        """Return the times of acceptance and of the last change of each order accepted since then."""
+    def orders(self, since: datetime) -> list[StoredOrder]:
+        """Return the orders that were accepted since then."""
+        ...
+
+    def bytes(self) -> int:
+        """Return the size of the database after a checkpoint."""
         ...
 
 
@@ -41,9 +58,12 @@ class PostgresStore:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def times(self, since: datetime) -> list[tuple[datetime, datetime]]:
-        rows = self.rows("SELECT accepted_at, updated_at FROM orders WHERE accepted_at >= $1", since)
-        return [(row[0], row[1]) for row in rows]
+    def orders(self, since: datetime) -> list[StoredOrder]:
+        return [StoredOrder(*row) for row in self.rows(f"{SELECT_ORDERS} WHERE accepted_at >= $1", since)]
+
+    def bytes(self) -> int:
+        self.rows("CHECKPOINT")
+        return int(self.rows("SELECT pg_database_size(current_database())")[0][0])
 
     def rows(self, query: str, *values: Any) -> Sequence[Any]:
         async def fetch() -> Sequence[Any]:
@@ -63,10 +83,19 @@ class SqliteStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def times(self, since: datetime) -> list[tuple[datetime, datetime]]:
-        rows = self.rows("SELECT accepted_at, updated_at FROM orders")
-        times = [(datetime.fromisoformat(accepted), datetime.fromisoformat(updated)) for accepted, updated in rows]
-        return [pair for pair in times if pair[0] >= since]
+    def orders(self, since: datetime) -> list[StoredOrder]:
+        orders = (
+            StoredOrder(datetime.fromisoformat(accepted), datetime.fromisoformat(updated), status)
+            for accepted, updated, status in self.rows(SELECT_ORDERS)
+        )
+        return [order for order in orders if order.accepted_at >= since]
+
+    def bytes(self) -> int:
+        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        file = self._file()
+        # Empty after the checkpoint, unless a reader of the server held it up.
+        log = file.with_name(f"{file.name}-wal")
+        return file.stat().st_size + (log.stat().st_size if log.exists() else 0)
 
     def rows(self, query: str) -> Sequence[Any]:
         connection = apsw.Connection(str(self._file()), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -90,16 +119,22 @@ def count_orders(store: Store) -> int:
 
 
 def wait_until_finished(store: Store) -> None:
-    """Wait until every order is final and no more arrive; raises BenchError if one was not filled."""
+    """Wait until every order is final and no more arrive."""
     deadline = time.monotonic() + DRAIN_SECONDS_MAX
     previous = -1
     while time.monotonic() < deadline:
-        orders, final, filled = store.rows(PROGRESS)[0]
+        polled = time.monotonic()
+        orders, final = store.rows(PROGRESS)[0]
         # Orders in flight at the end of the load may still arrive; two polls with equal counts show that none did.
         if orders == final == previous:
-            if filled != orders:
-                raise BenchError(f"{orders - filled} orders ended without being filled")
             return
         previous = orders
-        time.sleep(POLL_SECONDS)
+        time.sleep(max(POLL_SECONDS, POLL_PAUSE_FACTOR * (time.monotonic() - polled)))
     raise BenchError(f"{orders - final} orders were not final after {DRAIN_SECONDS_MAX:.0f} s")
+
+
+def check_filled(orders: Sequence[StoredOrder]) -> None:
+    """Raise BenchError if one of the orders ended without being filled."""
+    unfilled = sum(order.status != FILLED for order in orders)
+    if unfilled:
+        raise BenchError(f"{unfilled} orders ended without being filled")

@@ -20,9 +20,10 @@ import aiohttp
 import jwt
 import uvloop
 
+from bench.checkouts import this_checkout
 from bench.contenders import switchyard
-from bench.facts import percentile
 from bench.load import ORDER, RESPONSE_SECONDS_MAX, TOKEN_SECONDS
+from bench.percentiles import percentile
 from bench.processes import BenchError, serving
 
 # Each order of the crowded account causes about five messages on each of its streams.
@@ -36,14 +37,15 @@ def main() -> int:
     """Measure without streams and with them, and print one line for each."""
     options = _options()
     secret = secrets.token_hex(32)
+    checkout = this_checkout()
     extra = dict(item.split("=", 1) for item in options.set)
     with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder:
         for streams in options.streams:
             place = Path(folder) / str(streams)
             place.mkdir()
-            contender = switchyard(place, secret, None, worker=True)
-            with serving(contender.command, {**contender.environment, **extra}, place, contender.port) as url:
-                took_ms = uvloop.run(_measure(url, secret, streams, options.seconds))
+            contender = switchyard(checkout, place, secret, None, worker=True)
+            with serving(contender.command, {**contender.environment, **extra}, place, contender.port) as server:
+                took_ms = uvloop.run(_measure(server.url, secret, streams, options.seconds))
             print(
                 f"{streams:>5} unread streams: {len(took_ms)} orders of another account, "
                 f"p50 {statistics.median(took_ms):.1f} ms, p99 {percentile(took_ms, 99):.1f} ms, "

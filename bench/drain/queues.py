@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from bench.contenders import ROOT, SWITCHYARD
+from bench.checkouts import PROGRAM, ROOT
 from bench.drain import with_pgqueuer, with_procrastinate
 from bench.drain.jobs import URL_VARIABLE
 
@@ -42,7 +42,7 @@ def switchyard(*, fills: bool) -> Queue:
         name="Switchyard, filled" if fills else "Switchyard",
         setup=f"{BATCH_SIZE * PARALLELISM:,} at once",
         fill=_script("switchyard"),
-        work=[str(SWITCHYARD), "worker"],
+        work=[str(PROGRAM), "worker"],
         left="SELECT count(*) FROM orders WHERE status <> 'FILLED'"
         if fills
         else "SELECT count(*) FROM outbox_orders WHERE status <> 'sent'",

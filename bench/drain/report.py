@@ -1,14 +1,12 @@
-"""Prints the drains as a table, on the screen and as Markdown, and compares them with the goal."""
+"""The drains as a table, compared with the goal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table
+from bench.tables import Goal, Section, at_least
 
 PEERS = ("PgQueuer", "Procrastinate")
 HEADINGS = ("queue", "set-up", "rows", "seconds", "rows per second", *(f"× {peer}" for peer in PEERS))
-TITLE = "Outbox drain on PostgreSQL"
 RATIO_MIN = 1.0
 
 
@@ -26,37 +24,19 @@ class Drain:
         return self.rows / self.seconds
 
 
-def print_drains(console: Console, drains: Sequence[Drain]) -> None:
-    if not drains:
-        return
-    table = Table(*HEADINGS, title=TITLE, title_justify="left")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for drain in drains:
-        table.add_row(*_cells(drain, drains))
-    console.print(table)
-    for passed, line in goals(drains):
-        console.print(f"[green]pass[/]         {line}" if passed else f"[red]falls short[/]  {line}", highlight=False)
+def drain_section(drains: Sequence[Drain]) -> Section:
+    rows = [_cells(drain, drains) for drain in drains]
+    return Section("Outbox drain on PostgreSQL", HEADINGS, rows, list(_goals(drains)))
 
 
-def drains_markdown(drains: Sequence[Drain]) -> str:
-    if not drains:
-        return ""
-    lines = ["", f"## {TITLE}", "", f"| {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * (len(HEADINGS) - 2)]
-    lines += [f"| {' | '.join(_cells(drain, drains))} |" for drain in drains]
-    lines += ["", *(f"- {'pass' if passed else 'falls short'}: {line}" for passed, line in goals(drains))]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def goals(drains: Sequence[Drain]) -> Iterator[tuple[bool, str]]:
+def _goals(drains: Sequence[Drain]) -> Iterator[Goal]:
     """The outbox must not be slower than the peers; the row with fills is shown without a goal."""
     for drain in drains:
         if drain.queue == "Switchyard":
             for peer in PEERS:
                 ratio = _ratio(drain, peer, drains)
                 if ratio is not None:
-                    text = f"the outbox drains at {ratio:.2f} × {peer}"
-                    yield ratio >= RATIO_MIN, f"Switchyard: {text}, goal at least {RATIO_MIN:g}"
+                    yield at_least(f"Switchyard: the outbox drains at {ratio:.2f} × {peer}", ratio, RATIO_MIN)
 
 
 def _cells(drain: Drain, drains: Sequence[Drain]) -> tuple[str, ...]:

@@ -1,5 +1,10 @@
-"""The peer: a straightforward order API with FastAPI and asyncpg, one transaction per request."""
+"""The peer: a straightforward order API with FastAPI and asyncpg, one transaction per request.
 
+With PEER_WORKER it enqueues a PgQueuer job in that transaction; the worker runs in this process (`inside`) or in one of
+its own (`beside`). The job and the log that PgQueuer keeps of it take the place of the outbox row and the event.
+"""
+
+import asyncio
 import hashlib
 import os
 import secrets
@@ -12,10 +17,15 @@ from typing import Annotated, Literal
 import asyncpg
 import jwt
 from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from pgqueuer.db import AsyncpgDriver
+from pgqueuer.queries import Queries
 from pydantic import BaseModel, ConfigDict, Field
+
+from bench.peer.worker import JOB, install, work
 
 POOL_SIZE = 20
 SECRET = os.environ["JWT_HS256_SECRET"]
+WORKER = os.environ.get("PEER_WORKER")
 
 INSERT_KEY = """
     INSERT INTO idempotency (account_id, key, body_digest, order_id) VALUES ($1, $2, $3, $4)
@@ -56,8 +66,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         server_settings={"synchronous_commit": "on"},
     ) as pool:
         await pool.execute((Path(__file__).parent / "schema.sql").read_text("utf-8"))
+        if WORKER:
+            await install(pool)
         app.state.pool = pool
+        working = asyncio.create_task(work()) if WORKER == "inside" else None
         yield
+        if working is not None:
+            working.cancel()
 
 
 app = FastAPI(lifespan=lifespan)
@@ -87,7 +102,7 @@ async def place_order(
     account_id: Annotated[str, Depends(account)],
     idempotency_key: Annotated[str, Header(min_length=1, max_length=255)],
 ) -> OrderResponse:
-    """Write the key, the order, its outbox row and its event in one transaction; a known key returns its order."""
+    """Write the key, the order and what sends it in one transaction; a known key returns its order."""
     order_id = f"ord_{secrets.token_hex(13)}"
     canonical = body.model_dump_json()
     digest = hashlib.sha256(canonical.encode()).digest()
@@ -110,6 +125,9 @@ async def place_order(
             body.price,
             body.strategy,
         )
-        await connection.execute(INSERT_OUTBOX, order_id)
-        await connection.execute(INSERT_EVENT, account_id, order_id, canonical)
+        if WORKER:
+            await Queries(AsyncpgDriver(connection)).enqueue(JOB, order_id.encode())
+        else:
+            await connection.execute(INSERT_OUTBOX, order_id)
+            await connection.execute(INSERT_EVENT, account_id, order_id, canonical)
     return OrderResponse(orderId=order_id)

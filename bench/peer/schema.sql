@@ -20,6 +20,8 @@ CREATE TABLE orders (
     price numeric,
     strategy text,
     status text NOT NULL,
+    venue_order_id text,
+    filled_qty numeric,
     accepted_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
