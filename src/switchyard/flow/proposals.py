@@ -138,7 +138,7 @@ class Composition:
         order_id = proposal.order_id
         unit = self._by_order.get(order_id)
         state = self._states.order(order_id) if unit is None else unit.states[order_id]
-        if state is None or not all(self._states.has_position(key) for key in proposal.positions):
+        if state is None or (proposal.positions and not all(map(self._states.has_position, proposal.positions))):
             proposed.answer(Conflict())  # it left the memory since it was loaded
             return
         try:

@@ -193,7 +193,7 @@ class Sequencer:
             item = pending.popleft()
             if isinstance(item, Proposed):
                 keys = _proposed_keys(item.proposal)
-                if _is_any_in(keys, blocked, *in_flight) or any(rows.get(key) is not None for key in keys):
+                if _must_wait(keys, blocked, rows, in_flight):
                     deferred.append(item)
                     blocked.update(keys)
                     continue
@@ -362,5 +362,12 @@ def _proposed_keys(proposal: Proposal) -> list[Hashable]:
     return [proposal.order_id, *(("position", *key) for key in proposal.positions)]
 
 
-def _is_any_in(keys: Sequence[Hashable], *places: Container[Hashable]) -> bool:
-    return any(key in place for key in keys for place in places)
+def _must_wait(keys: Sequence[Hashable], blocked: Container[Hashable], rows: _Rows, in_flight: Sequence[_Rows]) -> bool:
+    """Whether one of the rows is part of a change: in this group, in one being committed, or in one that waits too."""
+    for key in keys:
+        if key in blocked or rows.get(key) is not None:
+            return True
+        for other in in_flight:
+            if key in other:
+                return True
+    return False

@@ -43,6 +43,7 @@ def apply_report(
     """
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
+    EXACT.subtract(before.qty, filled)  # raises where the rest would be beyond all precision
     notional = before.filled_notional
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
