@@ -78,6 +78,8 @@ class StreamJournal(MemoryJournal):
         self.page_found = asyncio.Event()
         self.page_arrives = asyncio.Event()
         self.page_arrives.set()
+        self.replay_arrives = asyncio.Event()
+        self.replay_arrives.set()
         self._chance = chance
 
     async def add(self, fact: Event) -> int:
@@ -159,6 +161,7 @@ class StreamQueries(MemoryQueries):
         await book.pause()
         after = max(seq, book.oldest_seq - 1)
         page = await super().events_after(after, account_id=account_id, order_id=order_id, limit=limit)
+        await book.replay_arrives.wait()
         await book.pause()
         book.replays_at_once -= 1
         return page

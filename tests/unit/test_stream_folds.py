@@ -1,5 +1,6 @@
 """Messages show whole orders and reports, although events carry only what changed: the same bytes at every gateway."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 
@@ -11,6 +12,7 @@ from switchyard.domain.reports import OrderReport
 from switchyard.flow.readers import folds
 from switchyard.flow.readers.folds import OrderFold
 from switchyard.flow.readers.messages import Message
+from tests.support.polling import until
 from tests.support.stream_journal import ANN, AT, BOB, FIRST, SECOND, StreamJournal, dispatch, hub_over, take
 
 
@@ -167,3 +169,42 @@ async def test_an_order_whose_beginning_is_archived_is_shown_from_its_row() -> N
         shown = await take(resumed, 3)
     assert [message.id for message in shown] == [message.id for message in messages[3:]]
     assert shown[-1] == messages[-1]
+
+
+def update_of(journal: StreamJournal, number: int) -> Message:
+    return Message(number, "order_update", journal.snapshots[number])
+
+
+async def test_a_reader_that_joins_while_another_order_is_loaded_misses_nothing() -> None:
+    journal = StreamJournal()
+    await journal.update(ANN)
+    await journal.update(BOB)
+    hub = hub_over(journal)
+    async with hub.subscribe("account", ANN) as first:
+        numbers = await journal.update(ANN), await journal.update(BOB)
+        journal.replay_arrives.clear()
+        reading = asyncio.create_task(hub.run_once())
+        await until(lambda: journal.replays > 0)
+        async with hub.subscribe("account", BOB) as second:
+            journal.replay_arrives.set()
+            assert await reading == 2
+            assert await take(first, 1) == [update_of(journal, numbers[0])]
+            assert await take(second, 1) == [update_of(journal, numbers[1])]
+
+
+async def test_an_order_that_was_loaded_for_a_reader_who_left_is_not_kept() -> None:
+    journal = StreamJournal()
+    await journal.update()
+    hub = hub_over(journal)
+    async with hub.subscribe("account", ANN):
+        await journal.update()
+        journal.replay_arrives.clear()
+        reading = asyncio.create_task(hub.run_once())
+        await until(lambda: journal.replays > 0)
+    await journal.update()
+    async with hub.subscribe("account", ANN) as subscription:
+        journal.replay_arrives.set()
+        assert await reading == 0
+        number = await journal.update()
+        await dispatch(hub)
+        assert await take(subscription, 1) == [update_of(journal, number)]

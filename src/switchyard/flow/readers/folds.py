@@ -4,6 +4,7 @@ Reads the earlier events of an order that it does not have yet; writes nothing. 
 and every replay has its own, because a fold cannot go back.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from switchyard.domain import fold
@@ -52,7 +53,8 @@ class OrderFolds:
     def __init__(self, queries: Queries, orders_max: int = ORDERS_MAX) -> None:
         self._queries = queries
         self._orders_max = orders_max
-        self._folds: dict[OrderId, OrderFold] = {}
+        self._folds: OrderedDict[OrderId, OrderFold] = OrderedDict()
+        """The one that was not used for the longest time comes first."""
 
     @property
     def is_empty(self) -> bool:
@@ -88,11 +90,11 @@ class OrderFolds:
         """Apply an event and return its message; its order must not be missing."""
         assert event.order_id is not None, "every message is about an order"
         if event.type == "OrderAccepted":
-            order_fold = _accepted(event)
+            order_fold = self._folds[event.order_id] = _accepted(event)
         else:
-            order_fold = self._folds.pop(event.order_id)
+            order_fold = self._folds[event.order_id]
             order_fold.apply(event)
-        self._folds[event.order_id] = order_fold  # at the end: the first ones are the longest unused
+        self._folds.move_to_end(event.order_id)
         return order_fold.message(event)
 
     def forget(self, order_id: OrderId) -> None:
@@ -100,9 +102,9 @@ class OrderFolds:
         self._folds.pop(order_id, None)
 
     def trim(self) -> None:
-        """Drop the orders that were not used for the longest time; not within a page, which may need them."""
-        for order_id in list(self._folds)[: max(len(self._folds) - self._orders_max, 0)]:
-            del self._folds[order_id]
+        """Drop the orders beyond the bound; not within a page, which may need them."""
+        while len(self._folds) > self._orders_max:
+            self._folds.popitem(last=False)
 
     def clear(self) -> None:
         """Drop all orders."""
