@@ -4,7 +4,6 @@ It fills orders against the simulated market of `market.py`. It calls nothing ou
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -221,9 +220,14 @@ class PaperExchange:
         if self._waiting:
             return
         self._arrived.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pause_seconds()):
-                await self._arrived.wait()
+        pause_seconds = self._pause_seconds()
+        if pause_seconds is None:
+            await self._arrived.wait()
+            return
+        # Cheaper than a time-out of the wait; an arrival without a command only looks at the open orders.
+        timer = asyncio.get_running_loop().call_later(pause_seconds, self._arrived.set)
+        await self._arrived.wait()
+        timer.cancel()
 
     def _pause_seconds(self) -> float | None:
         if self._book is None:

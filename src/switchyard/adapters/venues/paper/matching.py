@@ -30,7 +30,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     reject_all: bool = False
 
 
-class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
+class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An order in the exchange's book."""
 
     number: int
@@ -40,7 +40,7 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     time_in_force: TimeInForce
     qty: Decimal
-    limit_price: Decimal | None
+    limit_price: Decimal | None = None
     step: Decimal
     """The instrument's quantity step when the order arrived; later catalogue changes do not apply."""
     fills_left: int

@@ -47,7 +47,11 @@ GROUP_TRIGGER = """
 CREATE TEMP VIEW settled_group (orders, rejections, first_report, reports) AS SELECT NULL, NULL, NULL, NULL;
 CREATE TEMP TRIGGER write_group INSTEAD OF INSERT ON settled_group BEGIN
     INSERT INTO orders (number, client_id, open, body)
-    SELECT value ->> 'number', value ->> 'client_id', value ->> 'status' IN ('WORKING', 'PARTIALLY_FILLED'), value
+    SELECT
+        value ->> 'number',
+        value ->> 'client_id',
+        ifnull(value ->> 'status', 'WORKING') IN ('WORKING', 'PARTIALLY_FILLED'),
+        value
     FROM json_each(NEW.orders) WHERE true
     ON CONFLICT (number) DO UPDATE SET open = excluded.open, body = excluded.body;
     INSERT INTO rejections (client_id, reason) SELECT key, value FROM json_each(NEW.rejections);
