@@ -13,6 +13,8 @@ from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.results import OrderCommits
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -60,6 +62,8 @@ class Core:
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
+        self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
+        self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
@@ -68,6 +72,7 @@ class Core:
             wakes=list(self.wakes.all),
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
+            on_committed=[self.window.note],
         )
 
         commits = partial(OrderCommits, queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)

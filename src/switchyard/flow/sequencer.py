@@ -70,6 +70,7 @@ class Sequencer:
         wakes: Sequence[Wake],
         capacity: int,
         on_broken: Callable[[str], None],
+        on_committed: Sequence[Callable[[Change], None]] = (),
         shard: int = 0,
     ) -> None:
         self._journal = journal
@@ -79,6 +80,7 @@ class Sequencer:
         self._wakes = wakes
         self._capacity = capacity
         self._on_broken = on_broken
+        self._on_committed = on_committed
         self._shard = shard
         self._pending: deque[_Waiting] = deque()
         self._last_size = 0
@@ -201,6 +203,9 @@ class Sequencer:
             self._on_broken(repr(error))
             return
         for waiting, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                for note in self._on_committed:
+                    note(waiting.change)
             waiting.answer(outcome)
             if waiting.followers:
                 self._answer_followers(waiting, outcome)

@@ -93,6 +93,7 @@ class Dispatcher:
         self._departures = Departures()
         self._throttles = {name: Throttle(self._slots) for name in venues}
         self._under_way: Counter[VenueName] = Counter()
+        self._at_venue: Counter[VenueName] = Counter()
         self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
@@ -168,6 +169,20 @@ class Dispatcher:
     def close_venue(self, venue: VenueName) -> None:
         """Begin no more attempts at this venue; those under way end by themselves."""
         self._open.discard(venue)
+
+    def owns(self, lane: int) -> bool:
+        """Whether this worker sends the orders of the lane."""
+        return lane in self._lanes.usable()
+
+    def at_venue(self, venue: VenueName) -> int:
+        """How many requests the venue has not answered yet."""
+        return self._at_venue[venue]
+
+    def waits_for_venue(self, venue: VenueName) -> bool:
+        """Whether the venue limits the sending: it is closed, or no slot is free and it holds most of those in use."""
+        if venue not in self._open:
+            return True
+        return venue not in self._free_by_venue() and self._at_venue[venue] * 2 >= self._under_way[venue]
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
@@ -269,12 +284,15 @@ class Dispatcher:
             log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
 
     async def _send(self, row: OutboxRow, state: OrderState, turn: Turn | None, begun_at: float) -> None:
+        self._at_venue[row.venue] += 1
         try:
             outcome = await self._deliver(row, state, turn, begun_at)
         except Exception as error:
             # An adapter that raises has a defect, and the venue may or may not have the order.
             log.exception("venue_adapter_failed", order_id=row.order_id, venue=row.venue)
             outcome = Ambiguous("ADAPTER_FAILED", repr(error))
+        finally:
+            self._at_venue[row.venue] -= 1
         if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":
             self._throttles[row.venue].slow_down(self._clock.now(), outcome.retry_after)
         elif isinstance(outcome, Accepted):
