@@ -56,6 +56,7 @@ class Desks:
             keys=keys,
             key_cache=key_cache,
             duplicates=_duplicate_watch(settings, clock, metrics),
+            clock=clock,
         )
         self.orders = OrderDesk(
             intake=intake,

@@ -22,6 +22,7 @@ from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.cache import CacheEntry
+from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore
 
 _AMOUNTS = ("qty", "price", "stopPrice")
@@ -63,6 +64,7 @@ class OrderIntake:
         keys: KeyStore,
         key_cache: KeyCache,
         duplicates: DuplicateWatch,
+        clock: Clock,
     ) -> None:
         self._catalogue = catalogue
         self._routes = routes
@@ -71,6 +73,7 @@ class OrderIntake:
         self._keys = keys
         self._key_cache = key_cache
         self._duplicates = duplicates
+        self._clock = clock
 
     def checked_order(self, body: Mapping[str, Any]) -> OrderRequest:
         """Parse a body of `POST /orders` and check it against the catalogue."""
@@ -117,12 +120,14 @@ class OrderIntake:
     async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
-        if not self._window.has_room(venue, order.time_in_force):
+        if not self._window.try_enter(venue, order.time_in_force):
             # A repeat needs no room, so it is answered even while new orders wait or are rejected.
             placement = await self._find(intent, rules)
             if placement is not None:
                 return placement
-        await self._window.enter(venue, order.time_in_force)
+            await self._window.enter(venue, order.time_in_force)
+            # An order's send deadline counts from its acceptance.
+            intent = msgspec.structs.replace(intent, created_at=self._clock.now())
         try:
             return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key)
         finally:

@@ -111,7 +111,7 @@ class OrderWriter:
         """Write the intent's order, or return the order that the intent already has."""
         generation, version = 0, 1
         previous: KeyEntry | None = None
-        now = self._clock.now()  # later than the intent's time: the request may have waited
+        now = intent.created_at
         for _ in range(ATTEMPTS_MAX):
             entry = _new_entry(intent, generation, version, self._new_order_id(now))
             change = decisions.accept(

@@ -130,12 +130,18 @@ class AdmissionWindow:
             return True
         return not venue.line and self._has_room(name, venue, time_in_force)
 
+    def try_enter(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
+        """Let a new order in if there is room; `leave` must follow once its commit has ended."""
+        if not self.has_room(name, time_in_force):
+            return False
+        self._venues[name].entering += 1
+        return True
+
     async def enter(self, name: VenueName, time_in_force: TimeInForce | None) -> None:
         """Wait for room; raises QueueDelayed where there is none in time. `leave` must follow once it has returned."""
-        venue = self._venues[name]
-        if self.has_room(name, time_in_force):
-            venue.entering += 1
+        if self.try_enter(name, time_in_force):
             return
+        venue = self._venues[name]
         if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
             raise self._forecast.rejection(name)
         if len(venue.line) >= WAITING_MAX:
