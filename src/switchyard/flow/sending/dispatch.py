@@ -171,8 +171,9 @@ class Dispatcher:
         self._open.discard(venue)
 
     def owns(self, lane: int) -> bool:
-        """Whether this worker sends the orders of the lane."""
-        return lane in self._lanes.usable()
+        """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
+        usable = self._lanes.usable()
+        return not usable or lane in usable
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
