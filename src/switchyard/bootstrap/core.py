@@ -12,6 +12,8 @@ from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.results import OrderResults
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -60,6 +62,8 @@ class Core:
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
+        self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
+        self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
@@ -69,7 +73,7 @@ class Core:
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count],
+            on_committed=[results.count, self.window.note],
         )
         self.commit = self.sequencer.commit
         """For the stages."""

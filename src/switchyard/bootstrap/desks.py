@@ -17,8 +17,8 @@ from switchyard.flow.intake.orders import OrderDesk
 from switchyard.flow.intake.writer import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
-from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.route import Routes
+from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
@@ -27,7 +27,7 @@ from switchyard.telemetry.metrics import Metrics
 
 
 class Desks:
-    """The desks of one process, and the forecast stage that they depend on."""
+    """The desks of one process."""
 
     def __init__(
         self,
@@ -44,17 +44,19 @@ class Desks:
         tag: str,
         restored_at: datetime | None,
         metrics: Metrics,
+        window: AdmissionWindow,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
-        self.forecast = Forecast(queries, settings.venue_names, clock)
         intake = OrderIntake(
             catalogue=catalogue,
-            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes, self.forecast),
+            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
             writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
+            window=window,
             keys=keys,
             key_cache=key_cache,
             duplicates=_duplicate_watch(settings, clock, metrics),
+            clock=clock,
         )
         self.orders = OrderDesk(
             intake=intake,

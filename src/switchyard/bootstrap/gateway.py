@@ -29,8 +29,10 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         tag=core.installation.tag,
         restored_at=await restored_at(core.database.journal),
         metrics=core.metrics,
+        window=core.window,
     )
-    core.supervisor.start(stack, "forecast", desks.forecast.run)
+    core.supervisor.start(stack, "forecast", core.forecast.run)
+    core.supervisor.start(stack, "admission", core.window.run)
     reuses = core.settings.idempotency.behavior.allow_retry_after_expiry
     reaper = Reaper(core.database.keys, core.clock, core.metrics, kept=() if reuses else (DERIVED_ORDER,))
     core.supervisor.start(stack, "reap", reaper.run)

@@ -31,6 +31,7 @@ log = structlog.get_logger()
 async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
     dispatcher = await _start_dispatcher(core, stack)
+    core.window.start(dispatcher)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)

@@ -45,7 +45,18 @@ def canonical_json(value: Any) -> str:
 
 def digest(value: Any) -> str:
     """`sha256:` and the hex digest of the canonical JSON."""
-    data = _plain_object(value) or canonical_json(value).encode()
+    return _digest(_plain_object(value) or canonical_json(value).encode())
+
+
+def struct_digest(value: msgspec.Struct) -> str:
+    """The same for a struct whose decimals are in canonical form already."""
+    data = _sorted.encode(value)
+    if not _is_canonical(data):
+        data = canonical_json(msgspec.to_builtins(value, builtin_types=(Decimal,))).encode()
+    return _digest(data)
+
+
+def _digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
@@ -54,10 +65,7 @@ _PLAIN = (str, int, Decimal, type(None))
 
 
 def _plain_object(value: Any) -> bytes | None:
-    """A fast path for small flat requests, ten times faster than `canonical_json`; none where it does not apply.
-
-    It does not apply where the encoder's output differs: escapes, non-ASCII text, exponents of small numbers.
-    """
+    """A fast path for small flat requests, ten times faster than `canonical_json`; none where it does not apply."""
     if type(value) is not dict:
         return None
     members = {}
@@ -67,6 +75,9 @@ def _plain_object(value: Any) -> bytes | None:
             return None
         members[name] = canonical(member) if kind is Decimal else member
     data = _sorted.encode(members)
-    if not data.isascii() or b"\\" in data or b"E-" in data or not IDENTITY_FREE_MEMBERS.isdisjoint(members):
-        return None
-    return data
+    return data if _is_canonical(data) and IDENTITY_FREE_MEMBERS.isdisjoint(members) else None
+
+
+def _is_canonical(data: bytes) -> bool:
+    """Whether the encoder wrote the same as `canonical_json`: no escapes, non-ASCII text, exponents below zero."""
+    return data.isascii() and b"\\" not in data and b"E-" not in data

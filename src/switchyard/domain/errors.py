@@ -23,7 +23,7 @@ SwitchyardError
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
 ├── Unavailable               nothing was written or sent; repeat the request later (503)
 │   ├── QueueFull             the sequencer's queue is at its bound
-│   ├── QueueDelayed          the order would be sent after its deadline
+│   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
@@ -202,7 +202,7 @@ class QueueFull(Unavailable):
 
 
 class QueueDelayed(Unavailable):
-    """The venue's queue is so long that the order would be sent after its deadline."""
+    """So many orders are before this one that it would be accepted or sent too late."""
 
     reason = "QUEUE_DELAY"
 

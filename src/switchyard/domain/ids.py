@@ -25,6 +25,7 @@ _HEX = "0123456789abcdef"
 TAG_BITS = 5 * TAG_LENGTH
 # Digest and generation have 28 characters, with the tag 32: the longest client order id that common venues accept.
 _GENERATION_LENGTH = 5
+_GENERATION = f"%0{_GENERATION_LENGTH}x"
 _DIGEST_LENGTH = 23
 # The characters that all generations of an idempotency key share.
 _INTENT_LENGTH = TAG_LENGTH + _DIGEST_LENGTH
@@ -95,4 +96,4 @@ def venue_client_order_id(
     """
     intent = ("order", order) if key is None else ("key", account, operation, key)
     digest = hashlib.sha256(_BORDER.join(intent).encode()).hexdigest()
-    return VenueClientOrderId(f"{tag}{digest[:_DIGEST_LENGTH]}{generation:0{_GENERATION_LENGTH}x}")
+    return VenueClientOrderId(tag + digest[:_DIGEST_LENGTH] + _GENERATION % generation)

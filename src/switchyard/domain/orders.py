@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.canonical import digest
+from switchyard.domain.canonical import struct_digest
 from switchyard.domain.errors import InvalidField, Unsupported
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
@@ -22,7 +22,9 @@ TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
 TAGS_MAX = 16
 
 
-class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class OrderRequest(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
     """The body of `POST /orders`."""
 
     symbol: str
@@ -197,21 +199,4 @@ def order_digest(request: OrderRequest) -> str:
     It covers the request after its defaults. A field without a value has no part in it, so `null`, an empty list and
     an absent field are the same.
     """
-    members: dict[str, object] = {
-        "symbol": request.symbol,
-        "side": request.side,
-        "type": request.type,
-        "qty": request.qty,
-        "timeInForce": request.time_in_force,
-    }
-    if request.price is not None:
-        members["price"] = request.price
-    if request.stop_price is not None:
-        members["stopPrice"] = request.stop_price
-    if request.client_order_id is not None:
-        members["clientOrderId"] = request.client_order_id
-    if request.strategy is not None:
-        members["strategy"] = request.strategy
-    if request.tags:
-        members["tags"] = list(request.tags)
-    return digest(members)
+    return struct_digest(request)

@@ -157,6 +157,21 @@ class Metrics:
             "gateway_queue_rejects_total", "Changes rejected because the queue was full", registry=registry
         )
         self.queue_depth = Gauge("gateway_queue_depth", "Changes waiting for the journal", registry=registry)
+        self.window_orders = Gauge(
+            "admission_window_orders",
+            "Orders that this process has accepted and that their venue has not answered, of the last second",
+            ["venue"],
+            registry=registry,
+        )
+        self.window_waiting = Gauge(
+            "admission_waiting_requests", "New orders that wait to be accepted", ["venue"], registry=registry
+        )
+        self.window_rejects = Counter(
+            "admission_rejects_total",
+            "New orders rejected after they waited to be accepted",
+            ["venue"],
+            registry=registry,
+        )
         self.group_size = Histogram(
             "journal_group_size",
             "Changes per group commit",

@@ -70,6 +70,8 @@ class DuplicateRate:
     def _clear_old_slots(self) -> None:
         """Set the slots to zero that have left the window since the last call."""
         current = self._current_slot()
+        if current == self._slot:
+            return
         for slot in range(max(self._slot + 1, current - SLOTS + 1), current + 1):
             self._orders[slot % SLOTS] = self._duplicates[slot % SLOTS] = 0
         self._slot = current

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.domain.errors import IdempotencyConflict, QueueDelayed
+from switchyard.domain.errors import IdempotencyConflict
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
@@ -20,7 +20,9 @@ from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
 from switchyard.flow.routing.route import Routes
+from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.cache import CacheEntry
+from switchyard.ports.clock import Clock
 from switchyard.ports.keys import KeyStore
 
 _AMOUNTS = ("qty", "price", "stopPrice")
@@ -57,29 +59,38 @@ class OrderIntake:
         *,
         catalogue: Catalogue,
         routes: Routes,
+        window: AdmissionWindow,
         writer: OrderWriter,
         keys: KeyStore,
         key_cache: KeyCache,
         duplicates: DuplicateWatch,
+        clock: Clock,
     ) -> None:
         self._catalogue = catalogue
         self._routes = routes
+        self._window = window
         self._writer = writer
         self._keys = keys
         self._key_cache = key_cache
         self._duplicates = duplicates
+        self._clock = clock
 
     def checked_order(self, body: Mapping[str, Any]) -> OrderRequest:
         """Parse a body of `POST /orders` and check it against the catalogue."""
         return checked(order_request(body), self._catalogue)
 
     async def routed(self, order: OrderRequest) -> RoutedOrder:
-        """Route a checked order; raises QueueDelayed where it would be sent after its deadline."""
+        """Route a checked order."""
         return RoutedOrder(order, self._routes.route_for(order))
 
     async def place(self, account: AccountId, order: OrderRequest) -> Placement:
         """Place an order without a key; each call places a new one."""
-        placement = await self._writer.place(account, order, self._routes.route_for(order))
+        destination = self._routes.route_for(order)
+        await self._window.enter(destination.venue, order.time_in_force)
+        try:
+            placement = await self._writer.place(account, order, destination)
+        finally:
+            self._window.leave(destination.venue)
         self._duplicates.count_new_order()
         return placement
 
@@ -107,15 +118,20 @@ class OrderIntake:
         return placement
 
     async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
-        try:
-            routed = await prepare()
-        except QueueDelayed:
-            # A repeat needs no place in the queue, so it is answered even while new orders are rejected.
+        routed = await prepare()
+        order, venue = routed.order, routed.destination.venue
+        if not self._window.try_enter(venue, order.time_in_force):
+            # A repeat needs no room, so it is answered even while new orders wait or are rejected.
             placement = await self._find(intent, rules)
-            if placement is None:
-                raise
-            return placement
-        return await self._writer.place_once(intent, routed.order, routed.destination, rules.may_reuse_key)
+            if placement is not None:
+                return placement
+            await self._window.enter(venue, order.time_in_force)
+            # An order's send deadline counts from its acceptance.
+            intent = msgspec.structs.replace(intent, created_at=self._clock.now())
+        try:
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key)
+        finally:
+            self._window.leave(venue)
 
     async def _find(self, intent: Intent, rules: KeyRules) -> Placement | None:
         """Return the order that the intent has; none where it needs a new one."""

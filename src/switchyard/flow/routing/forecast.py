@@ -19,6 +19,9 @@ from switchyard.ports.outbox import OutboxQueries, QueueHead
 
 # Short compared with the shortest deadline (2.5 s); each poll is one lookup by index.
 POLL_SECONDS = 0.25
+# The queue keeps growing until the next poll, and its pace is an estimate: an order that is predicted to be sent this
+# close to its deadline may as well miss it.
+MARGIN = timedelta(seconds=1)
 # After this time without a successful poll the estimate is dropped: accept rather than reject on old data.
 STALE_SECONDS = 2.0
 
@@ -48,6 +51,7 @@ class Forecast:
         self._clock = clock
         self._heads: dict[VenueName, _Head] = {}
         self._polled_at = float("-inf")
+        self._polled_now = clock.now()
 
     async def run(self) -> None:
         """Poll until cancelled."""
@@ -58,7 +62,7 @@ class Forecast:
     async def run_once(self) -> int:
         """Read the heads of the queues; returns how many venues have one."""
         oldest = await self._queries.oldest_unsent(self._venues)
-        self._polled_at = self._clock.monotonic()
+        self._polled_at, self._polled_now = self._clock.monotonic(), self._clock.now()
         self._heads = {venue: self._head(venue, head) for venue, head in oldest.items()}
         return len(oldest)
 
@@ -83,12 +87,19 @@ class Forecast:
             return timedelta(0)
         return max(head.delay, timedelta(seconds=self._polled_at - head.seen_at))
 
+    def age(self, venue: VenueName) -> timedelta:
+        """Return how long the head of the venue's queue had waited at the last poll; zero where that is not known."""
+        head = self._heads.get(venue)
+        if head is None or self._clock.monotonic() - self._polled_at > STALE_SECONDS:
+            return timedelta(0)
+        return self._polled_now - head.accepted_at
+
     def is_too_slow(self, venue: VenueName, time_in_force: TimeInForce | None) -> bool:
-        """Whether a new order would be sent after its deadline; only IOC and FOK orders have one."""
+        """Whether a new order might be sent after its deadline; only IOC and FOK orders have one."""
         deadline = SEND_DEADLINES.get(time_in_force) if time_in_force is not None else None
-        return deadline is not None and self.delay(venue) > deadline
+        return deadline is not None and self.delay(venue) > deadline - MARGIN
 
     def rejection(self, venue: VenueName) -> QueueDelayed:
-        """Return the error for an order that would be sent too late."""
+        """Return the error for an order that might be sent too late."""
         seconds = self.delay(venue).total_seconds()
-        return QueueDelayed(f"orders to {venue} wait {seconds:.1f} s, longer than this order's send deadline")
+        return QueueDelayed(f"orders to {venue} wait {seconds:.1f} s: this one might miss its send deadline")

@@ -95,6 +95,7 @@ class Dispatcher:
         self._departures = Departures()
         self._throttles = {name: Throttle(self._slots) for name in venues}
         self._under_way: Counter[VenueName] = Counter()
+        self._at_venue: Counter[VenueName] = Counter()
         self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
@@ -173,6 +174,21 @@ class Dispatcher:
     def close_venue(self, venue: VenueName) -> None:
         """Begin no more attempts at this venue; those under way end by themselves."""
         self._open.discard(venue)
+
+    def owns(self, lane: int) -> bool:
+        """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
+        usable = self._lanes.usable()
+        return not usable or lane in usable
+
+    def at_venue(self, venue: VenueName) -> int:
+        """How many requests the venue has not answered yet."""
+        return self._at_venue[venue]
+
+    def waits_for_venue(self, venue: VenueName) -> bool:
+        """Whether the venue limits the sending: it is closed, or no slot is free and it holds most of those in use."""
+        if venue not in self._open:
+            return True
+        return venue not in self._free_by_venue() and self._at_venue[venue] * 2 >= self._under_way[venue]
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
@@ -319,12 +335,15 @@ class Dispatcher:
 
     async def _send(self, batch: "list[_Send]", turn: Turn | None) -> None:
         venue = batch[0].row.venue
+        self._at_venue[venue] += len(batch)
         try:
             outcomes = await self._deliver(batch, turn)
         except Exception as error:
             # An adapter that raises has a defect, and the venue may or may not have the orders.
             log.exception("venue_adapter_failed", order_id=batch[0].row.order_id, venue=venue, orders=len(batch))
             outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
+        finally:
+            self._at_venue[venue] -= len(batch)
         throttle = self._throttles[venue]
         for outcome in outcomes:
             if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":

@@ -67,7 +67,7 @@ def _plain_object(body: bytes) -> dict[str, Any] | None:
     if type(value) is not dict or body.count(b":") != len(value) or body.count(b"[") > DEPTH_MAX:
         return None
     # The fast decoder returns integers beyond 64 bits as floats.
-    return None if any(type(member) is float for member in value.values()) else value
+    return None if float in map(type, value.values()) else value
 
 
 def _any_object(body: bytes) -> dict[str, Any]:

@@ -1,0 +1,217 @@
+"""Let new orders in only as fast as this process can send them.
+
+Accepting an order is a fraction of the work of sending it: without a bound, requests would take the time that the
+orders before them need. Reads the dispatcher and the queue forecast; learns from the sequencer what was accepted and
+what was answered; writes nothing.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import SEND_DEADLINES
+from switchyard.domain.errors import QueueDelayed
+from switchyard.domain.ids import OrderId, VenueName
+from switchyard.domain.orders import TimeInForce
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.ports.clock import Clock
+from switchyard.telemetry.metrics import Metrics
+
+# Orders on their way through this process: enough to fill the next commits while one is under way. More of them would
+# not be sent faster, each would only take longer.
+WINDOW = 128
+# A request that waits longer is rejected. With the commit, every answer comes within 1.5 s.
+WAIT_SECONDS_MAX = 1.0
+# More requests than a process lets in within `WAIT_SECONDS_MAX`; beyond it they are rejected at once.
+WAITING_MAX = 4_096
+# Orders without a send deadline that may be committed at the same time while an old queue is sent: enough to accept
+# some hundred per second, too few to slow the sending down.
+TRICKLE = 8
+# An order that is not answered after this time is at the venue, is sent by another process, or is in an old queue.
+COUNTED_SECONDS_MAX = 2.0
+# How often the sender is looked at; a request waits at most this much longer than its limit.
+TICK_SECONDS = 0.1
+
+
+class Sender(Protocol):
+    """The dispatcher of this process."""
+
+    def owns(self, lane: int) -> bool:
+        """Whether this process sends the orders of the lane."""
+        ...
+
+    def at_venue(self, venue: VenueName) -> int:
+        """How many requests the venue has not answered yet."""
+        ...
+
+    def waits_for_venue(self, venue: VenueName) -> bool:
+        """Whether the venue limits the sending: it is closed, or it holds the slots and none is free."""
+        ...
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for room."""
+
+    admitted: "asyncio.Future[None]"
+    since: float
+    time_in_force: TimeInForce | None
+
+
+class _Venue:
+    """The orders of one venue that this process has let in, and the requests that wait."""
+
+    def __init__(self) -> None:
+        self.entering = 0
+        """Requests that were let in and whose commit has not ended."""
+        self.unanswered: dict[OrderId, float] = {}
+        """Orders that the venue has not answered, with the time of their commit; the oldest first."""
+        self.line: deque[_Waiting] = deque()
+        self.is_limit = True
+        """Whether the venue, and not this process, limits the sending."""
+        self.has_old_queue = False
+
+    def count(self) -> int:
+        """How many orders were let in and are not answered."""
+        return self.entering + len(self.unanswered)
+
+
+class AdmissionWindow:
+    """A bound on the orders per venue that this process has accepted and still has to send.
+
+    A request waits for room in the order of arrival and is rejected after `WAIT_SECONDS_MAX`. Orders that the venue
+    holds do not count. While the venue limits the sending, orders without a send deadline do not wait: they belong in
+    the durable queue. While this process limits it, a durable queue whose head is older than `WAIT_SECONDS_MAX` is sent
+    before new orders are let in, except for a trickle of orders without a deadline.
+    Where other processes send, only `Forecast` rejects orders.
+    """
+
+    def __init__(self, forecast: Forecast, venues: Iterable[VenueName], clock: Clock, metrics: Metrics) -> None:
+        self._forecast = forecast
+        self._clock = clock
+        self._sender: Sender | None = None
+        self._venues = {name: _Venue() for name in venues}
+        self._rejects = {name: metrics.window_rejects.labels(name) for name in self._venues}
+        for name, venue in self._venues.items():
+            metrics.window_orders.labels(name).set_function(venue.count)
+            metrics.window_waiting.labels(name).set_function(venue.line.__len__)
+
+    def start(self, sender: Sender) -> None:
+        """Apply the bound from now on: this process sends."""
+        self._sender = sender
+
+    async def run(self) -> None:
+        """Watch the sender for as long as the process lives."""
+        while True:
+            self.run_once()
+            await asyncio.sleep(TICK_SECONDS)
+
+    def run_once(self) -> int:
+        """Look at the sender, let requests in and reject those that have waited too long; returns how many wait."""
+        now = self._clock.monotonic()
+        for name, venue in self._venues.items():
+            venue.is_limit = self._sender is None or self._sender.waits_for_venue(name)
+            venue.has_old_queue = self._forecast.age(name).total_seconds() > WAIT_SECONDS_MAX
+            self._forget_old(venue, now)
+            if venue.is_limit:
+                self._let_in_without_deadline(venue)
+            self._let_in(name, venue)
+            while venue.line and now - venue.line[0].since >= WAIT_SECONDS_MAX:
+                admitted = venue.line.popleft().admitted
+                if not admitted.done():
+                    admitted.set_exception(self._rejection(name))
+        return sum(len(venue.line) for venue in self._venues.values())
+
+    def has_room(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
+        """Whether a new order would be let in at once."""
+        venue = self._venues[name]
+        if venue.is_limit and time_in_force not in SEND_DEADLINES:
+            return True
+        return not venue.line and self._has_room(name, venue, time_in_force)
+
+    def try_enter(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
+        """Let a new order in if there is room; `leave` must follow once its commit has ended."""
+        if not self.has_room(name, time_in_force):
+            return False
+        self._venues[name].entering += 1
+        return True
+
+    async def enter(self, name: VenueName, time_in_force: TimeInForce | None) -> None:
+        """Wait for room; raises QueueDelayed where there is none in time. `leave` must follow once it has returned."""
+        if self.try_enter(name, time_in_force):
+            return
+        venue = self._venues[name]
+        if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
+            raise self._forecast.rejection(name)
+        if len(venue.line) >= WAITING_MAX:
+            raise self._rejection(name)
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        venue.line.append(_Waiting(admitted, self._clock.monotonic(), time_in_force))
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if not admitted.cancelled():
+                self.leave(name)
+            raise
+
+    def leave(self, name: VenueName) -> None:
+        """The commit of a request that was let in has ended; `note` has counted its order, if it made one."""
+        venue = self._venues[name]
+        venue.entering -= 1
+        self._let_in(name, venue)
+
+    def note(self, change: Change) -> None:
+        """Count what a committed change accepts, and what it shows to be answered."""
+        for row in change.outbox:
+            venue = self._venues.get(row.venue)
+            if venue is None or row.kind != "new" or row.status == "sending":
+                continue
+            if row.version > 1:
+                if venue.unanswered.pop(row.order_id, None) is not None:
+                    self._let_in(row.venue, venue)
+            elif self._sender is not None and self._sender.owns(row.lane):
+                venue.unanswered[row.order_id] = self._clock.monotonic()
+
+    def _has_room(self, name: VenueName, venue: _Venue, time_in_force: TimeInForce | None) -> bool:
+        has_deadline = time_in_force in SEND_DEADLINES
+        if venue.is_limit:
+            if not has_deadline:
+                return True
+            if self._forecast.is_too_slow(name, time_in_force):
+                return False
+        elif venue.has_old_queue:
+            return not has_deadline and venue.entering < TRICKLE
+        return self._sender is None or venue.count() - self._sender.at_venue(name) < WINDOW
+
+    def _let_in(self, name: VenueName, venue: _Venue) -> None:
+        line = venue.line
+        while line and self._has_room(name, venue, line[0].time_in_force):
+            _admit(venue, line.popleft())
+
+    def _let_in_without_deadline(self, venue: _Venue) -> None:
+        """Let in those that do not wait for the venue, although others are before them."""
+        for _ in range(len(venue.line)):
+            waiting = venue.line.popleft()
+            if waiting.time_in_force in SEND_DEADLINES:
+                venue.line.append(waiting)
+            else:
+                _admit(venue, waiting)
+
+    def _forget_old(self, venue: _Venue, now: float) -> None:
+        """Stop counting orders that take long; where they are not sent, the forecast shows it."""
+        while venue.unanswered:
+            oldest = next(iter(venue.unanswered))
+            if now - venue.unanswered[oldest] < COUNTED_SECONDS_MAX:
+                return
+            del venue.unanswered[oldest]
+
+    def _rejection(self, name: VenueName) -> QueueDelayed:
+        self._rejects[name].inc()
+        return QueueDelayed(f"new orders to {name} wait longer than {WAIT_SECONDS_MAX:.0f} s for those before them")
+
+
+def _admit(venue: _Venue, waiting: _Waiting) -> None:
+    if not waiting.admitted.done():  # done where the request was cancelled
+        venue.entering += 1
+        waiting.admitted.set_result(None)

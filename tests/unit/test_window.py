@@ -1,0 +1,239 @@
+"""The admission window: new orders wait for those before them, in order, and for a limited time."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import begin_attempt, record_sent
+from switchyard.domain.errors import QueueDelayed
+from switchyard.domain.ids import VenueName
+from switchyard.domain.orders import TimeInForce
+from switchyard.flow.routing import window as limits
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.flow.routing.window import COUNTED_SECONDS_MAX, TRICKLE, WAIT_SECONDS_MAX, WINDOW, AdmissionWindow
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import VENUE, WORKER, an_accept, state_after
+
+OTHER = VenueName("other")
+
+
+class Sender:
+    """A dispatcher whose state the test sets."""
+
+    def __init__(self) -> None:
+        self.owns_lanes = True
+        self.held = 0
+        self.is_waiting = False
+
+    def owns(self, lane: int) -> bool:
+        return self.owns_lanes
+
+    def at_venue(self, venue: VenueName) -> int:
+        return self.held if venue == VENUE else 0
+
+    def waits_for_venue(self, venue: VenueName) -> bool:
+        return self.is_waiting and venue == VENUE
+
+
+class Door:
+    """A window in front of a venue that answers when the test says so."""
+
+    def __init__(self, *, sends: bool = True) -> None:
+        self.clock = ManualClock()
+        database = MemoryDatabase(self.clock)
+        self.outbox = database.journal.outbox
+        self.forecast = Forecast(database.queries, [VENUE, OTHER], self.clock)
+        self.metrics = Metrics()
+        self.window = AdmissionWindow(self.forecast, [VENUE, OTHER], self.clock, self.metrics)
+        self.sender = Sender()
+        self._heads = 0
+        if sends:
+            self.window.start(self.sender)
+        self.window.run_once()
+
+    async def request(self, time_in_force: TimeInForce = "IOC") -> Change:
+        """Enter, commit an order and leave, as the intake does."""
+        await self.window.enter(VENUE, time_in_force)
+        accepted = an_accept(time_in_force=time_in_force)
+        self.window.note(accepted)
+        self.window.leave(VENUE)
+        return accepted
+
+    async def fill(self) -> list[Change]:
+        return [await self.request() for _ in range(WINDOW)]
+
+    async def waiting(self, count: int, time_in_force: TimeInForce = "IOC") -> list[asyncio.Task[Change]]:
+        tasks = [asyncio.create_task(self.request(time_in_force)) for _ in range(count)]
+        await settle()
+        return tasks
+
+    def answer(self, accepted: Change) -> None:
+        """Commit the attempt and the venue's answer."""
+        state = state_after(accepted)
+        begun = begin_attempt(state, state.row("new", 1), WORKER, self.clock.now())
+        self.window.note(begun)
+        state = state_after(accepted, begun)
+        self.window.note(record_sent(state, state.row("new", 1), "venue-1", self.clock.now()))
+
+    async def old_queue(self, *, waited_seconds: float) -> None:
+        """Put an order of this age at the head of the durable queue; 0 for an empty queue."""
+        self.outbox.clear()
+        if waited_seconds:
+            [row] = an_accept(now=self.clock.now() - timedelta(seconds=waited_seconds)).outbox
+            self._heads += 1
+            self.outbox[row.order_id, row.kind, row.number] = msgspec.structs.replace(row, seq=self._heads)
+        await self.forecast.run_once()
+        self.window.run_once()
+
+    async def tick(self, seconds: float) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+        self.window.run_once()
+        await settle()
+
+    def figure(self, name: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, {"venue": VENUE})
+
+
+async def settle() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+def done(tasks: Sequence[asyncio.Task[Change]]) -> list[bool]:
+    return [task.done() for task in tasks]
+
+
+async def test_requests_wait_for_room_and_enter_in_the_order_of_arrival() -> None:
+    door = Door()
+    accepted = await door.fill()
+    tasks = await door.waiting(3)
+    assert (done(tasks), door.figure("admission_waiting_requests")) == ([False] * 3, 3)
+    door.answer(accepted[0])
+    await settle()
+    assert done(tasks) == [True, False, False]
+    for change in accepted[1:3]:
+        door.answer(change)
+    await settle()
+    assert done(tasks) == [True] * 3
+    assert door.figure("admission_window_orders") == WINDOW
+    assert door.figure("admission_rejects_total") == 0
+
+
+async def test_a_request_is_rejected_only_after_it_has_waited_for_the_whole_time() -> None:
+    door = Door()
+    await door.fill()
+    [task] = await door.waiting(1)
+    await door.tick(WAIT_SECONDS_MAX - 0.01)
+    assert not task.done()
+    await door.tick(0.01)
+    with pytest.raises(QueueDelayed, match="wait longer than 1 s"):
+        await task
+    assert door.figure("admission_rejects_total") == 1
+
+
+async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MAX", 2)
+    door = Door()
+    await door.fill()
+    tasks = await door.waiting(3)
+    assert done(tasks) == [False, False, True]
+    with pytest.raises(QueueDelayed):
+        await tasks[2]
+    for task in tasks[:2]:
+        task.cancel()
+
+
+async def test_a_request_that_makes_no_order_leaves_its_room_to_the_next_one() -> None:
+    door = Door()
+    for _ in range(WINDOW):
+        await door.window.enter(VENUE, "IOC")
+    tasks = await door.waiting(1)
+    assert done(tasks) == [False]
+    door.window.leave(VENUE)
+    await settle()
+    assert done(tasks) == [True]
+
+
+async def test_a_request_that_is_cancelled_takes_no_room() -> None:
+    door = Door()
+    accepted = await door.fill()
+    waiting, admitted, last = await door.waiting(3)
+    waiting.cancel()
+    door.answer(accepted[0])
+    admitted.cancel()  # after it was let in, before it could run
+    await settle()
+    assert last.done()
+    assert door.figure("admission_window_orders") == WINDOW
+
+
+async def test_orders_that_the_venue_holds_do_not_count() -> None:
+    door = Door()
+    await door.fill()
+    door.sender.held = 10
+    await asyncio.gather(*(door.request() for _ in range(10)))
+    assert not door.window.has_room(VENUE, "IOC")
+    assert door.window.has_room(OTHER, "IOC"), "one venue's orders hold up another's"
+
+
+async def test_while_the_venue_limits_the_sending_orders_without_a_deadline_do_not_wait() -> None:
+    door = Door()
+    await door.fill()
+    before = await door.waiting(2, "GTC")
+    door.sender.is_waiting = True
+    urgent = await door.waiting(1)
+    await door.tick(0)
+    assert (done(before), done(urgent)) == ([True, True], [False])
+    await asyncio.gather(*(door.request("GTC") for _ in range(2 * WINDOW)))
+    await door.tick(WAIT_SECONDS_MAX)
+    with pytest.raises(QueueDelayed):
+        await urgent[0]
+
+
+async def test_an_old_queue_is_sent_before_new_orders_are_let_in() -> None:
+    door = Door()
+    await door.old_queue(waited_seconds=WAIT_SECONDS_MAX + 0.1)
+    tasks = await door.waiting(1)
+    assert done(tasks) == [False]
+    await door.old_queue(waited_seconds=WAIT_SECONDS_MAX - 0.1)
+    await settle()
+    assert done(tasks) == [True]
+
+
+async def test_while_an_old_queue_is_sent_a_trickle_of_orders_without_a_deadline_is_let_in() -> None:
+    door = Door()
+    await door.old_queue(waited_seconds=60)
+    for _ in range(TRICKLE):
+        await door.window.enter(VENUE, "GTC")
+    tasks = await door.waiting(1, "GTC")
+    assert done(tasks) == [False]
+    door.window.leave(VENUE)
+    await settle()
+    assert done(tasks) == [True]
+
+
+async def test_orders_that_another_process_sends_do_not_count() -> None:
+    door = Door()
+    door.sender.owns_lanes = False
+    await door.fill()
+    assert door.figure("admission_window_orders") == 0
+    door.sender.owns_lanes = True
+    await door.fill()
+    await door.tick(COUNTED_SECONDS_MAX)
+    assert door.figure("admission_window_orders") == 0, "an order whose lane moved to another process counts for ever"
+
+
+async def test_without_a_sender_only_the_forecast_rejects_orders() -> None:
+    door = Door(sends=False)
+    await asyncio.gather(*(door.request() for _ in range(2 * WINDOW)))
+    await door.old_queue(waited_seconds=1)
+    door.clock.advance(timedelta(seconds=3))
+    await door.forecast.run_once()
+    with pytest.raises(QueueDelayed, match="might miss its send deadline"):
+        await door.request()
+    await door.request("GTC")
