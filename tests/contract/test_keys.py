@@ -1,5 +1,6 @@
 """The contract of `KeyStore`, on every engine."""
 
+import asyncio
 from datetime import timedelta
 
 import msgspec
@@ -34,6 +35,19 @@ async def test_an_entry_is_found_by_account_operation_and_key(database: Database
     assert await database.keys.entry(AccountId("other"), PLACE_ORDER, "one") is None
     assert await database.keys.entry(ACCOUNT, "do.order", "one") is None
     assert await database.keys.entry(ACCOUNT, PLACE_ORDER, "two") is None
+
+
+async def test_lookups_at_the_same_time_get_their_own_entries(database: Database) -> None:
+    accepted = {name: an_accept(key=name) for name in ("one", "two", "three")}
+    for change in accepted.values():
+        await commit(database.journal, change)
+    given_up = asyncio.create_task(database.keys.entry(ACCOUNT, PLACE_ORDER, "one"))
+    names = [*accepted, "none", *accepted]
+    lookups = asyncio.gather(*(database.keys.entry(ACCOUNT, PLACE_ORDER, name) for name in names))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    found = await lookups
+    assert found == [entry_of(accepted[name]) if name in accepted else None for name in names]
 
 
 async def test_a_result_is_stored_with_its_key_and_once(database: Database) -> None:
