@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.domain.errors import IdempotencyConflict
+from switchyard.domain.errors import IdempotencyConflict, QueueDelayed
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
@@ -121,11 +121,14 @@ class OrderIntake:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
         if not self._window.try_enter(venue, order.time_in_force):
-            # A repeat needs no room, so it is answered even while new orders wait or are rejected.
-            placement = await self._find(intent, rules)
-            if placement is not None:
+            try:
+                await self._window.enter(venue, order.time_in_force)
+            except QueueDelayed:
+                # A repeat needs no room, so it is answered even while new orders are rejected.
+                placement = await self._find(intent, rules)
+                if placement is None:
+                    raise
                 return placement
-            await self._window.enter(venue, order.time_in_force)
             # An order's send deadline counts from its acceptance.
             intent = msgspec.structs.replace(intent, created_at=self._clock.now())
         try:
