@@ -40,6 +40,8 @@ GROUP_MAX = 512
 # next one is ready behind it. With fewer callers the second commit costs more than it saves.
 SPLIT_MIN = 32
 COMMITTING_MAX = 2
+# A group this large starts while another one is being committed: the database finds it ready when it has finished.
+OVERLAP_MIN = 16
 
 
 class Completion(Protocol):
@@ -150,9 +152,12 @@ class Sequencer:
             await self._arrived.wait()
             self._arrived.clear()
             while self._may_begin():
+                waiting = len(self._pending)
                 group, rows = self._next_group()
                 if not group:
-                    break  # all that is waiting builds on what is being committed
+                    if len(self._pending) == waiting:
+                        break  # all that is waiting builds on what is being committed
+                    continue  # the decisions were to do nothing
                 task = asyncio.create_task(self._commit_group(group))
                 self._committing[task] = rows
                 task.add_done_callback(self._committed)
@@ -165,10 +170,10 @@ class Sequencer:
                     await asyncio.wait(self._committing) if self._committing else await asyncio.sleep(0)
 
     def _may_begin(self) -> bool:
-        """Whether the next group may start: at once when nothing is being committed, else only if it is as large."""
+        """Whether the next group may start: at once if nothing is being committed, else only if it is worth a commit."""
         if not self._pending or len(self._committing) >= COMMITTING_MAX:
             return False
-        return not self._committing or len(self._pending) - self._deferred >= max(self._last_size, SPLIT_MIN)
+        return not self._committing or len(self._pending) - self._deferred >= OVERLAP_MIN
 
     def _committed(self, task: "asyncio.Task[None]") -> None:
         del self._committing[task]
