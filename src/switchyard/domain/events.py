@@ -7,6 +7,7 @@ member that is absent is unchanged, or has the default that its struct names. `f
 
 from datetime import datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -293,11 +294,15 @@ def encode(value: object) -> bytes:
     return _number_encoder.encode(value)
 
 
+@lru_cache(maxsize=4_096)  # the same few accounts in every event
+def _text(value: str) -> str:
+    return encode(value).decode()
+
+
 def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
     """An event with the part of its line that does not depend on the journal."""
-    account_json = encode(account).decode()
     order_json = f'"{order}"' if order else "null"
-    tail = f'"type":"{kind}","accountId":{account_json},"orderId":{order_json},"data":{encode(data).decode()}'
+    tail = f'"type":"{kind}","accountId":{_text(account)},"orderId":{order_json},"data":{encode(data).decode()}'
     return Event(kind, account, order, tail)
 
 

@@ -142,18 +142,20 @@ class Composition:
             proposed.answer(Conflict())  # it left the memory since it was loaded
             return
         try:
-            change = proposal.decide(state, {key: self._position(key) for key in proposal.positions})
+            held = {key: self._position(key) for key in proposal.positions} if proposal.positions else {}
+            change = proposal.decide(state, held)
         except Exception as error:  # amounts beyond all precision, or a defect: the others must not suffer from it
             proposed.answer(Failed(error))
             return
         if change is None:
             self._add_nothing(proposed, unit)
             return
-        executions = [(execution.venue, execution.exec_id) for execution in change.executions]
-        if not self.executions.isdisjoint(executions):
-            proposed.answer(Conflict())  # reported twice within the group
-            return
-        self.executions.update(executions)
+        if change.executions:
+            executions = [(execution.venue, execution.exec_id) for execution in change.executions]
+            if not self.executions.isdisjoint(executions):
+                proposed.answer(Conflict())  # reported twice within the group
+                return
+            self.executions.update(executions)
         unit = self._joined(order_id, proposal.positions)
         unit.members.append((proposed, Decided(state, change)))
         unit.changes.append(change)
@@ -174,7 +176,8 @@ class Composition:
     def _joined(self, order_id: OrderId, positions: Sequence[PositionKey]) -> Unit:
         """The unit that decides on the order, together with those that have moved one of the positions."""
         earlier = [self._by_order[order_id]] if order_id in self._by_order else []
-        earlier += [self._by_position[key] for key in positions if key in self._by_position]
+        if positions:
+            earlier += [self._by_position[key] for key in positions if key in self._by_position]
         unit = earlier[0] if earlier else Unit()
         for other in dict.fromkeys(earlier[1:]):
             if other is not unit:

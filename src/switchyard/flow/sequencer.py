@@ -170,7 +170,7 @@ class Sequencer:
                     await asyncio.wait(self._committing) if self._committing else await asyncio.sleep(0)
 
     def _may_begin(self) -> bool:
-        """Whether the next group may start: at once if nothing is being committed, else only if it is worth a commit."""
+        """Whether the next group may start: at once if nothing is being committed, else if it is worth a commit."""
         if not self._pending or len(self._committing) >= COMMITTING_MAX:
             return False
         return not self._committing or len(self._pending) - self._deferred >= OVERLAP_MIN

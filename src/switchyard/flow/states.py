@@ -148,6 +148,8 @@ def after(state: OrderState, order: Order, change: Change) -> OrderState:
     """The state with the order and the outbox rows that a change gives it."""
     if not change.outbox:
         return OrderState(order=order, outbox=state.outbox)
+    if len(change.outbox) == len(state.outbox) == 1 and change.outbox[0].key == state.outbox[0].key:
+        return OrderState(order=order, outbox=change.outbox)
     changed = {row.key: row for row in change.outbox if row.order_id == order.order_id}
     kept = tuple(changed.pop(row.key, row) for row in state.outbox)
     return OrderState(order=order, outbox=(*kept, *changed.values()))

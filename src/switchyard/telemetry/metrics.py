@@ -1,11 +1,20 @@
 """The metrics of a process, under the names in the specifications. Stages count; the HTTP layer reads the registry."""
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import get_args
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+from prometheus_client.utils import floatToGoString
 
 from switchyard.ports.cache import CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheError
@@ -14,19 +23,49 @@ log = structlog.get_logger()
 
 
 class LatencyMax:
-    """`<name>_sum`, `<name>_count` and `<name>_max` of a latency in milliseconds."""
+    """`<name>_sum`, `<name>_count` and `<name>_max` of a latency in milliseconds; without a lock, as `PlainCounter`."""
 
     def __init__(self, name: str, text: str, registry: CollectorRegistry) -> None:
-        self._summary = Summary(name, text, registry=registry)
-        self._max = Gauge(name + "_max", text + " (largest so far)", registry=registry)
-        self._largest = 0.0
+        self._name = name
+        self._text = text
+        self._sum = self._largest = 0.0
+        self._count = 0
+        registry.register(self)
 
     def observe(self, milliseconds: float) -> None:
         """Record one latency."""
-        self._summary.observe(milliseconds)
+        self._sum += milliseconds
+        self._count += 1
         if milliseconds > self._largest:
             self._largest = milliseconds
-            self._max.set(milliseconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """The current values, for the registry."""
+        yield SummaryMetricFamily(self._name, self._text, count_value=self._count, sum_value=self._sum)
+        yield GaugeMetricFamily(self._name + "_max", self._text + " (largest so far)", value=self._largest)
+
+
+class PlainHistogram:
+    """A histogram without a lock, as `PlainCounter`."""
+
+    def __init__(self, name: str, text: str, buckets: Sequence[float], registry: CollectorRegistry) -> None:
+        self._name = name
+        self._text = text
+        self._bounds = list(buckets)
+        self._counts = [0] * (len(buckets) + 1)
+        self._sum = 0.0
+        registry.register(self)
+
+    def observe(self, value: float) -> None:
+        """Record one value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def collect(self) -> Iterator[Metric]:
+        """The current values, for the registry."""
+        labels = [*map(floatToGoString, self._bounds), "+Inf"]
+        buckets = list(zip(labels, accumulate(self._counts), strict=True))
+        yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 
 class PlainCounter:
@@ -185,7 +224,7 @@ class Metrics:
             "gateway_accept_to_execution_report_latency_ms", "Time from accept to an execution report", registry
         )
         self.dequeued = Counter("outbox_dequeue_total", "Outbox polls, by result", ["result"], registry=registry)
-        self.retries = Histogram(
+        self.retries = PlainHistogram(
             "outbox_retry_count",
             "Attempts after the first, per finished row",
             buckets=(0, 1, 2, 3, 4, 5, 6, 7, 8),
@@ -205,7 +244,7 @@ class Metrics:
         self.inflight = Gauge("outbox_inflight", "Sends in progress in this process", registry=registry)
         self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
         self.outbox_uncertain = Gauge("outbox_uncertain", "Uncertain outbox rows", registry=registry)
-        self.outbox_lag = Histogram(
+        self.outbox_lag = PlainHistogram(
             "outbox_lag_seconds",
             "Age of rows at their first attempt",
             buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600),

@@ -7,6 +7,7 @@ applied.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 
 import structlog
@@ -246,8 +247,9 @@ class Recorder:
         for _ in range(DECISIONS_MAX):
             if not waiting:
                 return applied
+            now = self._clock.now()
             answers = await self._sequencer.propose(
-                [self._proposal(report, states[report.venue_client_order_id].order) for report in waiting]
+                [self._proposal(report, states[report.venue_client_order_id].order, now) for report in waiting]
             )
             conflicts = []
             for report, answer in zip(waiting, answers, strict=True):
@@ -267,13 +269,12 @@ class Recorder:
             waiting = await self._new(conflicts, states)
         raise Contention(f"report {waiting[0].exec_id} could not be written in {DECISIONS_MAX} tries")
 
-    def _proposal(self, report: ExecutionReport, order: Order) -> Proposal:
+    def _proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal:
         position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
 
         def decision(state: OrderState, held: Positions) -> Change | None:
             if is_known_end(report, state.order):
                 return None  # a lookup found it first
-            now = self._clock.now()
             if not report.last_qty:
                 return decisions.apply_report(state, None, report, now)
             results = held[total] or account_total(order.account_id, now)
@@ -292,7 +293,7 @@ class Recorder:
         if order.filled_qty and "REJECTED" in (before.order.status, report.status):
             self._metrics.contradictions.labels(report.venue).inc()
             log.error("venue_contradiction", venue=report.venue, order_id=order.order_id, filled=str(order.filled_qty))
-        waited = self._clock.now() - order.accepted_at
+        waited = order.updated_at - order.accepted_at
         self._metrics.accept_to_report.observe(waited.total_seconds() * 1000)
         self._compare_totals(order, report)
         if order.filled_qty > order.qty:

@@ -211,7 +211,8 @@ class Dispatcher:
         page = await self._without_lost_keys(page)
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
-        answers = await self._sequencer.propose([self._proposal(due) for due in page])
+        now = self._clock.now()
+        answers = await self._sequencer.propose([self._proposal(due, now) for due in page])
         # The others were claimed by another worker or have changed; the next query shows it.
         decided = [answer for answer in answers if isinstance(answer, Decided)]
         sends = [
@@ -248,14 +249,13 @@ class Dispatcher:
             await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
         return found is None
 
-    def _proposal(self, due: Due) -> Proposal:
+    def _proposal(self, due: Due, now: datetime) -> Proposal:
         claimed = due.row
 
         def decision(newest: OrderState, _: Positions) -> Change | None:
             row = newest.row(claimed.kind, claimed.number)
             if row.version != claimed.version:
                 return None
-            now = self._clock.now()
             instead = self._change_instead_of_sending(newest, row, now) if row.kind == "new" else None
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 

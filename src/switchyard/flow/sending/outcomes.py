@@ -80,7 +80,9 @@ class OutcomeWriter:
         waiting = list(ended)
         while waiting:
             try:
-                answers = await decide_all(self._sequencer.propose, [self._proposal(*attempt) for attempt in waiting])
+                now = self._clock.now()
+                proposals = [self._proposal(*attempt, now) for attempt in waiting]
+                answers = await decide_all(self._sequencer.propose, proposals)
             except (Unavailable, OutcomeUnknown) as unread:
                 answers = [Failed(unread)] * len(waiting)
             failed: list[Ended] = []
@@ -101,11 +103,11 @@ class OutcomeWriter:
             if waiting:
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
 
-    def _proposal(self, row: OutboxRow, outcome: AttemptOutcome) -> Proposal:
+    def _proposal(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Proposal:
         def decision(newest: OrderState, _: Positions) -> Change | None:
             current = newest.row(row.kind, row.number)
             if current.attempt == row.attempt and (current.status == "sending" or self._may_correct(current, outcome)):
-                return self._outcome_change(newest, current, outcome, self._clock.now())
+                return self._outcome_change(newest, current, outcome, now)
             return None
 
         return Proposal(row.order_id, decision)
@@ -129,6 +131,10 @@ class OutcomeWriter:
         return row.status == "uncertain" and row.worker == self._worker and isinstance(outcome, Unsent)
 
     def _outcome_change(self, state: OrderState, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Change:
+        if isinstance(outcome, Accepted):
+            return decisions.record_sent(
+                state, row, outcome.venue_order_id, now, processed_before=outcome.already_processed
+            )
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
         is_safe_to_repeat = self._first_sends.may_resend(row)
@@ -139,8 +145,6 @@ class OutcomeWriter:
             row.kind == "new" and state.order.status == "UNKNOWN" and (row.status == "sending" or may_begin_in_doubt)
         )
         match outcome:
-            case Accepted(venue_order_id, already_processed):
-                return decisions.record_sent(state, row, venue_order_id, now, processed_before=already_processed)
             case VenueRejected(code, detail):
                 if in_doubt:
                     return decisions.record_doubt(state, row, code, None, now, detail=detail)
