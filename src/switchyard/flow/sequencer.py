@@ -9,7 +9,7 @@ write. Writes through `Journal.append`, wakes the readers after each commit.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
@@ -23,6 +23,7 @@ from switchyard.domain.errors import (
     QueueFull,
     SwitchyardError,
 )
+from switchyard.flow.groups import Group, Rows, Waiting, gather
 from switchyard.flow.proposals import Answer, Composition, Failed, Page, Proposal, Proposed, Unit
 from switchyard.flow.states import HotStates
 from switchyard.flow.wake import Wake
@@ -56,26 +57,6 @@ class Completion(Protocol):
         ...
 
 
-class _Waiting:
-    """A change whose caller waits for its outcome."""
-
-    __slots__ = ("change", "followers", "future")
-
-    def __init__(self, change: Change, future: "asyncio.Future[Outcome]") -> None:
-        self.change = change
-        self.future = future
-        self.followers: list[_Waiting] | None = None
-
-    def answer(self, outcome: Outcome) -> None:
-        # The caller may have been cancelled; its change is committed all the same.
-        if not self.future.done():
-            self.future.set_result(outcome)
-
-    def fail(self, error: SwitchyardError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-
-
 class Sequencer:
     """Collects changes into groups and answers each caller once its group is committed."""
 
@@ -104,12 +85,12 @@ class Sequencer:
         self._on_committed = on_committed
         self._shard = shard
         self.states = HotStates(journal)
-        self._pending: deque[_Waiting | Proposed] = deque()
+        self._pending: deque[Waiting | Proposed] = deque()
         self._deferred = 0
         """How many of the pending build on what is being committed."""
         self._last_size = 0
         self._arrived = asyncio.Event()
-        self._committing: dict[asyncio.Task[None], _Rows] = {}
+        self._committing: dict[asyncio.Task[None], Rows] = {}
 
     async def offer(self, change: Change) -> Outcome:
         """Commit the change of a request; raises QueueFull at once where the queue is at its bound."""
@@ -121,7 +102,7 @@ class Sequencer:
     async def commit(self, change: Change) -> Outcome:
         """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._pending.append(_Waiting(change, future))
+        self._pending.append(Waiting(change, future))
         self._arrived.set()
         return await future
 
@@ -152,14 +133,13 @@ class Sequencer:
             await self._arrived.wait()
             self._arrived.clear()
             while self._may_begin():
-                waiting = len(self._pending)
-                group, rows = self._next_group()
-                if not group:
-                    if len(self._pending) == waiting:
+                group = self._next_group()
+                if not group.entries:
+                    if not group.size:
                         break  # all that is waiting builds on what is being committed
                     continue  # the decisions were to do nothing
-                task = asyncio.create_task(self._commit_group(group))
-                self._committing[task] = rows
+                task = asyncio.create_task(self._commit_group(group.entries))
+                self._committing[task] = group.rows
                 task.add_done_callback(self._committed)
 
     async def drain(self, seconds_max: float) -> None:
@@ -185,49 +165,15 @@ class Sequencer:
             log.critical("sequencer_failed", error=repr(error))
             self._on_broken(repr(error))
 
-    def _next_group(self) -> "tuple[list[_Waiting | Unit], _Rows]":
-        """The next group, and the rows that it touches: changes of different rows, in the order of arrival."""
-        group: list[_Waiting] = []
-        composition = Composition(self.states)
-        rows: _Rows = {}
-        size, blocked, deferred = 0, set[Hashable](), list[_Waiting | Proposed]()
-        pending, in_flight = self._pending, list(self._committing.values())
-        callers = len(pending) + self._last_size  # the callers of the last group are about to come back
+    def _next_group(self) -> Group:
+        callers = len(self._pending) + self._last_size  # the callers of the last group are about to come back
         size_max = min(max(callers // 2, SPLIT_MIN), GROUP_MAX)
-        while pending and size < size_max:
-            item = pending.popleft()
-            if isinstance(item, Proposed):
-                keys = _proposed_keys(item.proposal)
-                if _must_wait(keys, blocked, rows, in_flight):
-                    deferred.append(item)
-                    blocked.update(keys)
-                    continue
-                composition.add(item)
-                rows.update(dict.fromkeys(keys))
-            else:
-                keys = _keys(item.change)
-                earlier = [rows[key] for key in keys if key in rows]
-                if not earlier and blocked.isdisjoint(keys) and composition.executions.isdisjoint(keys):
-                    group.append(item)
-                    rows.update(dict.fromkeys(keys, item))
-                    composition.executions.update(_execution_keys(item.change))
-                elif len(earlier) == 1 and (leader := earlier[0]) and leader.change.keys and item.change.keys:
-                    # The same idempotency key twice: the first change's outcome answers the second one.
-                    if leader.followers is None:
-                        leader.followers = []
-                    leader.followers.append(item)
-                    continue
-                else:
-                    deferred.append(item)
-                    blocked.update(keys)
-                    continue
-            size += 1
-        pending.extendleft(reversed(deferred))
-        self._deferred = len(deferred)
-        self._last_size = size or self._last_size
-        return [*group, *composition.units], rows
+        group = gather(self._pending, self.states, list(self._committing.values()), size_max)
+        self._deferred = group.deferred
+        self._last_size = group.size or self._last_size
+        return group
 
-    async def _commit_group(self, group: "Sequence[_Waiting | Unit]") -> None:
+    async def _commit_group(self, group: Sequence[Waiting | Unit]) -> None:
         self._metrics.group_size.observe(sum(len(entry.members) if isinstance(entry, Unit) else 1 for entry in group))
         ready = await self._completed(group)
         if not ready:
@@ -267,9 +213,9 @@ class Sequencer:
         for (entry, change), outcome in zip(ready, outcomes, strict=True):
             self._settle(entry, change, outcome)
 
-    async def _completed(self, group: "Sequence[_Waiting | Unit]") -> "list[tuple[_Waiting | Unit, Change]]":
+    async def _completed(self, group: Sequence[Waiting | Unit]) -> list[tuple[Waiting | Unit, Change]]:
         """The entries with their changes, each complete; one that cannot be completed fails alone."""
-        ready: list[tuple[_Waiting | Unit, Change]] = []
+        ready: list[tuple[Waiting | Unit, Change]] = []
         for entry in group:
             change = entry.change
             if self._completion is not None and self._completion.is_needed(change):
@@ -281,7 +227,7 @@ class Sequencer:
             ready.append((entry, change))
         return ready
 
-    def _settle(self, entry: "_Waiting | Unit", change: Change, outcome: Outcome) -> None:
+    def _settle(self, entry: Waiting | Unit, change: Change, outcome: Outcome) -> None:
         """Note the outcome of a change in the states in memory, then answer its callers."""
         if isinstance(outcome, Committed):
             for note in self._on_committed:
@@ -301,7 +247,7 @@ class Sequencer:
         if entry.followers:
             self._answer_followers(entry, outcome)
 
-    async def _split(self, group: "Sequence[_Waiting | Unit]", error: GroupRejected) -> None:
+    async def _split(self, group: Sequence[Waiting | Unit], error: GroupRejected) -> None:
         """Commit a rejected group in halves, until the decision that the database rejects is alone."""
         if len(group) > 1:
             middle = len(group) // 2
@@ -321,7 +267,7 @@ class Sequencer:
         log.error("change_rejected", error=str(error))
         self._answer_failed(entry, error)  # nothing was written: the states in memory are still those of the database
 
-    def _answer_followers(self, leader: _Waiting, outcome: Outcome) -> None:
+    def _answer_followers(self, leader: Waiting, outcome: Outcome) -> None:
         holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
         for follower in leader.followers or ():
             if holder is None:
@@ -329,50 +275,15 @@ class Sequencer:
             else:
                 follower.answer(Conflict(holder))
 
-    def _fail(self, group: "Sequence[tuple[_Waiting | Unit, Change]]", error: SwitchyardError) -> None:
+    def _fail(self, group: Sequence[tuple[Waiting | Unit, Change]], error: SwitchyardError) -> None:
         for entry, change in group:
             self.states.forget(change)
             self._answer_failed(entry, error)
 
-    def _answer_failed(self, entry: "_Waiting | Unit", error: SwitchyardError) -> None:
+    def _answer_failed(self, entry: Waiting | Unit, error: SwitchyardError) -> None:
         if isinstance(entry, Unit):
             entry.answer(Failed(error))
             return
         entry.fail(error)
         for follower in entry.followers or ():
             follower.fail(error)
-
-
-_Rows = dict[Hashable, _Waiting | None]
-"""The rows that a group touches, each with the change that touches it; none for a proposal."""
-
-
-def _keys(change: Change) -> list[Hashable]:
-    """The rows that a change may touch: no two changes of a group share one."""
-    keys: list[Hashable] = [order.order_id for order in change.orders]
-    keys += [(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys]
-    keys += [(result.account_id, result.operation, result.idempotency_key) for result in change.results]
-    keys += _execution_keys(change)
-    keys += {("position", *position.key) for position in change.positions}
-    keys += [("cursor", cursor.name) for cursor in change.cursors]
-    return keys
-
-
-def _execution_keys(change: Change) -> list[Hashable]:
-    return [(execution.venue, execution.exec_id) for execution in change.executions]
-
-
-def _proposed_keys(proposal: Proposal) -> list[Hashable]:
-    """The rows that a proposal builds on: they must not be part of a change that is not committed yet."""
-    return [proposal.order_id, *(("position", *key) for key in proposal.positions)]
-
-
-def _must_wait(keys: Sequence[Hashable], blocked: Container[Hashable], rows: _Rows, in_flight: Sequence[_Rows]) -> bool:
-    """Whether one of the rows is part of a change: in this group, in one being committed, or in one that waits too."""
-    for key in keys:
-        if key in blocked or rows.get(key) is not None:
-            return True
-        for other in in_flight:
-            if key in other:
-                return True
-    return False

@@ -7,24 +7,23 @@ of any transaction.
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow, is_first_attempt
+from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
-from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
+from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
+from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sending.throttle import Throttle
+from switchyard.flow.sending.sends import Send, Sends
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.states import after
 from switchyard.flow.wake import Wake
@@ -33,14 +32,8 @@ from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import (
-    TURN_LIMIT,
-    Accepted,
-    Ambiguous,
-    SendOutcome,
-    Unsent,
     Venue,
     VenueUnavailable,
-    ignore_departure,
 )
 from switchyard.telemetry.metrics import Metrics
 
@@ -85,17 +78,10 @@ class Dispatcher:
         self._randomness = randomness
         self._metrics = metrics
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
-        self._slots = batch_size * parallelism
         self._idle_seconds = idle_seconds
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
-        self._sends: dict[OutboxKey, asyncio.Task[None]] = {}
-        self._freed = asyncio.Event()
         self._open: set[VenueName] = set()
-        self._departures = Departures()
-        self._throttles = {name: Throttle(self._slots) for name in venues}
-        self._under_way: Counter[VenueName] = Counter()
-        self._at_venue: Counter[VenueName] = Counter()
         self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
@@ -106,6 +92,15 @@ class Dispatcher:
             metrics=metrics,
             retry_max=retry_max,
             first_sends=self._first_sends,
+        )
+        self._sends = Sends(
+            slots=batch_size * parallelism,
+            venues=venues,
+            lanes=lanes,
+            outcomes=self._outcomes,
+            first_sends=self._first_sends,
+            clock=clock,
+            metrics=metrics,
         )
         self._recovery = Recovery(
             worker=worker,
@@ -131,21 +126,18 @@ class Dispatcher:
                 recovered_at = self._clock.monotonic()
             if await self.run_once():
                 continue
-            if len(self._sends) >= self._slots:
-                self._freed.clear()
-                await self._freed.wait()
+            if self._sends.free <= 0:
+                await self._sends.slot_freed()
             else:
                 await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
 
     async def run_once(self) -> int:
         """Claim rows for the free slots and begin to send them; returns how many."""
-        free, lanes = self._free_by_venue(), self._lanes.filter()
+        free, lanes = self._sends.free_by_venue(self._open), self._lanes.filter()
         if not free or lanes == []:
             return 0
-        slots = self._slots - len(self._sends)
-        page = await self._queries.due(
-            self._clock.now(), min(slots, sum(free.values())), list(free), lanes, known=self._sequencer.states.order
-        )
+        limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
+        page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
         self._dequeued["success" if page else "empty"].inc()
         if not page:
             return 0
@@ -182,13 +174,13 @@ class Dispatcher:
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
-        return self._at_venue[venue]
+        return self._sends.at_venue(venue)
 
     def waits_for_venue(self, venue: VenueName) -> bool:
         """Whether the venue limits the sending: it is closed, or no slot is free and it holds most of those in use."""
         if venue not in self._open:
             return True
-        return venue not in self._free_by_venue() and self._at_venue[venue] * 2 >= self._under_way[venue]
+        return not self._sends.free_by_venue([venue]) and self._sends.holds_most(venue)
 
     async def drain(self, seconds_max: float) -> None:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
@@ -196,15 +188,7 @@ class Dispatcher:
             async with asyncio.timeout(seconds_max):
                 if self._claiming is not None:
                     await asyncio.wait({self._claiming})
-                if self._sends:
-                    await asyncio.wait(set(self._sends.values()))
-
-    def _free_by_venue(self) -> dict[VenueName, int]:
-        if len(self._sends) >= self._slots:
-            return {}
-        now = self._clock.now()
-        free = {name: self._throttles[name].free(self._under_way[name], now) for name in self._open}
-        return {name: count for name, count in free.items() if count}
+                await self._sends.drain()
 
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
@@ -216,12 +200,11 @@ class Dispatcher:
         # The others were claimed by another worker or have changed; the next query shows it.
         decided = [answer for answer in answers if isinstance(answer, Decided)]
         sends = [
-            _Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
+            Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
             for before, change in decided
             if change.outbox[0].status == "sending"
         ]
-        for batch in self._batches(sends):
-            self._start_send(batch)
+        self._sends.start(sends)
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
@@ -261,23 +244,6 @@ class Dispatcher:
 
         return Proposal(claimed.order_id, decision)
 
-    def _batches(self, sends: Sequence["_Send"]) -> Iterator["list[_Send]"]:
-        """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
-
-        A retry and a cancel have no place in a line and go alone.
-        """
-        batches: dict[VenueName, list[_Send]] = {}
-        for send in sends:
-            batch_max = self._venues[send.row.venue].capabilities.batch_max
-            if batch_max == 1 or not send.is_first:
-                yield [send]
-                continue
-            batch = batches.setdefault(send.row.venue, [])
-            batch.append(send)
-            if len(batch) == batch_max:
-                yield batches.pop(send.row.venue)
-        yield from batches.values()
-
     def _change_instead_of_sending(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
         """The change to commit where the order must not be sent; none where it may be sent."""
         order = state.order
@@ -302,92 +268,6 @@ class Dispatcher:
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
 
-    def _start_send(self, batch: "list[_Send]") -> None:
-        for row, state, begun_at in batch:
-            self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
-            self._lanes.begin(row.lane)
-            if row.attempt == 1:
-                self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
-        venue, order = batch[0].row.venue, batch[0].state.order
-        self._under_way[venue] += len(batch)
-        # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
-        takes_many = self._venues[venue].capabilities.batch_max > 1
-        line: Hashable = venue if takes_many else (order.account_id, order.symbol)
-        turn = self._departures.join(line) if batch[0].is_first else None
-        task = asyncio.create_task(self._send(batch, turn))
-        self._sends.update((send.row.key, task) for send in batch)
-        self._metrics.inflight.set(len(self._sends))
-        task.add_done_callback(lambda done: self._end_send(batch, turn, done))
-
-    def _end_send(self, batch: "list[_Send]", turn: Turn | None, task: "asyncio.Task[None]") -> None:
-        _leave(turn)
-        for row, _, _ in batch:
-            del self._sends[row.key]
-            self._lanes.end(row.lane)
-        self._under_way[batch[0].row.venue] -= len(batch)
-        self._metrics.inflight.set(len(self._sends))
-        self._freed.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
-            self._metrics.stage_failures.labels("dispatch").inc(len(batch))
-            for row, _, _ in batch:
-                log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
-
-    async def _send(self, batch: "list[_Send]", turn: Turn | None) -> None:
-        venue = batch[0].row.venue
-        self._at_venue[venue] += len(batch)
-        try:
-            outcomes = await self._deliver(batch, turn)
-        except Exception as error:
-            # An adapter that raises has a defect, and the venue may or may not have the orders.
-            log.exception("venue_adapter_failed", order_id=batch[0].row.order_id, venue=venue, orders=len(batch))
-            outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
-        finally:
-            self._at_venue[venue] -= len(batch)
-        throttle = self._throttles[venue]
-        for outcome in outcomes:
-            if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":
-                throttle.slow_down(self._clock.now(), outcome.retry_after)
-            elif isinstance(outcome, Accepted):
-                throttle.speed_up()
-        _leave(turn)
-        await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
-
-    async def _deliver(self, batch: "list[_Send]", turn: Turn | None) -> Sequence[SendOutcome]:
-        """Send the batch; the outcomes are in its order."""
-        venue = self._venues[batch[0].row.venue]
-        if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
-            return [Unsent("TURN_TIMEOUT")] * len(batch)
-        if self._clock.monotonic() - batch[0].begun_at > TURN_LIMIT.total_seconds():
-            # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
-            return [Unsent("ATTEMPT_STALE")] * len(batch)
-        if batch[0].row.kind == "cancel":
-            return [await venue.cancel(batch[0].state.order)]
-        now = self._clock.now()
-        orders = [send.state.order for send in batch if not send.is_late(now)]
-        sent: Iterator[SendOutcome] = iter(())
-        if orders:
-            depart = turn.depart if turn is not None else ignore_departure
-            sent = iter(await venue.submit_many(orders, depart))
-        return [Unsent("DEADLINE_PASSED") if send.is_late(now) else next(sent) for send in batch]
-
-
-class _Send(NamedTuple):
-    """A committed attempt: its row, its order's state after the commit, and when it began on the monotonic clock."""
-
-    row: OutboxRow
-    state: OrderState
-    begun_at: float
-
-    @property
-    def is_first(self) -> bool:
-        """Whether the attempt is the order's first one, which keeps its place in the line."""
-        return self.row.kind == "new" and self.row.attempt == 1
-
-    def is_late(self, now: datetime) -> bool:
-        """Whether the order must not be sent any more."""
-        return self.state.order.status != "UNKNOWN" and decisions.is_past_deadline(self.state.order, now)
-
 
 def _is_stray(due: Due) -> bool:
     """Whether the venue reported on the order before its first attempt, and no operator has decided about it since.
@@ -395,8 +275,3 @@ def _is_stray(due: Due) -> bool:
     It may have been executed from a database that was lost, so it must not be sent.
     """
     return due.reported_before and is_first_attempt(due.row) and due.row.last_error != "NOT_SENT_BY_DECISION"
-
-
-def _leave(turn: Turn | None) -> None:
-    if turn is not None:
-        turn.depart()

@@ -1,0 +1,202 @@
+"""The attempts under way in a worker: sends them in their order, several in one call where the venue takes them.
+
+Calls venues outside of any transaction; has the outcomes recorded through `OutcomeWriter`.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+import structlog
+
+from switchyard.domain import decisions
+from switchyard.domain.ids import VenueName
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
+from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
+from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.throttle import Throttle
+from switchyard.ports.clock import Clock
+from switchyard.ports.venue import TURN_LIMIT, Accepted, Ambiguous, SendOutcome, Unsent, Venue, ignore_departure
+from switchyard.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
+
+
+class Send(NamedTuple):
+    """A committed attempt: its row, its order's state after the commit, and when it began on the monotonic clock."""
+
+    row: OutboxRow
+    state: OrderState
+    begun_at: float
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the attempt is the order's first one, which keeps its place in the line."""
+        return self.row.kind == "new" and self.row.attempt == 1
+
+    def is_late(self, now: datetime) -> bool:
+        """Whether the order must not be sent any more."""
+        return self.state.order.status != "UNKNOWN" and decisions.is_past_deadline(self.state.order, now)
+
+
+class Sends:
+    """The attempts that are being sent or whose outcome is being recorded; each occupies a slot."""
+
+    def __init__(
+        self,
+        *,
+        slots: int,
+        venues: Mapping[VenueName, Venue],
+        lanes: HeldLanes,
+        outcomes: OutcomeWriter,
+        first_sends: FirstSends,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._slots = slots
+        self._venues = venues
+        self._lanes = lanes
+        self._outcomes = outcomes
+        self._first_sends = first_sends
+        self._clock = clock
+        self._metrics = metrics
+        self._tasks: dict[OutboxKey, asyncio.Task[None]] = {}
+        self._freed = asyncio.Event()
+        self._departures = Departures()
+        self._throttles = {name: Throttle(slots) for name in venues}
+        self._under_way: Counter[VenueName] = Counter()
+        self._at_venue: Counter[VenueName] = Counter()
+
+    def __contains__(self, key: object) -> bool:
+        """Whether an attempt of this row is under way here."""
+        return key in self._tasks
+
+    @property
+    def free(self) -> int:
+        """How many slots are free."""
+        return self._slots - len(self._tasks)
+
+    async def slot_freed(self) -> None:
+        """Wait until an attempt ends."""
+        self._freed.clear()
+        await self._freed.wait()
+
+    def free_by_venue(self, venues: Iterable[VenueName]) -> dict[VenueName, int]:
+        """How many attempts may begin at each of these venues; those without a free slot are left out."""
+        if self.free <= 0:
+            return {}
+        now = self._clock.now()
+        free = {name: self._throttles[name].free(self._under_way[name], now) for name in venues}
+        return {name: count for name, count in free.items() if count}
+
+    def at_venue(self, venue: VenueName) -> int:
+        """How many requests the venue has not answered yet."""
+        return self._at_venue[venue]
+
+    def holds_most(self, venue: VenueName) -> bool:
+        """Whether most of the venue's attempts under way wait for its answer."""
+        return self._at_venue[venue] * 2 >= self._under_way[venue]
+
+    def start(self, sends: Sequence[Send]) -> None:
+        """Begin to send committed attempts, given in journal order."""
+        for batch in self._batches(sends):
+            self._start(batch)
+
+    async def drain(self) -> None:
+        """Wait for the attempts under way."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks.values()))
+
+    def _batches(self, sends: Sequence[Send]) -> Iterator[list[Send]]:
+        """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
+
+        A retry and a cancel have no place in a line and go alone.
+        """
+        batches: dict[VenueName, list[Send]] = {}
+        for send in sends:
+            batch_max = self._venues[send.row.venue].capabilities.batch_max
+            if batch_max == 1 or not send.is_first:
+                yield [send]
+                continue
+            batch = batches.setdefault(send.row.venue, [])
+            batch.append(send)
+            if len(batch) == batch_max:
+                yield batches.pop(send.row.venue)
+        yield from batches.values()
+
+    def _start(self, batch: list[Send]) -> None:
+        for row, state, begun_at in batch:
+            self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
+            self._lanes.begin(row.lane)
+            if row.attempt == 1:
+                self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
+        venue, order = batch[0].row.venue, batch[0].state.order
+        self._under_way[venue] += len(batch)
+        # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
+        takes_many = self._venues[venue].capabilities.batch_max > 1
+        line: Hashable = venue if takes_many else (order.account_id, order.symbol)
+        turn = self._departures.join(line) if batch[0].is_first else None
+        task = asyncio.create_task(self._send(batch, turn))
+        self._tasks.update((send.row.key, task) for send in batch)
+        self._metrics.inflight.set(len(self._tasks))
+        task.add_done_callback(lambda done: self._end(batch, turn, done))
+
+    def _end(self, batch: list[Send], turn: Turn | None, task: "asyncio.Task[None]") -> None:
+        _leave(turn)
+        for row, _, _ in batch:
+            del self._tasks[row.key]
+            self._lanes.end(row.lane)
+        self._under_way[batch[0].row.venue] -= len(batch)
+        self._metrics.inflight.set(len(self._tasks))
+        self._freed.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
+            self._metrics.stage_failures.labels("dispatch").inc(len(batch))
+            for row, _, _ in batch:
+                log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
+
+    async def _send(self, batch: list[Send], turn: Turn | None) -> None:
+        venue = batch[0].row.venue
+        self._at_venue[venue] += len(batch)
+        try:
+            outcomes = await self._deliver(batch, turn)
+        except Exception as error:
+            # An adapter that raises has a defect, and the venue may or may not have the orders.
+            log.exception("venue_adapter_failed", order_id=batch[0].row.order_id, venue=venue, orders=len(batch))
+            outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
+        finally:
+            self._at_venue[venue] -= len(batch)
+        throttle = self._throttles[venue]
+        for outcome in outcomes:
+            if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":
+                throttle.slow_down(self._clock.now(), outcome.retry_after)
+            elif isinstance(outcome, Accepted):
+                throttle.speed_up()
+        _leave(turn)
+        await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
+
+    async def _deliver(self, batch: list[Send], turn: Turn | None) -> Sequence[SendOutcome]:
+        """Send the batch; the outcomes are in its order."""
+        venue = self._venues[batch[0].row.venue]
+        if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
+            return [Unsent("TURN_TIMEOUT")] * len(batch)
+        if self._clock.monotonic() - batch[0].begun_at > TURN_LIMIT.total_seconds():
+            # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
+            return [Unsent("ATTEMPT_STALE")] * len(batch)
+        if batch[0].row.kind == "cancel":
+            return [await venue.cancel(batch[0].state.order)]
+        now = self._clock.now()
+        orders = [send.state.order for send in batch if not send.is_late(now)]
+        sent: Iterator[SendOutcome] = iter(())
+        if orders:
+            depart = turn.depart if turn is not None else ignore_departure
+            sent = iter(await venue.submit_many(orders, depart))
+        return [Unsent("DEADLINE_PASSED") if send.is_late(now) else next(sent) for send in batch]
+
+
+def _leave(turn: Turn | None) -> None:
+    if turn is not None:
+        turn.depart()
