@@ -65,6 +65,7 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
         (f"{EVENT}#/$defs/acceptedOrder/properties/type", orders.OrderType),
         (f"{EVENT}#/$defs/acceptedOrder/properties/timeInForce", orders.TimeInForce),
         (f"{EVENT}#/$defs/reportFact/properties/status", ReportStatus),
+        (f"{EVENT}#/$defs/reportFact/properties/execType", ExecType),
         (f"{EVENT}#/$defs/outboxFact/properties/kind", OutboxKind),
         (f"{EVENT}#/$defs/outboxFact/properties/status", OutboxStatus),
         (f"{RESULT}#/properties/status", do_order.ResultStatus),

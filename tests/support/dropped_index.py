@@ -53,7 +53,7 @@ async def stop_looking_on_postgres(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         sql = await _definition(connection, "conflicting_changes")
-        sql = without(sql, r"\s+OR incoming\.version = 1 AND \(\s+SELECT true FROM orders[^)]*\)")
+        sql = without(sql, r"\s+OR order_bases\[incoming\.ordinality\] = 0 AND \(\s+SELECT true FROM orders[^)]*\)")
         key_check = r"incoming\.version - 1 <> coalesce\(\(\s+SELECT stored\.version FROM idempotency_keys.*?\), 0\)"
         await connection.execute(without(sql, key_check, "false"))
     finally:

@@ -28,8 +28,7 @@ class AppendGroup(NamedTuple):
     changed_orders: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
-    new_keys: str | None = None
-    changed_keys: str | None = None
+    keys: str | None = None
     positions: str | None = None
     new_executions: str | None = None
     checked_executions: str | None = None
@@ -57,7 +56,6 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
     executions = rows.json_rows([row for change in changes for row in change.executions])
-    keys = [row for change in changes for row in change.keys]
     orders = [row for change in changes for _, row in change.order_moves()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
@@ -66,8 +64,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         changed_orders=rows.json_rows([row for row in orders if row.version > 1]),
         new_outbox=rows.json_rows([row for row in outbox if row.version == 1]),
         changed_outbox=rows.json_rows([row for row in outbox if row.version > 1]),
-        new_keys=rows.json_rows([row for row in keys if row.version == 1]),
-        changed_keys=rows.json_rows([row for row in keys if row.version > 1]),
+        keys=rows.json_rows([row for change in changes for row in change.keys]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,

@@ -38,8 +38,9 @@ class Expectations:
     ) -> dict[int, Conflict]:
         """The changes that conflict with the database, by their number in the group.
 
-        New orders, outbox rows, keys and executions are checked only when `thorough`: they almost never exist already,
-        and a unique index rejects one that does.
+        New orders, outbox rows and executions are checked only when `thorough`: they almost never exist already, and a
+        unique index rejects one that does. Keys are always looked up, although a unique index guards them as well: a
+        key with two orders is the one mistake that no later check finds.
         """
         numbered = list(enumerate(changes))
         orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_moves()]
@@ -54,7 +55,7 @@ class Expectations:
         if thorough:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
-        conflicts.update(_changed_keys(connection, numbered, thorough))  # last: these conflicts name the key
+        conflicts.update(_taken_keys(connection, numbered))  # last: these conflicts name the key
         return conflicts
 
     def note_written(self, changes: Iterable[Change]) -> None:
@@ -115,10 +116,8 @@ def _seen_executions(connection: apsw.Connection, numbered: Sequence[tuple[int, 
     return {number: Conflict() for number, row in checked if (row.venue, row.exec_id) in seen}
 
 
-def _changed_keys(
-    connection: apsw.Connection, numbered: Sequence[tuple[int, Change]], thorough: bool
-) -> dict[int, Conflict]:
-    checked = [(n, entry) for n, change in numbered for entry in change.keys if thorough or entry.version > 1]
+def _taken_keys(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+    checked = [(n, entry) for n, change in numbered for entry in change.keys]
     if not checked:
         return {}
     keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]

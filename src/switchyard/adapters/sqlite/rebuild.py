@@ -60,7 +60,7 @@ class SqliteRebuild:
         for part, structs in (
             ("changed_orders", orders),
             ("changed_outbox", outbox),
-            ("changed_keys", keys),
+            ("keys", keys),
             ("positions", positions),
             ("checked_executions", executions),
         ):

@@ -244,12 +244,12 @@ class PaperExchange:
         group, order_count = self._take_group()
         now = self._clock.now()
         outcomes: Sequence[SendOutcome] = [DOWN] * order_count
+        reports: Sequence[ExecutionReport] = ()
         try:
             book = self._book if self._book is not None else await self._on_thread(self._open_store.load)
             self._book = None
             due = book.take_due(now, GROUP_MAX)
             marketable = self._marketable(book, now)
-            reports: Sequence[ExecutionReport] = ()
             if group or due or marketable:
                 symbols = {order.symbol for command in group for order in command.orders}
                 quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
@@ -257,10 +257,12 @@ class PaperExchange:
                 outcomes, reports = await self._on_thread(self._settle, book, group, due, marketable, quotes, now)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
-            self._recent.publish(reports, book.last_report)
         except Exception:
             log.exception("paper_exchange_group_failed", venue=self.name, orders=order_count)
+        # The answers first, so that an order's history shows the answer before the report.
         _resolve(group, outcomes)
+        if self._book is not None:
+            self._recent.publish(reports, self._book.last_report)
 
     def _take_group(self) -> tuple[list[Command], int]:
         """Take waiting commands with up to GROUP_MAX orders, at least one command; returns the number of orders too."""

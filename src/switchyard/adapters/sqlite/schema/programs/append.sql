@@ -14,7 +14,7 @@ DROP VIEW IF EXISTS append_group; -- drops its trigger too
 CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
-    NULL AS new_keys, NULL AS changed_keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
+    NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
     NULL AS cursors, NULL AS results,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
     NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
@@ -47,10 +47,7 @@ BEGIN
     ON CONFLICT ({outbox_orders.key}) DO UPDATE SET {outbox_orders.updates};
 
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT {idempotency_keys.values} FROM jsonb_each(NEW.new_keys);
-
-    INSERT INTO idempotency_keys ({idempotency_keys.columns})
-    SELECT {idempotency_keys.values} FROM jsonb_each(NEW.changed_keys) WHERE true
+    SELECT {idempotency_keys.values} FROM jsonb_each(NEW.keys) WHERE true
     ON CONFLICT ({idempotency_keys.key}) DO UPDATE SET {idempotency_keys.updates};
 
     -- The result of an order that ended, where the key still belongs to that order. CROSS JOIN fixes the join order: one
