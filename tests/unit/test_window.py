@@ -237,3 +237,18 @@ async def test_without_a_sender_only_the_forecast_rejects_orders() -> None:
     with pytest.raises(QueueDelayed, match="might miss its send deadline"):
         await door.request()
     await door.request("GTC")
+
+
+async def test_a_request_that_is_cancelled_as_it_is_rejected_leaves_no_place() -> None:
+    door = Door()
+    for _ in range(WINDOW):
+        assert door.window.try_enter(VENUE, "IOC")
+    waiting = asyncio.create_task(door.window.enter(VENUE, "IOC"))
+    await asyncio.sleep(0)
+    door.clock.advance(timedelta(seconds=WAIT_SECONDS_MAX))
+    door.window.run_once()  # rejects it
+    waiting.cancel()  # the client leaves in the same turn of the loop
+    await asyncio.wait([waiting])
+    assert not door.window.try_enter(VENUE, "IOC")
+    door.window.leave(VENUE)
+    assert door.window.try_enter(VENUE, "IOC")

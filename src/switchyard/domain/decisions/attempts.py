@@ -65,7 +65,7 @@ def record_unsent(
     failed = ended_attempt(row, now, "failed", code, detail, next_attempt_at=retry_at)
     if row.kind == "cancel":
         return order_change("OrderUpdated", state, touched(state.order, now), (failed,))
-    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
+    if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED") or is_at_venue(state.order):
         # A report arrived before this outcome was recorded: the venue has the order, and evidence wins.
         return record_sent(state, row, state.order.venue_order_id, now)
     if has_pending_cancel(state):
@@ -95,6 +95,8 @@ def record_exhausted(
     state: OrderState, row: OutboxRow, now: datetime, *, detail: str | None = None, bytes_sent: bool = False
 ) -> Change:
     """Unsent after the last retry: the order ends REJECTED, a cancel is given up."""
+    if row.kind == "new" and is_at_venue(state.order):
+        return record_sent(state, row, state.order.venue_order_id, now)
     return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
 
 

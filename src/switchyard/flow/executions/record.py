@@ -266,7 +266,7 @@ class Recorder:
                     case None:
                         self._duplicates.inc()
             # An order has changed meanwhile, or the execution was recorded before.
-            waiting = await self._new(conflicts, states)
+            waiting = await self._new(conflicts, states) if conflicts else []
         raise Contention(f"report {waiting[0].exec_id} could not be written in {DECISIONS_MAX} tries")
 
     def _proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal:

@@ -151,7 +151,7 @@ class AdmissionWindow:
         try:
             await admitted
         except asyncio.CancelledError:
-            if not admitted.cancelled():
+            if admitted.done() and not admitted.cancelled() and admitted.exception() is None:
                 self.leave(name)
             raise
 

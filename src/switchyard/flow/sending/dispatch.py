@@ -99,6 +99,7 @@ class Dispatcher:
             lanes=lanes,
             outcomes=self._outcomes,
             first_sends=self._first_sends,
+            newest=sequencer.states.order,
             clock=clock,
             metrics=metrics,
         )
@@ -148,6 +149,8 @@ class Dispatcher:
         claimed: Counter[VenueName] = Counter()
         claims = []
         for due in page:
+            if due.row.key in self._sends:
+                continue  # the batch of its last attempt is still being recorded
             claimed[due.row.venue] += 1
             if claimed[due.row.venue] <= free[due.row.venue]:
                 claims.append(due)

@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
-from switchyard.domain.errors import OutcomeUnknown, Unavailable
+from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import DoubtCode, described
@@ -72,11 +72,12 @@ class OutcomeWriter:
         self._retry_max = retry_max
         self._first_sends = first_sends
 
-    async def write(self, ended: Sequence[Ended]) -> None:
-        """Commit the outcomes; discard one whose attempt is not the row's current one any more.
+    async def write(self, ended: Sequence[Ended]) -> int:
+        """Commit the outcomes, and return how many changed a row; one of an attempt that was superseded is dropped.
 
         Goes on however long the database is away: the venue's answer is stored nowhere else.
         """
+        written = 0
         waiting = list(ended)
         while waiting:
             try:
@@ -90,7 +91,8 @@ class OutcomeWriter:
                 match answer:
                     case Decided(_, change):
                         self._note(attempt.row, attempt.outcome, change)
-                    case Failed(Unavailable() | OutcomeUnknown() as error):
+                        written += 1
+                    case Failed(Unavailable() | OutcomeUnknown() as error) if not isinstance(error, GroupRejected):
                         log.warning("send_outcome_waiting", order_id=attempt.row.order_id, error=str(error))
                         failed.append(attempt)
                     case Failed(error):
@@ -102,6 +104,7 @@ class OutcomeWriter:
             waiting = failed
             if waiting:
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
+        return written
 
     def _proposal(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Proposal:
         def decision(newest: OrderState, _: Positions) -> Change | None:

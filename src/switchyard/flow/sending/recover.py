@@ -81,11 +81,12 @@ class Recovery:
             for due in unsettled
             if due.row.worker in dead or (due.row.worker == self._worker and due.row.key not in sends)
         ]
-        await self._outcomes.write([Ended(due.row, SenderDied()) for due in orphans])
+        # A row that the database rejects must not be tried again at once: only those that changed count.
+        written = await self._outcomes.write([Ended(due.row, SenderDied()) for due in orphans])
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
         await asyncio.gather(*(self._outcomes.write_doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))
-        return len(orphans) + len(stuck)
+        return written + len(stuck)
 
     async def _expire_at_closed_venues(self, open_venues: Container[VenueName]) -> int:
         """End orders whose send deadline passed while their venue could not be reached; returns how many."""

@@ -19,6 +19,7 @@ from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.ports.clock import Clock
+from switchyard.ports.outbox import KnownState
 from switchyard.ports.venue import TURN_LIMIT, Accepted, Ambiguous, SendOutcome, Unsent, Venue, ignore_departure
 from switchyard.telemetry.metrics import Metrics
 
@@ -53,6 +54,7 @@ class Sends:
         lanes: HeldLanes,
         outcomes: OutcomeWriter,
         first_sends: FirstSends,
+        newest: KnownState,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -61,6 +63,7 @@ class Sends:
         self._lanes = lanes
         self._outcomes = outcomes
         self._first_sends = first_sends
+        self._newest = newest
         self._clock = clock
         self._metrics = metrics
         self._tasks: dict[OutboxKey, asyncio.Task[None]] = {}
@@ -147,7 +150,8 @@ class Sends:
     def _end(self, batch: list[Send], turn: Turn | None, task: "asyncio.Task[None]") -> None:
         _leave(turn)
         for row, _, _ in batch:
-            del self._tasks[row.key]
+            if self._tasks.get(row.key) is task:
+                del self._tasks[row.key]
             self._lanes.end(row.lane)
         self._under_way[batch[0].row.venue] -= len(batch)
         self._metrics.inflight.set(len(self._tasks))
@@ -189,12 +193,21 @@ class Sends:
         if batch[0].row.kind == "cancel":
             return [await venue.cancel(batch[0].state.order)]
         now = self._clock.now()
-        orders = [send.state.order for send in batch if not send.is_late(now)]
+        instead = [self._instead(send, now) for send in batch]
+        orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
         sent: Iterator[SendOutcome] = iter(())
         if orders:
             depart = turn.depart if turn is not None else ignore_departure
             sent = iter(await venue.submit_many(orders, depart))
-        return [Unsent("DEADLINE_PASSED") if send.is_late(now) else next(sent) for send in batch]
+        return [next(sent) if outcome is None else outcome for outcome in instead]
+
+    def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
+        """The outcome of an order that must not be sent any more; none where it may be sent."""
+        newest = self._newest(send.row.order_id)
+        if newest is not None and decisions.is_at_venue(newest.order):
+            # A report has shown since the claim, perhaps in the same commit, that the venue has the order.
+            return Accepted(newest.order.venue_order_id or "")
+        return Unsent("DEADLINE_PASSED") if send.is_late(now) else None
 
 
 def _leave(turn: Turn | None) -> None:
