@@ -47,6 +47,8 @@ class Group(NamedTuple):
     rows: Rows
     size: int
     """How many changes and proposals were taken; some may have been answered already."""
+    proposals: int
+    """How many of them are proposals."""
     deferred: int
     """How many have to wait for what is being committed, or for this group."""
 
@@ -86,7 +88,7 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
                 continue
         size += 1
     pending.extendleft(reversed(deferred))
-    return Group([*group, *composition.units], rows, size, len(deferred))
+    return Group([*group, *composition.units], rows, size, size - len(group), len(deferred))
 
 
 def _keys(change: Change) -> list[Hashable]:

@@ -41,7 +41,8 @@ GROUP_MAX = 512
 # next one is ready behind it. With fewer callers the second commit costs more than it saves.
 SPLIT_MIN = 32
 COMMITTING_MAX = 2
-# A group this large starts while another one is being committed: the database finds it ready when it has finished.
+# With decisions of the stages, a group of this size starts while another one is being committed: what waits for them is
+# the next stage, not a caller that comes back.
 OVERLAP_MIN = 16
 
 
@@ -88,6 +89,8 @@ class Sequencer:
         self._pending: deque[Waiting | Proposed] = deque()
         self._deferred = 0
         """How many of the pending build on what is being committed."""
+        self._proposed = 0
+        """How many of the pending are proposals."""
         self._last_size = 0
         self._arrived = asyncio.Event()
         self._committing: dict[asyncio.Task[None], Rows] = {}
@@ -119,6 +122,7 @@ class Sequencer:
         self._pending.extend(
             Proposed(proposal, proposal.order_id in read, page, place) for place, proposal in enumerate(proposals)
         )
+        self._proposed += len(proposals)
         self._arrived.set()
         return await page.future
 
@@ -153,7 +157,9 @@ class Sequencer:
         """Whether the next group may start: at once if nothing is being committed, else if it is worth a commit."""
         if not self._pending or len(self._committing) >= COMMITTING_MAX:
             return False
-        return not self._committing or len(self._pending) - self._deferred >= OVERLAP_MIN
+        ready = len(self._pending) - self._deferred
+        worthwhile = OVERLAP_MIN if self._proposed else max(self._last_size, SPLIT_MIN)
+        return not self._committing or ready >= worthwhile
 
     def _committed(self, task: "asyncio.Task[None]") -> None:
         del self._committing[task]
@@ -170,6 +176,7 @@ class Sequencer:
         size_max = min(max(callers // 2, SPLIT_MIN), GROUP_MAX)
         group = gather(self._pending, self.states, list(self._committing.values()), size_max)
         self._deferred = group.deferred
+        self._proposed -= group.proposals
         self._last_size = group.size or self._last_size
         return group
 
