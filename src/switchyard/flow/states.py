@@ -32,6 +32,8 @@ class HotStates:
         self._orders: dict[OrderId, OrderState] = {}
         self._ids: dict[VenueClientOrderId, OrderId] = {}
         self._positions: dict[PositionKey, Position | None] = {}
+        self._is_used = False
+        """Whether a stage has asked: a gateway without a worker keeps nothing."""
 
     def order(self, order_id: OrderId) -> OrderState | None:
         """The order's state; none where it is not in memory."""
@@ -47,6 +49,7 @@ class HotStates:
 
     async def load(self, order_ids: Collection[OrderId]) -> frozenset[OrderId]:
         """Bring the orders into memory; returns those that had to be read."""
+        self._is_used = True
         missing = [order_id for order_id in dict.fromkeys(order_ids) if order_id not in self._orders]
         if missing:
             self.remember((await self._journal.load(missing)).values())
@@ -86,6 +89,8 @@ class HotStates:
 
     def note_committed(self, change: Change, committed: Committed) -> None:
         """Keep the states after a committed change of rows that its caller had read."""
+        if not self._is_used:
+            return
         for position in change.positions:
             self._keep_position(position.key, position)
         for order in change.orders:
