@@ -150,7 +150,7 @@ async def test_a_fill_after_the_cancel_replaces_the_final_response(tmp_path: Pat
         def filled(state: OrderState) -> Change:
             return decisions.apply_report(state, None, a_report(state, exec_id="late"), gateway.engine.clock.now())
 
-        journal, commit = gateway.database.journal, gateway.engine._core.commit
+        journal, commit = gateway.database.journal, gateway.engine._core.sequencer.commit
         await decide(journal, commit, OrderId(order["orderId"]), filled)
         late = await do_order(gateway, "k", **RESTING)
         assert (late.status, late.json["status"], late.json["filled_qty"]) == (200, "filled", 0.1)

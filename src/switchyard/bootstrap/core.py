@@ -75,10 +75,6 @@ class Core:
             completion=results,
             on_committed=[results.count, self.window.note],
         )
-        self.commit = self.sequencer.commit
-        """For the stages."""
-        self.offer = self.sequencer.offer
-        """For requests: raises QueueFull where too many changes wait."""
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Start the clock and the sequencer, which all other stages need; both stop last."""

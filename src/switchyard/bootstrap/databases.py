@@ -18,7 +18,7 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot
 from switchyard.bootstrap.files import check_none_is_missing, highest_place, move_files_aside, write_heads
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import SettingError
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order

@@ -19,7 +19,7 @@ from switchyard.bootstrap.venues import open_venues
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.executions.gate import VenueProblem
@@ -92,7 +92,7 @@ class Engine:
         return await end_doubt(
             self._database.journal,
             self._database.queries,
-            self._core.offer,
+            self.sequencer.offer,
             self.clock,
             row_id=row_id,
             decision=decision,

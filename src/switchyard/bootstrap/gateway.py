@@ -20,7 +20,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         core.settings,
         core.database,
         caches=caches,
-        commit=core.offer,
+        commit=core.sequencer.offer,
         hub=hub,
         catalogue=core.catalogue,
         quotes=KnownQuotes(core.venues),

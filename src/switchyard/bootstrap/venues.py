@@ -8,7 +8,7 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
 from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue, VenueUnavailable

@@ -46,7 +46,7 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
         journal=core.database.journal,
         queries=core.database.queries,
         liveness=core.database.liveness,
-        commit=core.commit,
+        commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
     )
@@ -156,7 +156,7 @@ def _start_sweeper(core: Core, venue: Venue, recorder: Recorder, stack: AsyncExi
         recorder,
         journal=core.database.journal,
         queries=core.database.queries,
-        commit=core.commit,
+        commit=core.sequencer.commit,
         clock=core.clock,
         metrics=core.metrics,
         interval=interval,
