@@ -1,7 +1,7 @@
 """Fans journal events out to subscribers, without gaps and without repeats.
 
 A message's id is the journal number of its event, so any gateway can continue a stream that another one started.
-Events carry changes, so `OrderFolds` makes the messages; an event that nobody follows is not folded. Reads the journal
+Events carry changes, so `OrderFolds` makes the messages; an event without a subscriber is not folded. Reads the journal
 and, for replays and for orders that began earlier, the queries; writes nothing.
 """
 
@@ -75,7 +75,7 @@ class StreamHub:
         # The orders of the followed events, as of `_position`.
         self._folds = OrderFolds(queries, orders_max)
         # While reading: all events up to `_position` are dispatched, and the ring has all events above `_floor`, with
-        # their messages if somebody followed them.
+        # their messages if they had a subscriber.
         self._is_reading = False
         self._position = 0
         self._floor = 0
@@ -107,7 +107,7 @@ class StreamHub:
         events = await self._journal.read(SHARD, position, self._page_size)
         if not self._is_at(position):
             return 0
-        # Again after each load: somebody may have begun to follow another order meanwhile.
+        # Again after each load: another order may have got a subscriber meanwhile.
         while wanted := self._folds.missing(filter(self._is_followed, events)):
             loaded = await self._folds.load(wanted)
             if not self._is_at(position):
