@@ -29,7 +29,8 @@ from switchyard.client import (
 )
 from switchyard.client.events import stream_event
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import AcceptedFact, OrderFact, ReportFact, encode
+from switchyard.domain.events import encode
+from switchyard.domain.facts import AcceptedFact, OrderFact, ReportFact
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.reports import OrderReport
 from tests.support.faulty_proxy import FaultyProxy, faulty_proxy

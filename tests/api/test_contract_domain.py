@@ -6,7 +6,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.domain import do_order, errors, events, labels, orders, reports
+from switchyard.domain import do_order, errors, events, facts, labels, orders, reports
 from switchyard.domain.idempotency import KEY_LENGTH_MAX
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
@@ -22,20 +22,20 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (REQUEST, orders.OrderRequest),
         (SNAPSHOT, orders.OrderSnapshot),
         (REPORT, reports.OrderReport),
-        (f"{EVENT}#/$defs/acceptedFact", events.AcceptedFact),
-        (f"{EVENT}#/$defs/acceptedOrder", events.AcceptedOrder),
-        (f"{EVENT}#/$defs/orderFact", events.OrderFact),
-        (f"{EVENT}#/$defs/orderChange", events.OrderChange),
-        (f"{EVENT}#/$defs/reportFact", events.ReportFact),
-        (f"{EVENT}#/$defs/positionFact", events.PositionFact),
-        (f"{EVENT}#/$defs/outboxFact", events.OutboxFact),
-        (f"{EVENT}#/$defs/doubtFact", events.DoubtFact),
-        (f"{EVENT}#/$defs/keyFact", events.KeyFact),
-        (f"{EVENT}#/$defs/resultFact", events.ResultFact),
-        (f"{EVENT}#/$defs/quote", events.Quote),
-        (f"{EVENT}#/$defs/cutFact", events.CutFact),
-        (f"{EVENT}#/$defs/setAsideFact", events.SetAsideFact),
-        (f"{EVENT}#/$defs/epochFact", events.EpochFact),
+        (f"{EVENT}#/$defs/acceptedFact", facts.AcceptedFact),
+        (f"{EVENT}#/$defs/acceptedOrder", facts.AcceptedOrder),
+        (f"{EVENT}#/$defs/orderFact", facts.OrderFact),
+        (f"{EVENT}#/$defs/orderChange", facts.OrderChange),
+        (f"{EVENT}#/$defs/reportFact", facts.ReportFact),
+        (f"{EVENT}#/$defs/positionFact", facts.PositionFact),
+        (f"{EVENT}#/$defs/outboxFact", facts.OutboxFact),
+        (f"{EVENT}#/$defs/doubtFact", facts.DoubtFact),
+        (f"{EVENT}#/$defs/keyFact", facts.KeyFact),
+        (f"{EVENT}#/$defs/resultFact", facts.ResultFact),
+        (f"{EVENT}#/$defs/quote", facts.Quote),
+        (f"{EVENT}#/$defs/cutFact", facts.CutFact),
+        (f"{EVENT}#/$defs/setAsideFact", facts.SetAsideFact),
+        (f"{EVENT}#/$defs/epochFact", facts.EpochFact),
         (DO_REQUEST, do_order.DoOrderRequest),
         (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
         (RESULT, do_order.ExecResult),

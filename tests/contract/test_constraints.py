@@ -9,7 +9,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.do_order import do_order_request
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.flow.risk.constraints import Constraints

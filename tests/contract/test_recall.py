@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.decisions import decide_by_hand, record_doubt
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.reports import ExecutionIdScope
 from switchyard.flow.executions.recall import StrayRecall
 from tests.support.build import VENUE, a_report, an_accept, state_after

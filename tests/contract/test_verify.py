@@ -11,7 +11,8 @@ from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
+from switchyard.domain.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.facts import CutFact
 from switchyard.domain.lines import LINE_BYTES_MAX
 from switchyard.domain.signed_head import SignedHead
 from switchyard.flow.history.verify import AuditReport, verify_audit

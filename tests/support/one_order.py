@@ -11,7 +11,7 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.domain import decisions, events, orders
+from switchyard.domain import decisions, events, facts, orders
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
@@ -67,7 +67,7 @@ def story() -> list[Change]:
         venue=VENUE,
         venue_client_order_id=client_id,
         key=keys,
-        quote=events.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
         now=NOW,
     )
     bare = decisions.accept(
@@ -87,14 +87,14 @@ def story() -> list[Change]:
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
     doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "NETWORK_TIMEOUT", None, NOW)
-    said = events.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
+    said = facts.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
     rejected = decisions.record_rejected(_after(sending), sending.outbox[0], "BROKER_REJECTED", NOW)
     result = decisions.record_result(accepted.orders[0], 200, "{}", digest({}))
     cut = events.event(
-        "AuditFileCut", events.SYSTEM_ACCOUNT, None, events.CutFact(path="audit.log", expected_seq=2, found_seq=1)
+        "AuditFileCut", events.SYSTEM_ACCOUNT, None, facts.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )
-    opened = events.EpochFact(cause="newest", installation="01J", tag="test", by="an operator", reason="the only one")
+    opened = facts.EpochFact(cause="newest", installation="01J", tag="test", by="an operator", reason="the only one")
     return [
         accepted,
         sending,

@@ -10,7 +10,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.lifecycle import is_final, next_status
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ReportStatus

@@ -18,7 +18,7 @@ from switchyard.adapters.venues.paper.matching import (
     matched,
     rejection,
 )
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.money import ZERO

@@ -14,7 +14,8 @@ from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import OrderFinal
-from switchyard.domain.events import Event, Quote
+from switchyard.domain.events import Event
+from switchyard.domain.facts import Quote
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.lifecycle import ImpossibleStep

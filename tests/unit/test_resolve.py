@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.domain import decisions
 from switchyard.domain.errors import ContradictsEvidence
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.outbox import is_proven_unsent
 from switchyard.flow.sending.outcomes import Ended

@@ -7,7 +7,7 @@ import msgspec
 
 from switchyard.client.sse import Message
 from switchyard.client.wire import read
-from switchyard.domain.events import AcceptedFact, CutFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.facts import AcceptedFact, CutFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.reports import OrderReport

@@ -10,7 +10,8 @@ import msgspec
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import stamp
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.events import Event, JournalEvent, ReportFact
+from switchyard.domain.events import Event, JournalEvent
+from switchyard.domain.facts import ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
 from switchyard.domain.labels import check_label

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from switchyard.domain.events import AcceptedFact, OrderChange, ReportFact
+from switchyard.domain.facts import AcceptedFact, OrderChange, ReportFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order

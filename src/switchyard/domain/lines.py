@@ -9,17 +9,8 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import (
-    ORDER_EVENTS,
-    AcceptedFact,
-    EpochFact,
-    Event,
-    JournalEvent,
-    OrderFact,
-    ReportFact,
-    ResultFact,
-    SetAsideFact,
-)
+from switchyard.domain.events import ORDER_EVENTS, Event, JournalEvent
+from switchyard.domain.facts import AcceptedFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
 from switchyard.domain.ids import AccountId, OrderId
 
 # A line holds one order or a change of it: a kilobyte. The bound keeps a file without line ends out of memory.

@@ -12,7 +12,8 @@ import msgspec
 from switchyard.domain import fold
 from switchyard.domain.changes import Execution
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import (
+from switchyard.domain.events import position_fact
+from switchyard.domain.facts import (
     AcceptedFact,
     KeyFact,
     OrderChange,
@@ -21,7 +22,6 @@ from switchyard.domain.events import (
     PositionFact,
     ReportFact,
     ResultFact,
-    position_fact,
 )
 from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import AccountId, OrderId, VenueName, tag_of

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
 
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
 
 

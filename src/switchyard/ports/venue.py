@@ -8,7 +8,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode

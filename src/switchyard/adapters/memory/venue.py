@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order

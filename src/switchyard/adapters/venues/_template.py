@@ -49,7 +49,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from switchyard.adapters.venues.one_by_one import OneByOne
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (

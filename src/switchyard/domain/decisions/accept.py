@@ -3,7 +3,8 @@
 from datetime import datetime
 
 from switchyard.domain.changes import Change
-from switchyard.domain.events import AcceptedFact, Quote, accepted_order, event, key_fact
+from switchyard.domain.events import accepted_order, event, key_fact
+from switchyard.domain.facts import AcceptedFact, Quote
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO

@@ -17,7 +17,7 @@ from switchyard.domain.decisions.rows import (
     touched,
     with_bytes,
 )
-from switchyard.domain.events import DoubtFact
+from switchyard.domain.facts import DoubtFact
 from switchyard.domain.ids import WorkerId
 from switchyard.domain.lifecycle import Step
 from switchyard.domain.outbox import OrderState, OutboxRow

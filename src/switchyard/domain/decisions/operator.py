@@ -18,7 +18,8 @@ from switchyard.domain.decisions.rows import (
     stepped,
 )
 from switchyard.domain.errors import ContradictsEvidence, NotInDoubt
-from switchyard.domain.events import DecisionFact, OrderFact, change_of, event
+from switchyard.domain.events import change_of, event
+from switchyard.domain.facts import DecisionFact, OrderFact
 from switchyard.domain.outbox import OrderState, OutboxRow
 
 

@@ -9,15 +9,8 @@ from switchyard.domain import positions
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.decisions.at_venue import proven_rows
 from switchyard.domain.decisions.rows import closed_cancels, evidence_step, results_of, row_facts, stepped
-from switchyard.domain.events import (
-    SYSTEM_ACCOUNT,
-    OrderFact,
-    SetAsideFact,
-    change_of,
-    event,
-    position_fact,
-    report_fact,
-)
+from switchyard.domain.events import SYSTEM_ACCOUNT, change_of, event, position_fact, report_fact
+from switchyard.domain.facts import OrderFact, SetAsideFact
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.money import EXACT, canonical

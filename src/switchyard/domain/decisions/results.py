@@ -1,7 +1,8 @@
 """The final answer to a `/do/order` request, kept beside its idempotency key."""
 
 from switchyard.domain.changes import Change
-from switchyard.domain.events import ResultFact, event
+from switchyard.domain.events import event
+from switchyard.domain.facts import ResultFact
 from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.orders import Order
 from switchyard.domain.results import answer_status

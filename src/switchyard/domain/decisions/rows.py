@@ -5,7 +5,8 @@ from datetime import datetime
 import msgspec
 
 from switchyard.domain.changes import Change
-from switchyard.domain.events import DoubtFact, EventType, OrderFact, OutboxFact, change_of, event, outbox_fact
+from switchyard.domain.events import EventType, change_of, event, outbox_fact
+from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact
 from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.lifecycle import Step, next_status
 from switchyard.domain.orders import Order

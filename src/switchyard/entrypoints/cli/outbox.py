@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from switchyard.domain.events import Verdict
+from switchyard.domain.facts import Verdict
 from switchyard.entrypoints.cli.connection import JsonOption, WideOption
 from switchyard.entrypoints.cli.output import SHORT_ID_LENGTH, console, print_json, short_id
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
-    from switchyard.domain.events import DoubtFact
+    from switchyard.domain.facts import DoubtFact
     from switchyard.domain.outbox import OutboxRow
     from switchyard.flow.sending.explain import Explanation
     from switchyard.ports.outbox_listing import OutboxListing

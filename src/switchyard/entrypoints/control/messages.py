@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from switchyard.domain.errors import NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
-from switchyard.domain.events import DecisionFact, Verdict
+from switchyard.domain.facts import DecisionFact, Verdict
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.settings import Settings
 

@@ -16,7 +16,8 @@ import structlog
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import InvalidJson, OutcomeUnknown, SwitchyardError, Unavailable
-from switchyard.domain.events import DecisionFact, encode
+from switchyard.domain.events import encode
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.orders import Order, snapshot
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,

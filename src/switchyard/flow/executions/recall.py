@@ -10,7 +10,8 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from switchyard.domain.events import SYSTEM_ACCOUNT, ReportFact
+from switchyard.domain.events import SYSTEM_ACCOUNT
+from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.lines import data_of, decode_report_fact
 from switchyard.domain.reports import ExecutionReport

@@ -16,7 +16,8 @@ import msgspec
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Cursor, Outcome
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.events import SYSTEM_ACCOUNT, EpochCause, EpochFact, event
+from switchyard.domain.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.facts import EpochCause, EpochFact
 from switchyard.domain.ids import OrderId, VenueName, ulid_milliseconds
 from switchyard.flow.decide import Commit
 from switchyard.ports.clock import Clock

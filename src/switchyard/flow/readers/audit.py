@@ -9,7 +9,8 @@ import structlog
 
 from switchyard.domain.changes import Change, Cursor
 from switchyard.domain.errors import HistoryMismatch, OutcomeUnknown, Unavailable
-from switchyard.domain.events import SYSTEM_ACCOUNT, CutFact, event
+from switchyard.domain.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.facts import CutFact
 from switchyard.domain.lines import line_hash, parse_line
 from switchyard.domain.signed_head import parse_head
 from switchyard.flow.decide import Commit

@@ -8,7 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from switchyard.domain import fold
-from switchyard.domain.events import JournalEvent, ReportFact, encode
+from switchyard.domain.events import JournalEvent, encode
+from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import OrderId
 from switchyard.domain.lines import data_of, decode_accepted_fact, decode_order_fact, decode_report_fact
 from switchyard.domain.orders import Order, snapshot

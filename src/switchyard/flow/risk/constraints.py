@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from switchyard.domain.do_order import DoOrderRequest
 from switchyard.domain.errors import BrokerFailed, ConstraintViolated
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import ROUNDED
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position

@@ -10,7 +10,8 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from switchyard.domain.events import DoubtFact, JournalEvent
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.facts import DoubtFact
 from switchyard.domain.lines import data_of, decode_order_fact
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.reasons import described

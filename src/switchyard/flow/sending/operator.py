@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import InvalidField, LookupPending, NotFound, NotInDoubt
-from switchyard.domain.events import DecisionFact
+from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import OrderId, VenueName
 from switchyard.domain.labels import check_label
 from switchyard.domain.lines import data_of, decode_order_fact

@@ -39,7 +39,7 @@ from switchyard.adapters.venues.wire import (
     Reports,
     encode,
 )
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce

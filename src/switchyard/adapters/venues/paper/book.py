@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from itertools import chain, islice
 
 from switchyard.adapters.venues.paper.matching import PaperOrder, is_marketable
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Side
 

@@ -19,7 +19,7 @@ from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.store import Store
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import Order

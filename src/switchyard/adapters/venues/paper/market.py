@@ -9,7 +9,7 @@ import hashlib
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import EXACT, canonical
 

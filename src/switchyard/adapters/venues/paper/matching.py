@@ -10,7 +10,7 @@ from decimal import Decimal, Inexact
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.money import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical, is_multiple

@@ -16,7 +16,7 @@ from switchyard.adapters.venues.paper.matching import (
     matched,
     rejection,
 )
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import Order

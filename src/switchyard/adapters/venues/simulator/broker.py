@@ -38,7 +38,7 @@ from switchyard.adapters.venues.simulator.orders import (
 )
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.wire import PlaceOrder, Report, Statement, StatementLine
-from switchyard.domain.events import Quote
+from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName, ulid
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import EXACT, share

@@ -1,0 +1,221 @@
+"""The data of events (`data` of a line), a struct for each kind.
+
+`OrderAccepted` carries the whole order. Every later event of the order carries what it changed (ADR 15): in the order
+(`data.order`), in its outbox rows (`data.outbox`) and, for a fill, in the account's position (`data.position`). A
+member that is absent is unchanged, or has the default that its struct names. `fold.py` adds the changes up.
+"""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal
+
+import msgspec
+
+from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import OrderType, Side, TimeInForce
+from switchyard.domain.outbox import OutboxKind, OutboxStatus
+from switchyard.domain.reasons import SendCode
+from switchyard.domain.reports import ExecType, ReportStatus
+
+EpochCause = Literal["restored", "rebuilt", "newest"]
+Verdict = Literal["sent", "not-sent"]
+
+
+class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order as it was accepted: status ACCEPTED, nothing filled, version 1, last updated at `accepted_at`.
+
+    Its ids and its account are those of the line.
+    """
+
+    client_order_id: str | None = None
+    symbol: str
+    side: Side
+    type: OrderType
+    time_in_force: TimeInForce
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    venue: VenueName
+    strategy: str | None = None
+    tags: tuple[str, ...] = ()
+    accepted_at: datetime
+    trace_id: str | None = None
+    requested_at: datetime | None = None
+
+
+class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An order after an event; an absent member is unchanged.
+
+    `remainingQty` and `avgPrice` follow from the fills. `filledQty` does as well, and is shown as a check of them.
+    """
+
+    status: Status
+    version: int
+    updated_at: datetime
+    filled_qty: Decimal | None = None
+    venue_order_id: str | None = None
+    reason: str | None = None
+
+
+class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An outbox row after an event, without the members that have their default.
+
+    `outboxId` and `retryCount` follow from the others; the status before is that of the row's previous event.
+    """
+
+    kind: OutboxKind = "new"
+    number: int = 1
+    status: OutboxStatus
+    attempt: int | None = None
+    """Absent where it is unchanged, or 0 on a new row."""
+    next_attempt_at: datetime | None = None
+    """Absent where it is unchanged, or `updatedAt` on a new row."""
+    last_error: SendCode | None = None
+    error_detail: str | None = None
+    bytes_sent: bool = False
+    worker: WorkerId | None = None
+    updated_at: datetime | None = None
+    """Absent where it is the order's."""
+
+
+class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The idempotency key an order was accepted under."""
+
+    operation: str
+    key: str
+    generation: int = 0
+    digest: str
+    expires_at: datetime
+    version: int = 1
+    """Of the key store's row."""
+    created_at: datetime | None = None
+    """When the request came, by the database's clock; left out where that is the order's `accepted_at`."""
+
+
+class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `ResultRecorded`: the answer that every repeat of the order's request gets from now on."""
+
+    http_status: int
+    """Below 400 the request has succeeded."""
+    response: str
+    result_digest: str
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True):
+    """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
+
+    bid: Decimal
+    ask: Decimal
+
+
+class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """An operator's decision on a row in doubt: the verdict, who decided, and why."""
+
+    verdict: Verdict
+    by: str
+    reason: str
+    resend: bool = False
+    """Whether an order that was not sent is to be sent again; otherwise it ends."""
+
+
+class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What is known about a send in doubt; only on `OrderUncertain`."""
+
+    bytes_sent: bool
+    """Whether some attempt may have put a byte on the wire."""
+    code: SendCode
+    detail: str | None = None
+    address: str | None = None
+    """The address that the request went to, where the adapter knows it."""
+    since: datetime
+    """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
+
+
+class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The account's position in the order's symbol after a fill; an absent amount is 0.
+
+    All of it follows from the fills: it is shown so that a replay can check its own result. The rest of the position
+    follows as well and is not shown.
+    """
+
+    version: int
+    qty: Decimal = ZERO
+    cost_basis: Decimal = ZERO
+    realised_pnl: Decimal = ZERO
+    updated_at: datetime | None = None
+    """Absent where it is the order's."""
+
+
+class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `OrderAccepted`; it also makes the order's outbox row, as in `queued_row`."""
+
+    order: AcceptedOrder
+    venue_client_order_id: VenueClientOrderId
+    idempotency: KeyFact | None = None
+    quote: Quote | None = None
+
+
+class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of every later event of an order."""
+
+    order: OrderChange
+    outbox: tuple[OutboxFact, ...] = ()
+    decision: DecisionFact | None = None
+    doubt: DoubtFact | None = None
+    position: PositionFact | None = None
+    account_total: PositionFact | None = None
+    """The account's results over all symbols, after a fill that closed a position or a part of one."""
+
+
+class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report.
+
+    On an `ExecutionReport` the venue and the two order ids are absent where they are those of the order.
+    """
+
+    exec_id: str
+    venue: VenueName | None = None
+    venue_client_order_id: VenueClientOrderId | None = None
+    venue_order_id: str | None = None
+    status: ReportStatus
+    last_qty: Decimal = ZERO
+    last_price: Decimal | None = None
+    filled_qty_total: Decimal = ZERO
+    reason: str | None = None
+    at: datetime
+    fee: Decimal | None = None
+    fee_currency: str | None = None
+    exec_type: ExecType | None = None
+    ref_exec_id: str | None = None
+
+
+class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `ReportSetAside`: the report's text, with unusual characters escaped, and the reason."""
+
+    exec_id: str
+    """Derived from the text, so that the same report is set aside once."""
+    venue: str
+    error: str
+    text: str
+    venue_client_order_id: VenueClientOrderId | None = None
+    """The order that the report is about, if that order is not in this database."""
+
+
+class CutFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `AuditFileCut`: the last number the file should have, and the last one it has."""
+
+    path: str
+    expected_seq: int
+    found_seq: int
+
+
+class EpochFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `EpochOpened`: why, the identity of the installation, and who stated it where a person did."""
+
+    cause: EpochCause
+    installation: str
+    tag: str
+    by: str | None = None
+    reason: str | None = None
