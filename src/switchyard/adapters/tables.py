@@ -77,6 +77,10 @@ ORDERS = Table(
         "requested_at",
         "operation",
         "idempotency_key",
+        "currency",
+        "multiplier",
+        "reserve_price",
+        "reducing",
     ),
     unset=("venue_order_id", "reason"),
 )

@@ -12,6 +12,7 @@ from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
+from switchyard.domain.risk.limits import Breach, Claim
 
 # The events that name an order and carry no outbox row.
 _WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
@@ -70,6 +71,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     executions: tuple[Execution, ...] = ()
     cursors: tuple[Cursor, ...] = ()
     results: tuple[KeyResult, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    """The limits that accepted orders of this change have to keep; checked after all versions."""
 
     def order_moves(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
@@ -126,9 +129,10 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing of the change was written: a row has a newer version, or `key` already holds the idempotency key."""
+    """Nothing was written: a row has a newer version, `key` holds the idempotency key, or a limit is breached."""
 
     key: KeyEntry | None = None
+    breach: Breach | None = None
 
 
 Outcome = Committed | Conflict

@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from switchyard.adapters.postgres.claims import breaches_from, claims_json
 from switchyard.adapters.postgres.connection import Record
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
@@ -46,6 +47,7 @@ class AppendArguments(NamedTuple):
     position_bases: Sequence[int]
     result_changes: Sequence[int]
     result_rows: str
+    claim_rows: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
     seen_seq: int | None
@@ -55,7 +57,7 @@ class AppendArguments(NamedTuple):
 # The SQLSTATE of a rejected group: the database does not have the head that the process saw last.
 ANOTHER_HISTORY = "SY001"
 _NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
-APPEND = f"SELECT seq_before, conflicts, taken, head_epoch, head_seq, head_hash FROM append_group({_NAMED})"
+APPEND = f"SELECT seq_before, conflicts, taken, breaches, head_epoch, head_seq, head_hash FROM append_group({_NAMED})"
 
 
 def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
@@ -96,6 +98,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_bases=[base for _, base, _ in positions],
         result_changes=result_changes,
         result_rows=result_rows,
+        claim_rows=claims_json(changes),
         seen_epoch=None,
         seen_seq=None,
         seen_hash=None,
@@ -113,11 +116,12 @@ def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
     """The outcome of each change, from the result of `append_group`."""
     conflicts = set(result["conflicts"])
     taken = _taken.decode(result["taken"]) if result["taken"] else {}
+    breaches = breaches_from(result["breaches"])
     next_seq = result["seq_before"] + 1
     outcomes: list[Outcome] = []
     for number, change in enumerate(changes):
         if number in conflicts:
-            outcomes.append(Conflict(taken.get(number)))
+            outcomes.append(Conflict(taken.get(number), breaches.get(number)))
             continue
         outcomes.append(Committed(next_seq if change.events else 0))
         next_seq += len(change.events)

@@ -27,14 +27,21 @@ from switchyard.adapters.postgres.connection import (
     Record,
     connect,
 )
+from switchyard.adapters.postgres.exposures import (
+    ACCOUNT_POSITIONS,
+    ACCOUNT_TOTALS,
+    SYMBOL_EXPOSURE,
+    account_exposure,
+)
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
 from switchyard.domain.chain import GENESIS
 from switchyard.domain.changes import Change, Cursor, Outcome
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 log = structlog.get_logger()
@@ -109,6 +116,17 @@ class PostgresJournal:
         accounts, symbols = [account for account, _ in keys], [symbol for _, symbol in keys]
         positions = map(rows.position, await self._reader.rows(_POSITIONS, accounts, symbols))
         return {position.key: position for position in positions}
+
+    async def symbol_exposure(self, account: AccountId, symbol: str) -> SymbolExposure:
+        """An account in one symbol; right once a limit has been claimed in this database."""
+        [record] = await self._reader.rows(SYMBOL_EXPOSURE, account, symbol)
+        return SymbolExposure(*record)
+
+    async def account_exposure(self, account: AccountId) -> AccountExposure:
+        """What the limits of an account look at."""
+        return account_exposure(
+            await self._reader.rows(ACCOUNT_TOTALS, account), await self._reader.rows(ACCOUNT_POSITIONS, account)
+        )
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

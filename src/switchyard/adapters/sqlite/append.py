@@ -13,6 +13,7 @@ from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragmen
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.risk.limits import Breach
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole
@@ -113,12 +114,15 @@ class _StoredOutcome(msgspec.Struct, array_like=True):
 
     first_seq: int | None
     key: KeyEntry | None = None
+    breach: Breach | None = None
 
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """The outcomes of a group, as stored with it."""
     stored = [
-        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.key)
+        _StoredOutcome(outcome.first_seq)
+        if isinstance(outcome, Committed)
+        else _StoredOutcome(None, outcome.key, outcome.breach)
         for outcome in outcomes
     ]
     return msgspec.json.encode(stored).decode()
@@ -127,4 +131,7 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
 def outcomes_from(text: str) -> list[Outcome]:
     """The outcomes of a group that was committed before."""
     stored = msgspec.json.decode(text, type=list[_StoredOutcome])
-    return [Conflict(outcome.key) if outcome.first_seq is None else Committed(outcome.first_seq) for outcome in stored]
+    return [
+        Conflict(outcome.key, outcome.breach) if outcome.first_seq is None else Committed(outcome.first_seq)
+        for outcome in stored
+    ]

@@ -7,9 +7,11 @@ from switchyard.domain.events import accepted_order, event, key_fact
 from switchyard.domain.facts import AcceptedFact, Quote
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
+from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import queued_row
+from switchyard.domain.risk.limits import Claim
+from switchyard.domain.risk.reservations import Terms
 
 
 def accept(
@@ -24,8 +26,13 @@ def accept(
     now: datetime,
     trace_id: str | None = None,
     requested_at: datetime | None = None,
+    terms: Terms | None = None,
+    claim: Claim | None = None,
 ) -> Change:
-    """Accept a checked request: the order, its key and its outbox row, in one change."""
+    """Accept a checked request: the order, its key and its outbox row, in one change.
+
+    `terms` say what the order reserves while it is open, `claim` the limits that its commit has to keep.
+    """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
         order_id=order_id,
@@ -54,6 +61,10 @@ def accept(
         requested_at=requested_at,
         operation=None if key is None else key.operation,
         idempotency_key=None if key is None else key.idempotency_key,
+        currency=None if terms is None else terms.currency,
+        multiplier=ONE if terms is None else terms.multiplier,
+        reserve_price=request.price if terms is None else terms.price,
+        reducing=terms is not None and terms.reducing,
     )
     fact = AcceptedFact(
         order=accepted_order(order),
@@ -66,4 +77,5 @@ def accept(
         orders=(order,),
         keys=() if key is None else (key,),
         outbox=(queued_row(order, "new", 1, now),),
+        claims=() if claim is None else (claim,),
     )

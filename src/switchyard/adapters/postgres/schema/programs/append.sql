@@ -31,12 +31,14 @@ CREATE OR REPLACE FUNCTION append_group(
     position_bases integer[], -- the same for positions
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
+    claim_rows json, -- the orders that have limits to keep, in the order of their changes; NULL if none has
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
     seen_hash text,
     OUT seq_before bigint, -- the events of the changes without a conflict are numbered from the next seq on
     OUT conflicts integer[], -- the numbers of the rejected changes
     OUT taken json, -- for each change whose idempotency key was taken, the stored entry of the key
+    OUT breaches json, -- for each change that would have breached a limit: the reason, what was reached and allowed
     OUT head_epoch integer, -- the head after this call
     OUT head_seq bigint,
     OUT head_hash text
@@ -74,7 +76,8 @@ BEGIN
     head_hash := head.hash;
 
     -- 2. Answer a repeated group with its stored outcome.
-    SELECT stored.seq_before, stored.conflicts, stored.taken INTO seq_before, conflicts, taken
+    SELECT stored.seq_before, stored.conflicts, stored.taken, stored.breaches
+    INTO seq_before, conflicts, taken, breaches
     FROM append_groups AS stored WHERE stored.group_id = new_group_id;
     IF FOUND THEN
         RETURN;
@@ -105,6 +108,14 @@ BEGIN
         ) AS stored
         WHERE stored.version <> incoming.version - 1;
     END IF;
+    IF claim_rows IS NOT NULL THEN
+        IF NOT head.keeps_exposures THEN
+            PERFORM start_exposures(to_shard);
+            head.keeps_exposures := true;
+        END IF;
+        breaches := breached_claims(claim_rows, conflicts);
+        conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
+    END IF;
     IF cardinality(conflicts) = change_count THEN
         RETURN;
     END IF;
@@ -131,7 +142,11 @@ BEGIN
     GET DIAGNOSTICS last_seq = ROW_COUNT;
     last_seq := head.seq + last_seq;
 
-    -- 6. Write the rows of the other changes.
+    -- 6. Write the rows of the other changes; first the totals, which need the rows before the change.
+    IF head.keeps_exposures AND cardinality(incoming_orders) > 0 THEN
+        PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
+    END IF;
+
     INSERT INTO orders ({orders.columns})
     SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
     WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
@@ -187,8 +202,8 @@ BEGIN
     ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
 
     -- 7. Store the outcome, for a repeat of the group.
-    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, recorded_at)
-    VALUES (new_group_id, seq_before, conflicts, taken, commit_time);
+    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, breaches, recorded_at)
+    VALUES (new_group_id, seq_before, conflicts, taken, breaches, commit_time);
 
     -- 8. Advance the head and notify the listeners.
     -- Not for a group that only moves a cursor: readers would wake each other without a new event.
