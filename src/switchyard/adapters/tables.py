@@ -82,7 +82,7 @@ ORDERS = Table(
         "reserve_price",
         "reducing",
     ),
-    unset=("venue_order_id", "reason"),
+    unset=("venue_order_id",),
 )
 OUTBOX_ORDERS = Table(
     "outbox_orders",

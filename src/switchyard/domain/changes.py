@@ -12,7 +12,7 @@ from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
-from switchyard.domain.risk.limits import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim
 
 # The events that name an order and carry no outbox row.
 _WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})

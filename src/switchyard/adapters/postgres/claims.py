@@ -10,7 +10,7 @@ from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
 from switchyard.domain.risk.exposure import totals_of
-from switchyard.domain.risk.limits import Breach, BreachCode, Claim, Limits
+from switchyard.domain.risk.claims import Breach, BreachCode, Claim, Limits
 
 _encoder = msgspec.json.Encoder()
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])

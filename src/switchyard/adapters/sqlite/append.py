@@ -13,7 +13,7 @@ from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragmen
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.outbox import OutboxRow
-from switchyard.domain.risk.limits import Breach
+from switchyard.domain.risk.claims import Breach
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole

@@ -16,7 +16,7 @@ from switchyard.domain.risk.exposure import (
     totals_key,
     totals_of,
 )
-from switchyard.domain.risk.limits import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim
 
 # Accepted orders of an account that are remembered for its window; no setting allows more.
 WINDOW_ORDERS_MAX = 10_000

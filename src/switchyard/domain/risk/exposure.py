@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.money import ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import Position
-from switchyard.domain.risk.limits import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim
 from switchyard.domain.risk.reservations import SUMS, is_reducing, reserved, worst_position
 
 TotalsKey = tuple[AccountId, str, str]

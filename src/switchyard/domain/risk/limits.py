@@ -1,107 +1,33 @@
-"""Stateful limits: what an accept claims, and how a breach of a limit is described."""
+"""The settings of the pre-trade rules, and the rules: pure functions from a subject to a violation or none."""
 
-from datetime import date
 from decimal import Decimal
-from typing import Final, Literal
 
 import msgspec
 
-from switchyard.domain.ids import OrderId
 from switchyard.domain.money import plain
-
-BreachCode = Literal[
-    "NOT_REDUCING",  # never shown: the order is then judged as one that is not reducing
-    "LIMIT_ORDERS_PER_WINDOW",
-    "LIMIT_DAILY_LOSS",
-    "LIMIT_OPEN_ORDERS",
-    "LIMIT_OPEN_NOTIONAL",
-    "LIMIT_POSITION",
-    "LIMIT_GROSS_EXPOSURE",
-]
-
-LIMIT_REASONS: Final[dict[str, str]] = {
-    "LIMIT_ORDERS_PER_WINDOW": "The account has placed its orders of the window.",
-    "LIMIT_DAILY_LOSS": "The account has realised its loss of the trading day.",
-    "LIMIT_OPEN_ORDERS": "The account would have too many open orders.",
-    "LIMIT_OPEN_NOTIONAL": "The open orders would reserve too much notional.",
-    "LIMIT_POSITION": "The position could become too large if the open orders of this side are filled.",
-    "LIMIT_GROSS_EXPOSURE": "Positions and open orders would be worth too much.",
-    "LIMIT_NO_PRICE": "A limit needs a price, and the order has none: a MARKET order without a quote.",
-}
-"""The reasons of this module, each with a line for the reference page."""
+from switchyard.domain.risk.checks import Check, Judge
+from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.risk.subject import Subject
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The limits of one account and symbol; none: no limit. Money is in the settlement currency of the order."""
+class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of the section `risk`; none: no limit."""
 
-    open_orders: int | None = None
-    """Open orders of the account."""
-    symbol_open_orders: int | None = None
-    """Open orders of the account in the symbol."""
-    open_notional: Decimal | None = None
-    """What the account's open orders reserve."""
-    symbol_open_notional: Decimal | None = None
-    position: Decimal | None = None
-    """The position in the symbol, long or short, in the worst case."""
-    gross_exposure: Decimal | None = None
-    """The account's positions at their cost plus what its open orders reserve, without reducing ones."""
-    symbol_gross_exposure: Decimal | None = None
-    daily_loss: Decimal | None = None
-    """The account's realised loss of the trading day; reached is enough."""
-    window_orders: int | None = None
-    """Orders of the account that were accepted within the window."""
-
-    @property
-    def needs_price(self) -> bool:
-        """Whether one of the limits is on an amount of money that the order adds to."""
-        amounts = (self.open_notional, self.symbol_open_notional, self.gross_exposure, self.symbol_gross_exposure)
-        return any(amount is not None for amount in amounts)
+    max_qty: Decimal | None = None
 
 
-NO_LIMITS: Final = Limits()
+def checks_of(limits: RiskLimits) -> list[Check]:
+    """The checks that these limits need, in the order in which they are judged."""
+    checks = []
+    if limits.max_qty is not None:
+        checks.append(Check("RISK_MAX_QTY", _max_qty(limits.max_qty)))
+    return checks
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits under which a change may accept an order; the append checks them on the rows of that moment.
+def _max_qty(max_qty: Decimal) -> Judge:
+    def judge(subject: Subject) -> Violation | None:
+        if subject.qty <= max_qty:
+            return None
+        return Violation("RISK_MAX_QTY", f"qty {plain(subject.qty)} is above {plain(max_qty)}")
 
-    An order that is taken as reducing is checked to be so, and by nothing else.
-    """
-
-    order_id: OrderId
-    limits: Limits = NO_LIMITS
-    day: date | None = None
-    """The trading day whose realised loss counts."""
-    since: OrderId | None = None
-    """The lowest order id of the window."""
-
-
-class Breach(msgspec.Struct, frozen=True):
-    """The limit that rejected a claim: what it allows, and what would have been reached."""
-
-    reason: BreachCode
-    reached: Decimal
-    allowed: Decimal
-    of_symbol: bool = False
-    """Whether it is the limit of the account in the symbol, and not of the whole account."""
-
-
-def described(breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: int) -> str:
-    """The breach as a sentence for the answer and the journal."""
-    money = f" {currency}" if currency else ""
-    owner = f"{account} in {symbol}" if breach.of_symbol else account
-    reached, allowed = plain(breach.reached), plain(breach.allowed)
-    match breach.reason:
-        case "LIMIT_ORDERS_PER_WINDOW":
-            return f"account {owner} would have placed {reached} orders in {window_seconds} s, allowed are {allowed}"
-        case "LIMIT_DAILY_LOSS":
-            return f"account {owner} has realised a loss of {reached}{money} today, the limit is {allowed}{money}"
-        case "LIMIT_OPEN_ORDERS":
-            return f"account {owner} would have {reached} open orders, allowed are {allowed}"
-        case "LIMIT_OPEN_NOTIONAL":
-            return f"the open orders of account {owner} would reserve {reached}{money}, allowed are {allowed}{money}"
-        case "LIMIT_POSITION":
-            return f"the position of account {owner} could become {reached}, allowed are {allowed}"
-        case "LIMIT_GROSS_EXPOSURE":
-            return f"the gross exposure of account {owner} would be {reached}{money}, allowed are {allowed}{money}"
-        case "NOT_REDUCING":
-            return f"the order does not reduce the position of account {owner}"
+    return judge

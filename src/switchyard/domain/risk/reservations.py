@@ -13,6 +13,7 @@ from switchyard.domain.orders import Order, OrderRequest, Side
 # Quantity times price times multiplier has at most 69 digits, a sum of a million of them 75.
 SUMS = Context(prec=100, traps=[Inexact, InvalidOperation, DivisionByZero, Overflow])
 _UPWARD = Context(prec=60, rounding=ROUND_CEILING, traps=[InvalidOperation, DivisionByZero, Overflow])
+_HUNDRED = Decimal(100)
 _SMALLEST = Decimal(1).scaleb(-DECIMALS_MAX)
 
 
@@ -42,22 +43,23 @@ class Reserved(msgspec.Struct, frozen=True):
 def terms_of(request: OrderRequest, instrument: Instrument, quote: Quote | None) -> Terms:
     """The terms of a new order, before it is known whether it is reducing."""
     return Terms(
-        currency=instrument.settle or instrument.quote,
+        currency=instrument.settlement or None,
         multiplier=instrument.multiplier,
-        price=reserve_price(request, quote, instrument.collar),
+        price=reserve_price(request, quote, instrument.collar_percent),
     )
 
 
-def reserve_price(request: OrderRequest, quote: Quote | None, collar: Decimal | None) -> Decimal | None:
+def reserve_price(request: OrderRequest, quote: Quote | None, collar_percent: Decimal | None) -> Decimal | None:
     """The limit price, or the market price of the order's side plus the collar; none without a market."""
     if request.price is not None:
         return request.price
     if quote is None:
         return None
     market = quote.ask if request.side == "BUY" else quote.bid
-    if not collar:
+    if not collar_percent:
         return market
-    return canonical(_UPWARD.quantize(_UPWARD.multiply(market, _UPWARD.add(ONE, collar)), _SMALLEST))
+    factor = _UPWARD.add(ONE, _UPWARD.divide(collar_percent, _HUNDRED))
+    return canonical(_UPWARD.quantize(_UPWARD.multiply(market, factor), _SMALLEST))
 
 
 def reserved(order: Order) -> Reserved | None:
