@@ -15,8 +15,8 @@ from switchyard.domain.decisions import apply_report, begin_attempt, record_doub
 from switchyard.domain.ids import AccountId, OrderId, order_id
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
-from switchyard.domain.risk.exposure import SymbolExposure, Totals
 from switchyard.domain.risk.claims import Breach, Claim, Limits
+from switchyard.domain.risk.exposure import SymbolExposure, Totals
 from switchyard.domain.risk.reservations import Terms
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database

@@ -9,8 +9,8 @@ import msgspec
 from switchyard.domain.changes import Change
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
-from switchyard.domain.risk.exposure import totals_of
 from switchyard.domain.risk.claims import Breach, BreachCode, Claim, Limits
+from switchyard.domain.risk.exposure import totals_of
 
 _encoder = msgspec.json.Encoder()
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])

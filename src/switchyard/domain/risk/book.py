@@ -7,6 +7,7 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.risk.claims import Breach, Claim
 from switchyard.domain.risk.exposure import (
     NOTHING,
     AccountExposure,
@@ -16,7 +17,6 @@ from switchyard.domain.risk.exposure import (
     totals_key,
     totals_of,
 )
-from switchyard.domain.risk.claims import Breach, Claim
 
 # Accepted orders of an account that are remembered for its window; no setting allows more.
 WINDOW_ORDERS_MAX = 10_000
