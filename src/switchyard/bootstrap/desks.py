@@ -19,6 +19,7 @@ from switchyard.flow.intake.writer import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.room import Rooms
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock
@@ -50,12 +51,16 @@ class Desks:
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
+        self.rooms = Rooms(settings.risk.stateful, database.journal)
         intake = OrderIntake(
             catalogue=catalogue,
             routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
-            writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
+            writer=OrderWriter(
+                journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
+            ),
             window=window,
             journal=journal,
+            rooms=self.rooms,
             risk=PreTradeRisk(checks_of(settings.risk)),
             keys=keys,
             key_cache=key_cache,

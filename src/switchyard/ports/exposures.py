@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 
 
@@ -13,6 +13,6 @@ class Exposures(Protocol):
         """Return an account in one symbol; exact from the first claim of a limit on."""
         ...
 
-    async def account_exposure(self, account: AccountId) -> AccountExposure:
-        """Return all totals and positions of an account."""
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
+        """Return all totals and positions of an account, with the number of its orders from the id `since` on."""
         ...

@@ -8,8 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from switchyard.domain.errors import SettingError
+from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.settings import parse
+from switchyard.settings.risk_limits import LIMIT_SETTINGS
 from switchyard.settings.setting import Setting, parsed, value_of
 
 SECTION = "risk"
@@ -22,6 +24,7 @@ def _key(name: str, reader: Callable[[str], Any], text: str, default: str | None
 
 RISK_SETTINGS: tuple[Setting, ...] = (
     _key("max_qty", parse.limit, "Largest quantity of an order, in units. `RISK_MAX_QTY`."),
+    *LIMIT_SETTINGS,
 )
 
 _BY_NAME = {setting.field: setting for setting in RISK_SETTINGS}
@@ -37,7 +40,10 @@ def risk_of(section: Any, environment: Mapping[str, str]) -> RiskLimits:
             hint = f"; did you mean {SECTION}.{close[0]}?" if close else ""
             raise SettingError(f"{SECTION}.{name}", f"is not a setting{hint}")
     values = {name: _value(setting, environment, section or {}) for name, setting in _BY_NAME.items()}
-    return RiskLimits(**values)
+    values = {name: value for name, value in values.items() if value is not None}
+    values["orders_window"] = values.pop("orders_window_sec")
+    stateful = {name: values.pop(name) for name in LimitSettings.__struct_fields__ if name in values}
+    return RiskLimits(**values, stateful=LimitSettings(**stateful))
 
 
 def _value(setting: Setting, environment: Mapping[str, str], section: Mapping[str, Any]) -> Any:

@@ -246,9 +246,9 @@ class MemoryJournal:
         """Return an account in one symbol."""
         return self.book().symbol(account, symbol)
 
-    async def account_exposure(self, account: AccountId) -> AccountExposure:
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """Return what the limits of an account look at."""
-        return self.book().copy_of(account)
+        return self.book().copy_of(account, since)
 
     def _recent(self, account: AccountId, since: OrderId) -> list[OrderId]:
         return sorted(

@@ -1,18 +1,27 @@
 """Reads the totals that limits are checked against (`schema/programs/exposures.sql`)."""
 
+import asyncio
 from collections.abc import Iterable
 
 from switchyard.adapters.postgres import rows
-from switchyard.adapters.postgres.connection import Record
+from switchyard.adapters.postgres.connection import Reader, Record
 from switchyard.adapters.tables import POSITIONS
+from switchyard.domain.ids import AccountId
 from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.risk.exposure import AccountExposure, Totals
+from switchyard.domain.risk.book import WINDOW_ORDERS_MAX
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, Totals
 
-SYMBOL_EXPOSURE = """
-SELECT
-    coalesce((SELECT qty FROM positions WHERE (account_id, symbol) = ($1, $2)), 0),
-    coalesce(sum(buy_qty), 0), coalesce(sum(sell_qty), 0)
-FROM exposures WHERE (account_id, symbol) = ($1, $2)
+_SYMBOLS = """
+SELECT requested.account_id, requested.symbol, coalesce(held.qty, 0), coalesce(open.buys, 0), coalesce(open.sells, 0)
+FROM unnest($1::text[], $2::text[]) AS requested (account_id, symbol)
+LEFT JOIN LATERAL (
+    SELECT qty FROM positions AS stored
+    WHERE (stored.account_id, stored.symbol) = (requested.account_id, requested.symbol) LIMIT 1
+) AS held ON true
+LEFT JOIN LATERAL (
+    SELECT sum(buy_qty) AS buys, sum(sell_qty) AS sells FROM exposures AS stored
+    WHERE (stored.account_id, stored.symbol) = (requested.account_id, requested.symbol)
+) AS open ON true
 """
 ACCOUNT_TOTALS = f"""
 SELECT symbol, currency, {", ".join(Totals.__struct_fields__)} FROM account_exposures($1)
@@ -20,6 +29,56 @@ SELECT symbol, currency, {", ".join(Totals.__struct_fields__)} FROM account_expo
 ACCOUNT_POSITIONS = f"""
 SELECT {POSITIONS.column_list} FROM positions WHERE account_id = $1 AND symbol <> '{ACCOUNT_TOTAL}'
 """
+WINDOW_ORDERS = f"""
+SELECT count(*) FROM (
+    SELECT FROM orders WHERE account_id = $1 AND order_id >= $2 AND NOT (version = 1 AND status = 'REJECTED')
+    LIMIT {WINDOW_ORDERS_MAX}
+) AS page
+"""
+
+
+class SymbolReads:
+    """Coalesces concurrent reads into one query at a time: with a limit, every new order makes one."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._waiting: dict[tuple[AccountId, str], asyncio.Future[SymbolExposure]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def read(self, account: AccountId, symbol: str) -> SymbolExposure:
+        """One account in one symbol, as of a moment after this call."""
+        key = (account, symbol)
+        future = self._waiting.get(key)
+        if future is None:
+            future = self._waiting[key] = asyncio.get_running_loop().create_future()
+            if self._task is None:
+                self._task = asyncio.create_task(self._run())
+        return await asyncio.shield(future)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, {}
+                await self._answer(batch)
+        finally:
+            self._task = None
+
+    async def _answer(self, batch: dict[tuple[AccountId, str], "asyncio.Future[SymbolExposure]"]) -> None:
+        accounts, symbols = [account for account, _ in batch], [symbol for _, symbol in batch]
+        try:
+            records = await self._reader.rows(_SYMBOLS, accounts, symbols)
+        except BaseException as error:
+            for future in batch.values():
+                if isinstance(error, Exception):
+                    future.set_exception(error)
+                    future.exception()  # its callers may have been cancelled
+                else:
+                    future.cancel()
+            if not isinstance(error, Exception):
+                raise
+            return
+        for account, symbol, *amounts in records:
+            batch[account, symbol].set_result(SymbolExposure(*amounts))
 
 
 def account_exposure(totals: Iterable[Record], positions: Iterable[Record]) -> AccountExposure:

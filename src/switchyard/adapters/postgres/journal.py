@@ -30,7 +30,8 @@ from switchyard.adapters.postgres.connection import (
 from switchyard.adapters.postgres.exposures import (
     ACCOUNT_POSITIONS,
     ACCOUNT_TOTALS,
-    SYMBOL_EXPOSURE,
+    WINDOW_ORDERS,
+    SymbolReads,
     account_exposure,
 )
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
@@ -93,6 +94,7 @@ class PostgresJournal:
         self._reader = reader
         self._settle_seconds_max = settle_seconds_max
         self._connection: Connection | None = None
+        self._symbols = SymbolReads(reader)
         self._turn = asyncio.Lock()
         self._is_local_only = False
         """Whether the server reported that the last commit did not wait for its synchronous standby."""
@@ -119,14 +121,15 @@ class PostgresJournal:
 
     async def symbol_exposure(self, account: AccountId, symbol: str) -> SymbolExposure:
         """An account in one symbol; right once a limit has been claimed in this database."""
-        [record] = await self._reader.rows(SYMBOL_EXPOSURE, account, symbol)
-        return SymbolExposure(*record)
+        return await self._symbols.read(account, symbol)
 
-    async def account_exposure(self, account: AccountId) -> AccountExposure:
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """What the limits of an account look at."""
-        return account_exposure(
-            await self._reader.rows(ACCOUNT_TOTALS, account), await self._reader.rows(ACCOUNT_POSITIONS, account)
-        )
+        totals = await self._reader.rows(ACCOUNT_TOTALS, account)
+        exposure = account_exposure(totals, await self._reader.rows(ACCOUNT_POSITIONS, account))
+        if since is not None:
+            [(exposure.window_orders,)] = await self._reader.rows(WINDOW_ORDERS, account, since)
+        return exposure
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

@@ -102,9 +102,9 @@ class SqliteJournal:
             book = await self._connections.write(self._claims.loaded)
         return book.symbol(account, symbol)
 
-    async def account_exposure(self, account: AccountId) -> AccountExposure:
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """What the limits of an account look at, as of the last commit."""
-        return await self._connections.write(lambda connection: self._claims.loaded(connection).copy_of(account))
+        return await self._connections.write(lambda connection: self._claims.loaded(connection).copy_of(account, since))
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

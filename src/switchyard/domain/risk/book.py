@@ -42,9 +42,11 @@ class Book:
         exposure = self._accounts.get(account)
         return SymbolExposure() if exposure is None else exposure.symbol(symbol)
 
-    def copy_of(self, account: AccountId) -> AccountExposure:
-        """The totals of one account as they are now."""
-        return self._accounts[account].copy() if account in self._accounts else AccountExposure()
+    def copy_of(self, account: AccountId, since: OrderId | None) -> AccountExposure:
+        """The totals of one account as they are now, with the number of its orders from an id on."""
+        copied = self._accounts[account].copy() if account in self._accounts else AccountExposure()
+        copied.window_orders = 0 if since is None else len(list(self._recent(account, since)))
+        return copied
 
     def reserve(self, change: Change) -> Breach | None:
         """Reserve what the change claims, or return the limit that it would breach; its commit must follow."""

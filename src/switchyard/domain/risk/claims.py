@@ -1,5 +1,6 @@
-"""Stateful limits: what an accept claims, and how a breach of a limit is described."""
+"""Stateful limits: what a new order claims, and how a breach is described. Their codes are in `reasons.py`."""
 
+from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
 from typing import Final, Literal
@@ -18,17 +19,6 @@ BreachCode = Literal[
     "LIMIT_POSITION",
     "LIMIT_GROSS_EXPOSURE",
 ]
-
-LIMIT_REASONS: Final[dict[str, str]] = {
-    "LIMIT_ORDERS_PER_WINDOW": "The account has placed its orders of the window.",
-    "LIMIT_DAILY_LOSS": "The account has realised its loss of the trading day.",
-    "LIMIT_OPEN_ORDERS": "The account would have too many open orders.",
-    "LIMIT_OPEN_NOTIONAL": "The open orders would reserve too much notional.",
-    "LIMIT_POSITION": "The position could become too large if the open orders of this side are filled.",
-    "LIMIT_GROSS_EXPOSURE": "Positions and open orders would be worth too much.",
-    "LIMIT_NO_PRICE": "A limit needs a price, and the order has none: a MARKET order without a quote.",
-}
-"""The reasons of this module, each with a line for the reference page."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +50,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NO_LIMITS: Final = Limits()
 
+LIMITS_OF: Final[Mapping[BreachCode, tuple[str, ...]]] = {
+    "LIMIT_ORDERS_PER_WINDOW": ("window_orders",),
+    "LIMIT_DAILY_LOSS": ("daily_loss",),
+    "LIMIT_OPEN_ORDERS": ("open_orders", "symbol_open_orders"),
+    "LIMIT_OPEN_NOTIONAL": ("open_notional", "symbol_open_notional"),
+    "LIMIT_POSITION": ("position",),
+    "LIMIT_GROSS_EXPOSURE": ("gross_exposure", "symbol_gross_exposure"),
+}
+"""The limits behind each reason, in the order in which they are checked."""
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The limits under which a change may accept an order; the append checks them on the rows of that moment.
@@ -85,14 +85,14 @@ class Breach(msgspec.Struct, frozen=True):
     """Whether it is the limit of the account in the symbol, and not of the whole account."""
 
 
-def described(breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: int) -> str:
+def described(breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: float) -> str:
     """The breach as a sentence for the answer and the journal."""
     money = f" {currency}" if currency else ""
     owner = f"{account} in {symbol}" if breach.of_symbol else account
     reached, allowed = plain(breach.reached), plain(breach.allowed)
     match breach.reason:
         case "LIMIT_ORDERS_PER_WINDOW":
-            return f"account {owner} would have placed {reached} orders in {window_seconds} s, allowed are {allowed}"
+            return f"account {owner} would have placed {reached} orders in {window_seconds:g} s, allowed are {allowed}"
         case "LIMIT_DAILY_LOSS":
             return f"account {owner} has realised a loss of {reached}{money} today, the limit is {allowed}{money}"
         case "LIMIT_OPEN_ORDERS":

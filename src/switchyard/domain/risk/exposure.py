@@ -103,13 +103,15 @@ def held_cost(position: Position) -> Decimal:
 class AccountExposure:
     """All that the limits of one account look at, with the sums over symbols and over currencies."""
 
-    __slots__ = ("_days", "_held", "_sums", "positions", "totals")
+    __slots__ = ("_days", "_held", "_sums", "positions", "totals", "window_orders")
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, str], Totals] = {}
         """By symbol and settlement currency."""
         self.positions: dict[str, Position] = {}
         """By symbol, flat ones included."""
+        self.window_orders = 0
+        """The orders since the beginning of the window that was asked for."""
         self._sums: dict[tuple[str | None, str | None], Totals] = {}
         """Of a symbol in all currencies, and of a currency in all symbols."""
         self._held: dict[str, Decimal] = {}

@@ -6,6 +6,7 @@ import msgspec
 
 from switchyard.domain.money import plain
 from switchyard.domain.risk.checks import Check, Judge
+from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import Subject
 
@@ -14,6 +15,7 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the section `risk`; none: no limit."""
 
     max_qty: Decimal | None = None
+    stateful: LimitSettings = LimitSettings()
 
 
 def checks_of(limits: RiskLimits) -> list[Check]:

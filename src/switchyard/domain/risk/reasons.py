@@ -14,8 +14,18 @@ from switchyard.domain.reasons import bounded_detail, described, split_reason
 
 RISK_REASONS: Final[Mapping[str, str]] = {
     "RISK_MAX_QTY": "the quantity is above the largest one allowed for the account, or for the account and symbol",
+    "LIMIT_OPEN_ORDERS": "the account would have too many open orders",
+    "LIMIT_OPEN_NOTIONAL": "the open orders of the account would reserve too much money",
+    "LIMIT_POSITION": "the position could become too large if all open orders of the side were filled",
+    "LIMIT_GROSS_EXPOSURE": "positions at their cost and open orders would together be worth too much",
+    "LIMIT_DAILY_LOSS": "the account has realised its largest loss of the trading day",
+    "LIMIT_ORDERS_PER_WINDOW": "the account would place too many orders within the window",
+    "LIMIT_NO_PRICE": "a MARKET order to which a limit on money applies, and the venue has no quote",
 }
 """Reason code → what it means. Codes are never renamed or reused."""
+
+WAIVED_FOR_REDUCING: Final = frozenset({"MIN_ORDER_SIZE"})
+"""The reasons from which an order is exempt that can only reduce the account's position."""
 
 
 class Violation(msgspec.Struct, frozen=True):

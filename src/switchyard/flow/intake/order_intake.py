@@ -16,13 +16,14 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
-from switchyard.domain.risk.reasons import Violation, violation_of
+from switchyard.domain.risk.reasons import violation_of
 from switchyard.domain.risk.subject import Subject
 from switchyard.domain.routing import Destination
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
 from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.room import Room, Rooms
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.cache import CacheEntry
@@ -65,6 +66,7 @@ class OrderIntake:
         catalogue: Catalogue,
         routes: Routes,
         risk: PreTradeRisk,
+        rooms: Rooms,
         window: AdmissionWindow,
         writer: OrderWriter,
         journal: Journal,
@@ -76,6 +78,7 @@ class OrderIntake:
         self._catalogue = catalogue
         self._routes = routes
         self._risk = risk
+        self._rooms = rooms
         self._window = window
         self._writer = writer
         self._journal = journal
@@ -96,15 +99,16 @@ class OrderIntake:
         """Place an order without a key, or store it as rejected; each call stores a new one."""
         routed = await self.routed(order)
         destination = routed.destination
-        violation = self._judged(account, routed)
-        if violation is not None:
-            return await self._writer.place(account, order, destination, violation)
+        room = await self._room(account, routed)
+        if room.violation is not None:
+            return await self._writer.place(account, order, destination, room)
         await self._window.enter(destination.venue, order.time_in_force)
         try:
-            placement = await self._writer.place(account, order, destination, None)
+            placement = await self._writer.place(account, order, destination, room)
         finally:
             self._window.leave(destination.venue)
-        self._duplicates.count_new_order()
+        if placement.violation is None:
+            self._duplicates.count_new_order()
         return placement
 
     async def place_once(
@@ -146,24 +150,24 @@ class OrderIntake:
             replayed=placement.replayed,
         )
 
-    def _judged(self, account: AccountId, routed: RoutedOrder) -> Violation | None:
+    async def _room(self, account: AccountId, routed: RoutedOrder) -> Room:
+        """Judge the order, and return what it claims or why it is rejected."""
         order, destination = routed.order, routed.destination
-        return self._risk.judge(
-            Subject(
-                account_id=account,
-                order=order,
-                instrument=self._catalogue.find(order.symbol),
-                venue=destination.venue,
-                quote=destination.quote,
-            )
+        subject = Subject(
+            account_id=account,
+            order=order,
+            instrument=self._catalogue.find(order.symbol),
+            venue=destination.venue,
+            quote=destination.quote,
         )
+        return await self._rooms.room(subject, self._risk.judge(subject))
 
     async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
-        violation = self._judged(intent.account_id, routed)
-        if violation is not None:  # it needs no room, because it is never sent
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
+        room = await self._room(intent.account_id, routed)
+        if room.violation is not None:  # it does not wait for the others, because it is never sent
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, room)
         if not self._window.try_enter(venue, order.time_in_force):
             try:
                 await self._window.enter(venue, order.time_in_force)
@@ -176,7 +180,7 @@ class OrderIntake:
             # An order's send deadline counts from its acceptance.
             intent = msgspec.structs.replace(intent, created_at=self._clock.now())
         try:
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, None)
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, room)
         finally:
             self._window.leave(venue)
 

@@ -1,0 +1,165 @@
+"""Room for an order under the stateful limits: what it claims in its commit, and what follows if the commit says no.
+
+Reads the account's exposure where a limit applies; writes nothing. The append is the judge: it checks the claim on the
+rows of that moment, so a claim that was made on older totals cannot exceed a limit.
+"""
+
+from collections import OrderedDict
+from datetime import datetime
+
+import msgspec
+
+from switchyard.domain import decisions
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
+from switchyard.domain.risk.checks import CheckResult
+from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
+from switchyard.domain.risk.exposure import AccountExposure, breach_of
+from switchyard.domain.risk.limit_settings import LimitSettings
+from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
+from switchyard.domain.risk.reservations import Terms, is_reducing, terms_of
+from switchyard.domain.risk.subject import Subject
+from switchyard.ports.exposures import Exposures
+
+# How often an order may be found to be reducing, or not to be, after a commit said otherwise.
+TURNS_MAX = 3
+# Limits of accounts and symbols that are remembered; beyond it they are put together again.
+REMEMBERED_MAX = 10_000
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What the commit of one new order claims; with a violation the order is stored as rejected."""
+
+    subject: Subject
+    terms: Terms
+    limits: Limits = NO_LIMITS
+    violation: Violation | None = None
+    waived: Violation | None = None
+    """The violation from which the order is exempt as long as it is reducing."""
+    turns: int = 0
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether the commit has something to check."""
+        return self.violation is None and (self.terms.reducing or self.limits is not NO_LIMITS)
+
+
+class Rooms:
+    """Makes room for new orders under the limits of their accounts."""
+
+    def __init__(self, settings: LimitSettings, exposures: Exposures) -> None:
+        self._settings = settings
+        self._exposures = exposures
+        self._days = settings.trading_day
+        self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
+
+    async def room(self, subject: Subject, violation: Violation | None) -> Room:
+        """Return what the order claims; `violation` is that of the stateless checks."""
+        limits = self._limits_of(subject)
+        terms = terms_of(subject.order, subject.instrument, subject.quote)
+        waived = violation is not None and violation.reason in WAIVED_FOR_REDUCING
+        if violation is not None and not waived:
+            return Room(subject=subject, terms=terms, violation=violation)
+        if limits is NO_LIMITS and not waived:
+            return Room(subject=subject, terms=terms)
+        room = Room(subject=subject, terms=terms, limits=limits, waived=violation)
+        return self._as(room, await self._is_reducing(subject))
+
+    async def revised(self, room: Room, breach: Breach) -> Room:
+        """Return the claim, or the rejection, that follows from a breach: an order may turn out to be reducing."""
+        if breach.reason == "NOT_REDUCING":
+            return self._as(room, False)
+        if room.turns < TURNS_MAX and await self._is_reducing(room.subject):
+            return self._as(room, True)
+        return _rejected(room, breach.reason, self._described(room, breach))
+
+    def claim(self, room: Room, new_id: OrderId, now: datetime) -> Claim | None:
+        """Return the claim of the order under its id."""
+        if not room.has_claim:
+            return None
+        limits = room.limits
+        return Claim(
+            order_id=new_id,
+            limits=limits,
+            day=None if limits.daily_loss is None else self._days.of(now),
+            since=None if limits.window_orders is None else self._window_start(now),
+        )
+
+    async def checks(self, subject: Subject, now: datetime) -> list[CheckResult]:
+        """Return the result of every limit for the dry run; nothing is claimed."""
+        limits = self._limits_of(subject)
+        if limits is NO_LIMITS:
+            return []
+        terms = terms_of(subject.order, subject.instrument, subject.quote)
+        terms = msgspec.structs.replace(terms, reducing=await self._is_reducing(subject))
+        since = None if limits.window_orders is None else self._window_start(now)
+        exposure = await self._exposures.account_exposure(subject.account_id, since)
+        results = []
+        for code, names in LIMITS_OF.items():
+            part = Limits(**{name: getattr(limits, name) for name in names})
+            if part != NO_LIMITS:
+                room = Room(subject=subject, terms=terms, limits=part)
+                results.append(CheckResult(code, self._violation(room, exposure, now)))
+        return results
+
+    def _violation(self, room: Room, exposure: AccountExposure, now: datetime) -> Violation | None:
+        if room.terms.reducing:
+            return None
+        if (unpriced := self._as(room, False).violation) is not None:
+            return unpriced
+        subject = room.subject
+        order = decisions.accept(
+            subject.order,
+            account=subject.account_id,
+            order_id=OrderId(""),
+            venue=subject.venue,
+            venue_client_order_id=VenueClientOrderId(""),
+            key=None,
+            quote=None,
+            now=now,
+            terms=room.terms,
+        ).orders[0]
+        claim = Claim(order_id=order.order_id, limits=room.limits, day=self._days.of(now))
+        breach = breach_of(exposure, exposure.window_orders, claim, order)
+        return None if breach is None else Violation(breach.reason, self._described(room, breach))
+
+    def _as(self, room: Room, reducing: bool) -> Room:
+        """Return the room of the order as a reducing one, or as one that has limits to keep."""
+        terms = msgspec.structs.replace(room.terms, reducing=reducing)
+        room = msgspec.structs.replace(room, terms=terms, turns=room.turns + 1)
+        if reducing:
+            return room
+        if room.waived is not None:
+            return msgspec.structs.replace(room, violation=room.waived)
+        if terms.price is None and room.limits.needs_price:
+            symbol = room.subject.order.symbol
+            return _rejected(room, "LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote")
+        return room
+
+    async def _is_reducing(self, subject: Subject) -> bool:
+        order = subject.order
+        here = await self._exposures.symbol_exposure(subject.account_id, order.symbol)
+        open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
+        return is_reducing(here.position, open_qty, order.side, order.qty)
+
+    def _limits_of(self, subject: Subject) -> Limits:
+        key = (subject.account_id, subject.order.symbol)
+        limits = self._limits.get(key)
+        if limits is None:
+            limits = self._limits[key] = self._settings.limits_of(*key)
+            if len(self._limits) > REMEMBERED_MAX:
+                self._limits.popitem(last=False)
+        return limits
+
+    def _window_start(self, now: datetime) -> OrderId:
+        """Return the lowest id of the window that ends now: ids begin with their time in milliseconds."""
+        start = now - self._settings.orders_window
+        return order_id(int(start.timestamp() * 1000) + 1, 0)
+
+    def _described(self, room: Room, breach: Breach) -> str:
+        subject = room.subject
+        seconds = self._settings.orders_window.total_seconds()
+        return described(breach, subject.account_id, subject.order.symbol, room.terms.currency, seconds)
+
+
+def _rejected(room: Room, reason: str, detail: str) -> Room:
+    return msgspec.structs.replace(room, violation=Violation(reason, detail))
