@@ -7,6 +7,7 @@ from typing import Any
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Catalogue
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.names import unknown_shared_names
@@ -58,7 +59,11 @@ def load_settings(
         secret=values.pop("idempotency_secret"),
         redis_url=values["redis_url"],
     )
-    risk = risk_of(document.pop(RISK_SECTION, None), environment)
+    risk = risk_of(
+        document.pop(RISK_SECTION, None),
+        environment,
+        Catalogue(instruments, allows_unlisted=values["unlisted_symbols"] == "allow"),
+    )
     if document:
         raise SettingError(
             "SWITCHYARD_CONFIG",

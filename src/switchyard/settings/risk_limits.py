@@ -29,7 +29,7 @@ def roll(value: str) -> time:
     except ValueError:
         at = None
     if at is None or len(value) != 5 or at.tzinfo is not None:
-        raise ValueError("must be a time of day as HH:MM, such as 17:00")
+        raise ValueError("must be a time of day as HH:MM, such as 17:00; in the YAML file in quotes")
     return at
 
 
@@ -73,8 +73,8 @@ LIMIT_SETTINGS: tuple[Setting, ...] = (
              by_symbol=_SECOND_LIMIT),
     *_limits("max_open_notional", parse.limit,
              "Largest sum that the open orders of an account may reserve, in each settlement currency: the quantity "
-             "that is not filled yet, times price, times multiplier. A MARKET order counts at the quote plus the collar "
-             "of its instrument, and is rejected without a quote (`LIMIT_NO_PRICE`)", examples=_AMOUNTS,
+             "that is not filled yet, times price, times multiplier. A MARKET order counts at the quote plus the "
+             "collar of its instrument, and is rejected without a quote (`LIMIT_NO_PRICE`)", examples=_AMOUNTS,
              by_symbol=_SECOND_LIMIT),
     *_limits("max_position", parse.limit,
              "Largest position of an account in a symbol, long or short, in units, if all its open orders of one side "

@@ -5,6 +5,7 @@ rows of that moment, so a claim that was made on older totals cannot exceed a li
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -37,6 +38,10 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     """The violation from which the order is exempt as long as it is reducing."""
     turns: int = 0
 
+    def rejected(self, violation: Violation | None) -> "Room":
+        """Return the same with a violation, if there is one."""
+        return self if violation is None else msgspec.structs.replace(self, violation=violation)
+
     @property
     def has_claim(self) -> bool:
         """Whether the commit has something to check."""
@@ -56,10 +61,9 @@ class Rooms:
         """Return what the order claims; `violation` is that of the stateless checks."""
         limits = self._limits_of(subject)
         terms = terms_of(subject.order, subject.instrument, subject.quote)
-        waived = violation is not None and violation.reason in WAIVED_FOR_REDUCING
-        if violation is not None and not waived:
+        if violation is not None and not _is_waivable(violation):
             return Room(subject=subject, terms=terms, violation=violation)
-        if limits is NO_LIMITS and not waived:
+        if limits is NO_LIMITS and violation is None:
             return Room(subject=subject, terms=terms)
         room = Room(subject=subject, terms=terms, limits=limits, waived=violation)
         return self._as(room, await self._is_reducing(subject))
@@ -70,7 +74,7 @@ class Rooms:
             return self._as(room, False)
         if room.turns < TURNS_MAX and await self._is_reducing(room.subject):
             return self._as(room, True)
-        return _rejected(room, breach.reason, self._described(room, breach))
+        return room.rejected(Violation(breach.reason, self._described(room, breach)))
 
     def claim(self, room: Room, new_id: OrderId, now: datetime) -> Claim | None:
         """Return the claim of the order under its id."""
@@ -83,6 +87,14 @@ class Rooms:
             day=None if limits.daily_loss is None else self._days.of(now),
             since=None if limits.window_orders is None else self._window_start(now),
         )
+
+    async def waived(self, subject: Subject, results: Sequence[CheckResult]) -> list[CheckResult]:
+        """Return the results of other checks, without the violations from which a reducing order is exempt."""
+        waives = any(_is_waivable(result.violation) for result in results) and await self._is_reducing(subject)
+        return [
+            CheckResult(result.name, None) if waives and _is_waivable(result.violation) else result
+            for result in results
+        ]
 
     async def checks(self, subject: Subject, now: datetime) -> list[CheckResult]:
         """Return the result of every limit for the dry run; nothing is claimed."""
@@ -132,7 +144,7 @@ class Rooms:
             return msgspec.structs.replace(room, violation=room.waived)
         if terms.price is None and room.limits.needs_price:
             symbol = room.subject.order.symbol
-            return _rejected(room, "LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote")
+            return room.rejected(Violation("LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote"))
         return room
 
     async def _is_reducing(self, subject: Subject) -> bool:
@@ -161,5 +173,5 @@ class Rooms:
         return described(breach, subject.account_id, subject.order.symbol, room.terms.currency, seconds)
 
 
-def _rejected(room: Room, reason: str, detail: str) -> Room:
-    return msgspec.structs.replace(room, violation=Violation(reason, detail))
+def _is_waivable(violation: Violation | None) -> bool:
+    return violation is not None and violation.reason in WAIVED_FOR_REDUCING
