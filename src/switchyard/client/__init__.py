@@ -20,6 +20,7 @@ from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.risk.exposure_view import ExposureView
 
 __all__ = [
     "Acknowledgement",
@@ -29,6 +30,7 @@ __all__ = [
     "ClientError",
     "ExecResult",
     "ExecutionReported",
+    "ExposureView",
     "Message",
     "NotReachable",
     "OrderPlacementResult",

@@ -83,6 +83,7 @@ class AsyncClient:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     cancel = _method(calls.cancel)
+    exposure = _method(calls.exposure)
 
     async def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None

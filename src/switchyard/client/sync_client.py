@@ -75,6 +75,7 @@ class Client:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     cancel = _method(calls.cancel)
+    exposure = _method(calls.exposure)
 
     def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None

@@ -159,11 +159,11 @@ class AccountExposure:
 
     def notional(self, currency: str, symbol: str | None = None) -> Decimal:
         """What open orders reserve in a settlement currency."""
-        return self._part(currency, symbol).notional
+        return self.part(currency, symbol).notional
 
     def gross(self, currency: str, symbol: str | None = None) -> Decimal:
         """Positions at cost plus what open orders reserve, without reducing ones."""
-        part = self._part(currency, symbol)
+        part = self.part(currency, symbol)
         return SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
 
     def day_loss(self, currency: str, day: date) -> Decimal:
@@ -175,7 +175,8 @@ class AccountExposure:
         held = {position.currency or "" for position in self.positions.values() if position.qty or position.day_pnl}
         return sorted({currency for _, currency in self.totals} | held)
 
-    def _part(self, currency: str, symbol: str | None) -> Totals:
+    def part(self, currency: str, symbol: str | None = None) -> Totals:
+        """What open orders reserve in a settlement currency, in all symbols or in one."""
         if symbol is None:
             return self._sums.get((None, currency), NOTHING)
         return self.totals.get((symbol, currency), NOTHING)

@@ -27,6 +27,7 @@ from switchyard.entrypoints.http.exposure import do_order_needs_token, served_na
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
+from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
@@ -49,6 +50,7 @@ class Gateway:
         *,
         orders: OrderRoutes,
         do_orders: DoOrderRoutes,
+        risk: RiskRoutes,
         streams: StreamRoutes,
         monitoring: MonitoringRoutes,
         metrics: Metrics,
@@ -66,6 +68,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *risk.routes,
             *streams.routes,
             *ReferenceRoutes().routes,
         ]
@@ -175,6 +178,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             clock=engine.clock,
             metrics=engine.metrics,
         ),
+        risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),
         monitoring=MonitoringRoutes(
             metrics=engine.metrics,

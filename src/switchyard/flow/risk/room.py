@@ -15,6 +15,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
 from switchyard.domain.risk.exposure import AccountExposure, breach_of
+from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
 from switchyard.domain.risk.reservations import Terms, is_reducing, terms_of
@@ -87,6 +88,11 @@ class Rooms:
             day=None if limits.daily_loss is None else self._days.of(now),
             since=None if limits.window_orders is None else self._window_start(now),
         )
+
+    async def view(self, account: AccountId, now: datetime, symbol: str | None) -> ExposureView:
+        """Return the account's exposure beside its limits."""
+        exposure = await self._exposures.account_exposure(account, self._window_start(now))
+        return exposure_view(account, exposure, self._settings, self._days.of(now), symbol)
 
     async def waived(self, subject: Subject, results: Sequence[CheckResult]) -> list[CheckResult]:
         """Return the results of other checks, without the violations from which a reducing order is exempt."""
