@@ -16,10 +16,10 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.risk.dry_run import DryRun, dry_run_of
 from switchyard.domain.risk.reasons import Violation, violation_of
 from switchyard.domain.risk.subject import Subject
 from switchyard.domain.routing import Destination
-from switchyard.flow.intake.dry_run import DryRun, dry_run_of
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement

@@ -16,8 +16,8 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import order_digest
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.risk.dry_run import DryRun
 from switchyard.flow.decide import Commit, decide
-from switchyard.flow.intake.dry_run import DryRun
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.order_intake import OrderIntake
 from switchyard.flow.intake.writer import Intent, Placement
