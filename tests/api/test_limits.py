@@ -149,7 +149,7 @@ async def test_a_dry_run_shows_every_limit_and_reserves_nothing(tmp_path: Path) 
     async with running_gateway(tmp_path, **limits) as gateway:
         assert (await gateway.place(**RESTING)).status == 202
         body = {"symbol": "USDJPY", "side": "BUY", "qty": 1000, **RESTING}
-        answer = await gateway.request("POST", "/orders?dryRun=true", body=body, check=False)
+        answer = await gateway.request("POST", "/orders?dryRun=true", body=body)
         checks = {check["check"]: check for check in answer.json["checks"]}
         assert answer.json["accepted"] is False
         assert checks["LIMIT_OPEN_NOTIONAL"]["reason"] == "LIMIT_OPEN_NOTIONAL"
