@@ -48,7 +48,7 @@ class _Rows:
             {
                 "change": number,
                 "line": self._line(order),
-                "purse": self._purse(claim, order),
+                "purse": self._purse(claim, order),  # its key, until all claims are known
                 "owner": self._owner(claim, order),
                 "side": order.side,
                 "qty": order.qty,
@@ -59,6 +59,10 @@ class _Rows:
         )
 
     def encoded(self) -> str:
+        for claim in self._claims:
+            # Another claim of the group may need the sum, and this one adds to it.
+            purse = self._purses.get(claim["purse"])
+            claim["purse"] = None if purse is None else purse["purse"]
         rows = {
             "lines": list(self._lines.values()),
             "purses": list(self._purses.values()),
@@ -73,15 +77,14 @@ class _Rows:
         line: int = self._lines.setdefault((account, symbol, currency), row)["line"]
         return line
 
-    def _purse(self, claim: Claim, order: Order) -> int | None:
-        """The account in the currency; none where no limit needs a sum over the account's symbols."""
-        limits = claim.limits
-        if limits.open_notional is None and limits.gross_exposure is None and limits.daily_loss is None:
-            return None
-        account, currency = order.account_id, order.currency or ""
-        row = {"purse": len(self._purses) + 1, "account_id": account, "currency": currency, "day": claim.day}
-        purse: int = self._purses.setdefault((account, currency), row)["purse"]
-        return purse
+    def _purse(self, claim: Claim, order: Order) -> tuple[str, str]:
+        """The account and currency; numbered only if a limit needs the sum over the account's symbols."""
+        limits, key = claim.limits, (order.account_id, order.currency or "")
+        if limits.open_notional is not None or limits.gross_exposure is not None or limits.daily_loss is not None:
+            row = {"purse": len(self._purses) + 1, "account_id": key[0], "currency": key[1], "day": None}
+            purse = self._purses.setdefault(key, row)
+            purse["day"] = claim.day or purse["day"]
+        return key
 
     def _owner(self, claim: Claim, order: Order) -> int:
         row = self._owners.setdefault(
