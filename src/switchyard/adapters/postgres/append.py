@@ -47,6 +47,7 @@ class AppendArguments(NamedTuple):
     position_bases: Sequence[int]
     result_changes: Sequence[int]
     result_rows: str
+    claim_totals: str | None
     claim_rows: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
@@ -70,6 +71,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
     result_changes, result_rows = _numbered(changes, "results")
+    claim_totals, claim_rows = claims_json(changes)
     return AppendArguments(
         to_shard=shard,
         new_group_id=group_id,
@@ -98,7 +100,8 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_bases=[base for _, base, _ in positions],
         result_changes=result_changes,
         result_rows=result_rows,
-        claim_rows=claims_json(changes),
+        claim_totals=claim_totals,
+        claim_rows=claim_rows,
         seen_epoch=None,
         seen_seq=None,
         seen_hash=None,

@@ -31,7 +31,8 @@ CREATE OR REPLACE FUNCTION append_group(
     position_bases integer[], -- the same for positions
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
-    claim_rows json, -- the orders that have limits to keep, in the order of their changes; NULL if none has
+    claim_totals json, -- what the orders that have limits to keep add to which totals; NULL if none has
+    claim_rows json, -- these orders, in the order of their changes
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
     seen_hash text,
@@ -108,12 +109,12 @@ BEGIN
         ) AS stored
         WHERE stored.version <> incoming.version - 1;
     END IF;
-    IF claim_rows IS NOT NULL THEN
+    IF claim_totals IS NOT NULL THEN
         IF NOT head.keeps_exposures THEN
             PERFORM start_exposures(to_shard);
             head.keeps_exposures := true;
         END IF;
-        breaches := breached_claims(claim_rows, conflicts);
+        breaches := breached_claims(claim_totals, claim_rows, conflicts);
         conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
     END IF;
     IF cardinality(conflicts) = change_count THEN
