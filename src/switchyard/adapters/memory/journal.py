@@ -242,7 +242,7 @@ class MemoryJournal:
         """The totals of the rows, made anew for each call."""
         return Book(self.orders.values(), self.positions.values(), self._recent)
 
-    async def symbol_exposure(self, account: AccountId, symbol: str) -> SymbolExposure:
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
         """Return an account in one symbol."""
         return self.book().symbol(account, symbol)
 

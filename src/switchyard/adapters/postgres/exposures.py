@@ -37,17 +37,31 @@ SELECT count(*) FROM (
 """
 
 
+# Under load several orders of an account and symbol share a read; a single order makes its own.
+SHARED_SECONDS = 0.02
+# Answers that are kept to be shared; beyond it all are forgotten.
+SHARED_MAX = 10_000
+
+
 class SymbolReads:
-    """Coalesces concurrent reads into one query at a time: with a limit, every new order makes one."""
+    """Coalesces reads into one query at a time: with a limit, every new order makes one.
+
+    They only help to guess whether an order is reducing. The append checks the guess.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._waiting: dict[tuple[AccountId, str], asyncio.Future[SymbolExposure]] = {}
+        self._shared: dict[tuple[AccountId, str], tuple[float, SymbolExposure]] = {}
         self._task: asyncio.Task[None] | None = None
 
-    async def read(self, account: AccountId, symbol: str) -> SymbolExposure:
-        """One account in one symbol, as of a moment after this call."""
+    async def read(self, account: AccountId, symbol: str, *, fresh: bool) -> SymbolExposure:
+        """One account in one symbol; if fresh, as of a moment after this call."""
         key = (account, symbol)
+        if not fresh and (known := self._shared.get(key)) is not None:
+            read_at, exposure = known
+            if asyncio.get_running_loop().time() - read_at < SHARED_SECONDS:
+                return exposure
         future = self._waiting.get(key)
         if future is None:
             future = self._waiting[key] = asyncio.get_running_loop().create_future()
@@ -64,6 +78,7 @@ class SymbolReads:
             self._task = None
 
     async def _answer(self, batch: dict[tuple[AccountId, str], "asyncio.Future[SymbolExposure]"]) -> None:
+        asked_at = asyncio.get_running_loop().time()
         accounts, symbols = [account for account, _ in batch], [symbol for _, symbol in batch]
         try:
             records = await self._reader.rows(_SYMBOLS, accounts, symbols)
@@ -77,8 +92,12 @@ class SymbolReads:
             if not isinstance(error, Exception):
                 raise
             return
+        if len(self._shared) > SHARED_MAX:
+            self._shared.clear()
         for account, symbol, *amounts in records:
-            batch[account, symbol].set_result(SymbolExposure(*amounts))
+            exposure = SymbolExposure(*amounts)
+            self._shared[account, symbol] = asked_at, exposure
+            batch[account, symbol].set_result(exposure)
 
 
 def account_exposure(totals: Iterable[Record], positions: Iterable[Record]) -> AccountExposure:

@@ -119,9 +119,9 @@ class PostgresJournal:
         positions = map(rows.position, await self._reader.rows(_POSITIONS, accounts, symbols))
         return {position.key: position for position in positions}
 
-    async def symbol_exposure(self, account: AccountId, symbol: str) -> SymbolExposure:
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
         """An account in one symbol; right once a limit has been claimed in this database."""
-        return await self._symbols.read(account, symbol)
+        return await self._symbols.read(account, symbol, fresh=fresh)
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """What the limits of an account look at."""

@@ -95,7 +95,7 @@ class SqliteJournal:
         )
         return {position.key: position for position in positions}
 
-    async def symbol_exposure(self, account: AccountId, symbol: str) -> SymbolExposure:
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
         """An account in one symbol, as of the last commit."""
         book = self._claims.book
         if book is None:

@@ -67,13 +67,14 @@ class Rooms:
         if limits is NO_LIMITS and violation is None:
             return Room(subject=subject, terms=terms)
         room = Room(subject=subject, terms=terms, limits=limits, waived=violation)
-        return self._as(room, await self._is_reducing(subject))
+        is_rejected_otherwise = violation is not None or (terms.price is None and limits.needs_price)
+        return self._as(room, await self._is_reducing(subject, fresh=is_rejected_otherwise))
 
     async def revised(self, room: Room, breach: Breach) -> Room:
         """Return the claim, or the rejection, that follows from a breach: an order may turn out to be reducing."""
         if breach.reason == "NOT_REDUCING":
             return self._as(room, False)
-        if room.turns < TURNS_MAX and await self._is_reducing(room.subject):
+        if room.turns < TURNS_MAX and await self._is_reducing(room.subject, fresh=True):
             return self._as(room, True)
         return room.rejected(Violation(breach.reason, self._described(room, breach)))
 
@@ -96,7 +97,9 @@ class Rooms:
 
     async def waived(self, subject: Subject, results: Sequence[CheckResult]) -> list[CheckResult]:
         """Return the results of other checks, without the violations from which a reducing order is exempt."""
-        waives = any(_is_waivable(result.violation) for result in results) and await self._is_reducing(subject)
+        waives = any(_is_waivable(result.violation) for result in results) and await self._is_reducing(
+            subject, fresh=True
+        )
         return [
             CheckResult(result.name, None) if waives and _is_waivable(result.violation) else result
             for result in results
@@ -108,7 +111,7 @@ class Rooms:
         if limits is NO_LIMITS:
             return []
         terms = terms_of(subject.order, subject.instrument, subject.quote)
-        terms = msgspec.structs.replace(terms, reducing=await self._is_reducing(subject))
+        terms = msgspec.structs.replace(terms, reducing=await self._is_reducing(subject, fresh=True))
         since = None if limits.window_orders is None else self._window_start(now)
         exposure = await self._exposures.account_exposure(subject.account_id, since)
         results = []
@@ -153,9 +156,10 @@ class Rooms:
             return room.rejected(Violation("LIMIT_NO_PRICE", f"a limit needs a price, and {symbol} has no quote"))
         return room
 
-    async def _is_reducing(self, subject: Subject) -> bool:
+    async def _is_reducing(self, subject: Subject, *, fresh: bool) -> bool:
+        """Guess whether the order is reducing; the commit checks it. A rejection needs a fresh answer."""
         order = subject.order
-        here = await self._exposures.symbol_exposure(subject.account_id, order.symbol)
+        here = await self._exposures.symbol_exposure(subject.account_id, order.symbol, fresh=fresh)
         open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
         return is_reducing(here.position, open_qty, order.side, order.qty)
 
