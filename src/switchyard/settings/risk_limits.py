@@ -40,7 +40,7 @@ def _limits(
     variable = f"RISK_{name.upper()}"
     account, pair = examples
     settings = [
-        Setting(variable, name, None, reader, f"{text}, for every account without a limit of its own."),
+        Setting(variable, name, None, reader, f"{text}. For accounts without a limit of their own."),
         Setting(
             f"{variable}_BY_ACCOUNT",
             f"{name}_by_account",

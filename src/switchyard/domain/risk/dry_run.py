@@ -6,7 +6,7 @@ from decimal import Decimal
 import msgspec
 
 from switchyard.domain.ids import VenueName
-from switchyard.domain.money import average
+from switchyard.domain.money import ROUNDED, average, canonical
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.subject import Subject
 
@@ -47,9 +47,9 @@ def dry_run_of(subject: Subject, results: Sequence[CheckResult]) -> DryRun:
         accepted=all(result.violation is None for result in results),
         venue=subject.venue,
         price=subject.price,
-        notional=notional,
+        notional=None if notional is None else canonical(notional),
         currency=subject.instrument.settlement or None,
-        fee=None if notional is None else average(notional * subject.instrument.fee_percent, _HUNDRED),
+        fee=None if notional is None else average(ROUNDED.multiply(notional, subject.instrument.fee_percent), _HUNDRED),
         checks=tuple(_check(result) for result in results),
     )
 

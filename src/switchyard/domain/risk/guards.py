@@ -39,6 +39,8 @@ def largest_size(subject: Subject) -> Violation | None:
 
 def collar(subject: Subject) -> Violation | None:
     """Check the price of an order against the collar of its instrument."""
+    if subject.instrument.collar_percent is None:
+        return None
     return collar_violation(subject.order.price, subject.instrument, subject.mid)
 
 
@@ -53,10 +55,10 @@ def collar_violation(price: Decimal | None, instrument: Instrument, reference: D
         )
     if price is None:
         return None  # it trades at the market
-    distance = ROUNDED.divide(ROUNDED.multiply(abs(ROUNDED.subtract(price, reference)), _HUNDRED), reference)
-    if distance <= percent:
+    off = ROUNDED.multiply(abs(ROUNDED.subtract(price, reference)), _HUNDRED)
+    if off <= ROUNDED.multiply(reference, percent):
         return None
-    shown = plain(ROUNDED.quantize(distance, _SHOWN))
+    shown = plain(ROUNDED.quantize(ROUNDED.divide(off, reference), _SHOWN))
     return Violation(
         "COLLAR",
         f"price {plain(price)} is {shown} % away from the reference price {plain(reference)}, "

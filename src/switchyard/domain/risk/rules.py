@@ -14,7 +14,7 @@ from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import Subject
 
 Bound = tuple[Decimal, str]
-"""A limit and the setting that it comes from."""
+"""A limit, and the end of the name of its setting."""
 
 
 def symbol_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
@@ -56,104 +56,82 @@ def type_allowed(limits: RiskLimits, subject: Subject) -> Violation | None:
 
 def quantity(limits: RiskLimits, subject: Subject) -> Violation | None:
     """Check the quantity against the largest one."""
-    bound = _largest(
-        "RISK_MAX_QTY", limits.max_qty, limits.max_qty_by_account, limits.max_qty_by_account_symbol, subject
-    )
+    bound = _largest(limits.max_qty, limits.max_qty_by_account, limits.max_qty_by_account_symbol, subject)
     qty = subject.order.qty
     if bound is None or qty <= bound[0]:
         return None
-    return Violation("RISK_MAX_QTY", f"qty {plain(qty)} is above {plain(bound[0])} ({bound[1]})")
+    return Violation("RISK_MAX_QTY", f"qty {plain(qty)} is above {plain(bound[0])} (RISK_MAX_QTY{bound[1]})")
 
 
 def notional(limits: RiskLimits, subject: Subject) -> Violation | None:
     """Check quantity times price times multiplier against the largest notional."""
     bound = _largest(
-        "RISK_MAX_NOTIONAL",
-        limits.max_notional,
-        limits.max_notional_by_account,
-        limits.max_notional_by_account_symbol,
-        subject,
+        limits.max_notional, limits.max_notional_by_account, limits.max_notional_by_account_symbol, subject
     )
     if bound is None:
         return None
     amount = subject.notional
     if amount is None:
-        return _no_price(subject, bound[1])
+        return _no_price(subject, f"RISK_MAX_NOTIONAL{bound[1]}")
     if amount <= bound[0]:
         return None
     currency = subject.instrument.settlement
     shown = f"{plain(amount)} {currency}" if currency else plain(amount)
-    return Violation("RISK_MAX_NOTIONAL", f"notional {shown} is above {plain(bound[0])} ({bound[1]})")
+    return Violation("RISK_MAX_NOTIONAL", f"notional {shown} is above {plain(bound[0])} (RISK_MAX_NOTIONAL{bound[1]})")
 
 
 def lowest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
     """Check the price against the strictest lower bound."""
-    account, symbol = subject.account_id, subject.order.symbol
-    bound = max(
-        _bounds(
-            (limits.min_price, "RISK_MIN_PRICE"),
-            (limits.min_price_by_account.get(account), "RISK_MIN_PRICE_BY_ACCOUNT"),
-            (limits.min_price_by_symbol.get(symbol), "RISK_MIN_PRICE_BY_SYMBOL"),
-        ),
-        key=_amount,
-        default=None,
-    )
+    bound, setting = limits.min_price, "RISK_MIN_PRICE"
+    own = limits.min_price_by_account.get(subject.account_id)
+    if own is not None and (bound is None or own > bound):
+        bound, setting = own, "RISK_MIN_PRICE_BY_ACCOUNT"
+    own = limits.min_price_by_symbol.get(subject.order.symbol)
+    if own is not None and (bound is None or own > bound):
+        bound, setting = own, "RISK_MIN_PRICE_BY_SYMBOL"
     if bound is None:
         return None
     price = subject.price
     if price is None:
-        return _no_price(subject, bound[1])
-    if price >= bound[0]:
+        return _no_price(subject, setting)
+    if price >= bound:
         return None
-    return Violation("RISK_MIN_PRICE", f"price {plain(price)} is below {plain(bound[0])} ({bound[1]})")
+    return Violation("RISK_MIN_PRICE", f"price {plain(price)} is below {plain(bound)} ({setting})")
 
 
 def highest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
     """Check the price against the strictest upper bound."""
-    account, symbol = subject.account_id, subject.order.symbol
-    bound = min(
-        _bounds(
-            (limits.max_price, "RISK_MAX_PRICE"),
-            (limits.max_price_by_account.get(account), "RISK_MAX_PRICE_BY_ACCOUNT"),
-            (limits.max_price_by_symbol.get(symbol), "RISK_MAX_PRICE_BY_SYMBOL"),
-        ),
-        key=_amount,
-        default=None,
-    )
+    bound, setting = limits.max_price, "RISK_MAX_PRICE"
+    own = limits.max_price_by_account.get(subject.account_id)
+    if own is not None and (bound is None or own < bound):
+        bound, setting = own, "RISK_MAX_PRICE_BY_ACCOUNT"
+    own = limits.max_price_by_symbol.get(subject.order.symbol)
+    if own is not None and (bound is None or own < bound):
+        bound, setting = own, "RISK_MAX_PRICE_BY_SYMBOL"
     if bound is None:
         return None
     price = subject.price
     if price is None:
-        return _no_price(subject, bound[1])
-    if price <= bound[0]:
+        return _no_price(subject, setting)
+    if price <= bound:
         return None
-    return Violation("RISK_MAX_PRICE", f"price {plain(price)} is above {plain(bound[0])} ({bound[1]})")
+    return Violation("RISK_MAX_PRICE", f"price {plain(price)} is above {plain(bound)} ({setting})")
 
 
 def _largest(
-    setting: str,
     everywhere: Decimal | None,
     by_account: Mapping[AccountId, Decimal],
     by_pair: Mapping[Pair, Decimal],
     subject: Subject,
 ) -> Bound | None:
     """The account's limit, else the global one; or the stricter one of the account and symbol."""
-    account = subject.account_id
-    limit, source = by_account.get(account), f"{setting}_BY_ACCOUNT"
+    limit, scope = by_account.get(subject.account_id), "_BY_ACCOUNT"
     if limit is None:
-        limit, source = everywhere, setting
-    pair = by_pair.get((account, subject.order.symbol)) if by_pair else None
+        limit, scope = everywhere, ""
+    pair = by_pair.get((subject.account_id, subject.order.symbol)) if by_pair else None
     if pair is not None and (limit is None or pair < limit):
-        return pair, f"{setting}_BY_ACCOUNT_SYMBOL"
-    return None if limit is None else (limit, source)
-
-
-def _bounds(*given: tuple[Decimal | None, str]) -> list[Bound]:
-    return [(limit, setting) for limit, setting in given if limit is not None]
-
-
-def _amount(bound: Bound) -> Decimal:
-    return bound[0]
+        return pair, "_BY_ACCOUNT_SYMBOL"
+    return None if limit is None else (limit, scope)
 
 
 def _no_price(subject: Subject, setting: str) -> Violation:

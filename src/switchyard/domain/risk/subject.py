@@ -7,10 +7,10 @@ import msgspec
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
-from switchyard.domain.money import ROUNDED, canonical
+from switchyard.domain.money import ONE, ROUNDED
 from switchyard.domain.orders import OrderRequest
 
-_TWO = Decimal(2)
+_HALF = Decimal("0.5")
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         quote = self.quote
         if quote is None or quote.bid <= 0 or quote.ask <= 0:
             return None
-        return ROUNDED.divide(ROUNDED.add(quote.bid, quote.ask), _TWO)
+        return ROUNDED.multiply(ROUNDED.add(quote.bid, quote.ask), _HALF)
 
     @property
     def notional(self) -> Decimal | None:
@@ -48,4 +48,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         price = self.price
         if price is None:
             return None
-        return canonical(ROUNDED.multiply(ROUNDED.multiply(self.order.qty, price), self.instrument.multiplier))
+        notional = ROUNDED.multiply(self.order.qty, price)
+        multiplier = self.instrument.multiplier
+        return notional if multiplier is ONE else ROUNDED.multiply(notional, multiplier)
