@@ -27,7 +27,8 @@ async def test_the_order_above_the_open_notional_is_422_and_keeps_its_key(
         assert third.json == {
             "status": "REJECTED",
             "reason": "LIMIT_OPEN_NOTIONAL",
-            "detail": "the open orders of account demo would reserve 300000 JPY, allowed are 250000 JPY",
+            "detail": "the open orders of account demo would reserve 300000 JPY, allowed are 250000 JPY "
+            "(RISK_MAX_OPEN_NOTIONAL)",
             "orderId": third.json["orderId"],
         }
         await gateway.request("POST", f"/orders/{first.json['orderId']}/cancel")

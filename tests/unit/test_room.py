@@ -72,7 +72,9 @@ async def test_a_guess_that_the_order_is_reducing_is_taken_back() -> None:
 
     assert (room.terms.reducing, room.violation, room.has_claim) == (False, None, True)
     room = await desk.revised(room, TOO_MANY)
-    assert room.violation == Violation("LIMIT_OPEN_ORDERS", "account acc-1 would have 2 open orders, allowed are 1")
+    assert room.violation == Violation(
+        "LIMIT_OPEN_ORDERS", "account acc-1 would have 2 open orders, allowed are 1 (RISK_MAX_OPEN_ORDERS)"
+    )
 
 
 async def test_before_a_rejection_it_is_asked_again_whether_the_order_is_reducing() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import msgspec
 
@@ -87,21 +87,24 @@ class Breach(msgspec.Struct, frozen=True):
 
 def described(breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: float) -> str:
     """The breach as a sentence for the answer and the journal."""
-    money = f" {currency}" if currency else ""
-    owner = f"{account} in {symbol}" if breach.of_symbol else account
     reached, allowed = plain(breach.reached), plain(breach.allowed)
+    owner = f"{account} in {symbol}" if breach.of_symbol else account
+    money = f" {currency}" if currency else ""
     match breach.reason:
         case "LIMIT_ORDERS_PER_WINDOW":
-            return f"account {owner} would have placed {reached} orders in {window_seconds:g} s, allowed are {allowed}"
+            text = f"account {owner} would have placed {reached} orders in {window_seconds:g} s, allowed are {allowed}"
         case "LIMIT_DAILY_LOSS":
-            return f"account {owner} has realised a loss of {reached}{money} today, the limit is {allowed}{money}"
+            text = f"account {owner} has realised a loss of {reached}{money} today, the limit is {allowed}{money}"
         case "LIMIT_OPEN_ORDERS":
-            return f"account {owner} would have {reached} open orders, allowed are {allowed}"
+            text = f"account {owner} would have {reached} open orders, allowed are {allowed}"
         case "LIMIT_OPEN_NOTIONAL":
-            return f"the open orders of account {owner} would reserve {reached}{money}, allowed are {allowed}{money}"
+            text = f"the open orders of account {owner} would reserve {reached}{money}, allowed are {allowed}{money}"
         case "LIMIT_POSITION":
-            return f"the position of account {owner} could become {reached}, allowed are {allowed}"
+            text = f"the position of account {owner} could become {reached}, allowed are {allowed}"
         case "LIMIT_GROSS_EXPOSURE":
-            return f"the gross exposure of account {owner} would be {reached}{money}, allowed are {allowed}{money}"
+            text = f"the gross exposure of account {owner} would be {reached}{money}, allowed are {allowed}{money}"
         case "NOT_REDUCING":
-            return f"the order does not reduce the position of account {owner}"
+            raise AssertionError("an order that is not reducing is judged by its limits")
+        case unreachable:
+            assert_never(unreachable)
+    return f"{text} (RISK_MAX_{breach.reason.removeprefix('LIMIT_')})"
