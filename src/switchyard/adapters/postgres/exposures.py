@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
+from itertools import islice
 
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import Reader, Record
@@ -38,9 +39,10 @@ SELECT count(*) FROM (
 
 
 # Under load several orders of an account and symbol share a read; a single order makes its own.
-SHARED_SECONDS = 0.02
+SHARED_SECONDS = 0.1
 # Answers that are kept to be shared; beyond it all are forgotten.
 SHARED_MAX = 10_000
+READ_AHEAD_MAX = 256
 
 
 class SymbolReads:
@@ -53,6 +55,8 @@ class SymbolReads:
         self._reader = reader
         self._waiting: dict[tuple[AccountId, str], asyncio.Future[SymbolExposure]] = {}
         self._shared: dict[tuple[AccountId, str], tuple[float, SymbolExposure]] = {}
+        self._used: set[tuple[AccountId, str]] = set()
+        """Those that were shared since they were read: the next query reads them too."""
         self._task: asyncio.Task[None] | None = None
 
     async def read(self, account: AccountId, symbol: str, *, fresh: bool) -> SymbolExposure:
@@ -61,6 +65,7 @@ class SymbolReads:
         if not fresh and (known := self._shared.get(key)) is not None:
             read_at, exposure = known
             if asyncio.get_running_loop().time() - read_at < SHARED_SECONDS:
+                self._used.add(key)
                 return exposure
         future = self._waiting.get(key)
         if future is None:
@@ -79,7 +84,9 @@ class SymbolReads:
 
     async def _answer(self, batch: dict[tuple[AccountId, str], "asyncio.Future[SymbolExposure]"]) -> None:
         asked_at = asyncio.get_running_loop().time()
-        accounts, symbols = [account for account, _ in batch], [symbol for _, symbol in batch]
+        keys = [*batch, *islice(self._used - batch.keys(), READ_AHEAD_MAX)]
+        self._used.clear()
+        accounts, symbols = [account for account, _ in keys], [symbol for _, symbol in keys]
         try:
             records = await self._reader.rows(_SYMBOLS, accounts, symbols)
         except BaseException as error:
@@ -97,7 +104,8 @@ class SymbolReads:
         for account, symbol, *amounts in records:
             exposure = SymbolExposure(*amounts)
             self._shared[account, symbol] = asked_at, exposure
-            batch[account, symbol].set_result(exposure)
+            if (account, symbol) in batch:
+                batch[account, symbol].set_result(exposure)
 
 
 def account_exposure(totals: Iterable[Record], positions: Iterable[Record]) -> AccountExposure:

@@ -112,4 +112,6 @@ class Book:
 
 def claimed_order(change: Change, claim: Claim) -> Order:
     """The newest row of the order that a change claims room for."""
+    if len(change.orders) == 1:
+        return change.orders[0]
     return next(order for order in reversed(change.orders) if order.order_id == claim.order_id)

@@ -6,7 +6,7 @@ rows of that moment, so a claim that was made on older totals cannot exceed a li
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 
 import msgspec
 
@@ -56,6 +56,7 @@ class Rooms:
         self._settings = settings
         self._exposures = exposures
         self._days = settings.trading_day
+        self._day = -1, date.min
         self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
 
     async def room(self, subject: Subject, violation: Violation | None) -> Room:
@@ -86,7 +87,7 @@ class Rooms:
         return Claim(
             order_id=new_id,
             limits=limits,
-            day=None if limits.daily_loss is None else self._days.of(now),
+            day=None if limits.daily_loss is None else self._day_of(now),
             since=None if limits.window_orders is None else self._window_start(now),
         )
 
@@ -145,8 +146,10 @@ class Rooms:
 
     def _as(self, room: Room, reducing: bool) -> Room:
         """Return the room of the order as a reducing one, or as one that has limits to keep."""
-        terms = msgspec.structs.replace(room.terms, reducing=reducing)
-        room = msgspec.structs.replace(room, terms=terms, turns=room.turns + 1)
+        terms = room.terms
+        if reducing != terms.reducing:
+            terms = msgspec.structs.replace(terms, reducing=reducing)
+            room = msgspec.structs.replace(room, terms=terms, turns=room.turns + 1)
         if reducing:
             return room
         if room.waived is not None:
@@ -162,6 +165,13 @@ class Rooms:
         here = await self._exposures.symbol_exposure(subject.account_id, order.symbol, fresh=fresh)
         open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
         return is_reducing(here.position, open_qty, order.side, order.qty)
+
+    def _day_of(self, now: datetime) -> date:
+        """Return the trading day; a day begins with a minute, so the last answer is kept for one."""
+        minute = int(now.timestamp() // 60)
+        if minute != self._day[0]:
+            self._day = minute, self._days.of(now)
+        return self._day[1]
 
     def _limits_of(self, subject: Subject) -> Limits:
         key = (subject.account_id, subject.order.symbol)
