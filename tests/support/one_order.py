@@ -24,6 +24,8 @@ from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.resolve import Resolver
+from switchyard.flow.sending.waiting import WaitingLanes
+from switchyard.flow.wake import Wake
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,
@@ -140,6 +142,7 @@ class Setup:
             retry_max=8,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
+            waiting=WaitingLanes(Wake()),
             venues={VENUE: self.venue},  # type: ignore[dict-item]
             **common,  # type: ignore[arg-type]
         )

@@ -11,7 +11,9 @@ from switchyard.domain.ids import WorkerId
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.wake import Wake
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, an_accept
 
@@ -46,6 +48,7 @@ async def test_an_order_is_accepted_sent_and_filled() -> None:
         retry_max=8,
         idle_seconds=0.01,
         stuck_after=timedelta(minutes=10),
+        waiting=WaitingLanes(Wake()),
     )
     recorder = Recorder(
         venue,

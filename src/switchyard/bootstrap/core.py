@@ -14,6 +14,7 @@ from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -64,16 +65,17 @@ class Core:
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
+        self.waiting = WaitingLanes(self.wakes.dispatch)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=list(self.wakes.all),
+            wakes=[self.wakes.audit, self.wakes.stream],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note],
+            on_committed=[results.count, self.window.note, self.waiting.note],
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
