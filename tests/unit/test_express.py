@@ -72,8 +72,8 @@ class Site:
         self.sending.dispatcher.express.start()
         return self
 
-    async def accept(self, **request: str) -> OrderId:
-        change = an_accept(now=self.sending.clock.now(), **request)
+    async def accept(self, symbol: str = "USDJPY", key: str | None = None) -> OrderId:
+        change = an_accept(now=self.sending.clock.now(), symbol=symbol, key=key)
         assert isinstance(await self.sending.sequencer.commit(change), Committed)
         return change.orders[0].order_id
 
