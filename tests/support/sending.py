@@ -31,10 +31,10 @@ SLOTS = 64
 class BatchVenue:
     """Answers each call with the next of its scripted answers, once `open` is set."""
 
-    def __init__(self, dedupe: Dedupe, *answers: Answers, lookup: Lookup = "all") -> None:
+    def __init__(self, dedupe: Dedupe, *answers: Answers, lookup: Lookup = "all", batch_max: int = 64) -> None:
         self.name: VenueName = VENUE
         self.capabilities = Capabilities(
-            dedupe=dedupe, lookup=lookup, acceptance_window=timedelta(seconds=1), batch_max=64
+            dedupe=dedupe, lookup=lookup, acceptance_window=timedelta(seconds=1), batch_max=batch_max
         )
         self.open = asyncio.Event()
         self.open.set()

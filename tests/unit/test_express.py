@@ -242,6 +242,23 @@ async def test_orders_of_a_slow_commit_are_not_passed_by_later_ones() -> None:
     assert one.venue.sent == ids
 
 
+async def test_orders_that_were_held_back_leave_however_many_attempts_that_took() -> None:
+    """They go back to the queue one after the other; the first is claimed again while the last still waits."""
+    one = Site(BatchVenue("none", *[accepts] * 50, batch_max=1))
+    await one.start()
+    one.journal.may_append.clear()
+    accepting = [asyncio.ensure_future(one.accept()) for _ in range(12)]
+    await until(lambda: len(one.journal.groups) >= 1)
+    one.sending.clock.advance(timedelta(seconds=3))
+    await one.sending.lanes.renew()
+    one.journal.may_append.set()
+    ids = await asyncio.gather(*accepting)
+    running = asyncio.create_task(one.sending.dispatcher.run(Wake()))
+    await until(lambda: set(one.statuses()) == {"sent"}, lambda: str(one.statuses()))
+    assert one.venue.sent == ids
+    running.cancel()
+
+
 async def test_a_worker_that_stops_begins_no_more_attempts() -> None:
     one = await site(accepts)
     await one.sending.dispatcher.drain(60)

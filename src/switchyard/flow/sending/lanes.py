@@ -66,12 +66,14 @@ class HeldLanes:
 class Turn:
     """One send's place in a line."""
 
-    def __init__(self, departures: "Departures", key: Hashable, before: "Turn | None") -> None:
+    def __init__(self, departures: "Departures", key: Hashable, seq: int, before: "Turn | None") -> None:
         self._departures = departures
         self._key = key
+        self._seq = seq
         self._before = before
         self._departed = asyncio.Event()
-        self._is_held_back = False
+        self.held_back_from: int | None = None
+        """The first journal number of those before it, or of itself, that go back to the queue; none if none does."""
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until the send before this one has left; false where it has not within this time."""
@@ -86,17 +88,14 @@ class Turn:
 
     @property
     def would_pass(self) -> bool:
-        """Whether the send before this one did not leave, and goes back to the queue."""
-        return self._before is not None and self._before.is_held_back
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether this send goes back to the queue."""
-        return self._is_held_back
+        """Whether one before it in the line goes back to the queue and has an earlier place in the journal."""
+        held_back_from = None if self._before is None else self._before.held_back_from
+        return held_back_from is not None and held_back_from < self._seq
 
     def hold_back(self) -> None:
-        """This send goes back to the queue, and so must those behind it in the line."""
-        self._is_held_back = True
+        """This send goes back to the queue, and so must those behind it in the line that are later in the journal."""
+        before = None if self._before is None else self._before.held_back_from
+        self.held_back_from = self._seq if before is None else min(self._seq, before)
 
     def depart(self) -> None:
         """Let the next send in the line go; may be called more than once."""
@@ -120,9 +119,9 @@ class Departures:
     def __init__(self) -> None:
         self._last: dict[Hashable, Turn] = {}
 
-    def join(self, key: Hashable) -> Turn:
-        """Join the end of the key's line."""
-        turn = Turn(self, key, self._last.get(key))
+    def join(self, key: Hashable, seq: int = 0) -> Turn:
+        """Join the end of the key's line; `seq` is the place in the journal of what is sent."""
+        turn = Turn(self, key, seq, self._last.get(key))
         self._last[key] = turn
         return turn
 

@@ -178,7 +178,7 @@ class Sends:
         # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
         takes_many = self._venues[venue].capabilities.batch_max > 1
         line: Hashable = venue if takes_many else batch[0].line
-        turn = self._departures.join(line) if batch[0].is_first else None
+        turn = self._departures.join(line, batch[0].row.seq) if batch[0].is_first else None
         task = asyncio.create_task(self._send(batch, turn))
         self._tasks.update((send.row.key, task) for send in batch)
         task.add_done_callback(lambda done: self._end(batch, turn, done))
