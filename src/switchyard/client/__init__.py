@@ -20,6 +20,7 @@ from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
 
 __all__ = [
     "Acknowledgement",
@@ -27,6 +28,8 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientError",
+    "DryRun",
+    "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
     "Message",

@@ -79,6 +79,7 @@ class AsyncClient:
             self._session = None
 
     place = _method(calls.place)
+    dry_run = _method(calls.dry_run)
     place_by_content = _method(calls.place_by_content)
     do_order = _method(calls.do_order)
     order = _method(calls.order)

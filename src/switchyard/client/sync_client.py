@@ -71,6 +71,7 @@ class Client:
         self._connections.close()
 
     place = _method(calls.place)
+    dry_run = _method(calls.dry_run)
     place_by_content = _method(calls.place_by_content)
     do_order = _method(calls.do_order)
     order = _method(calls.order)

@@ -130,9 +130,11 @@ def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
     document = read_anything(body)
     if isinstance(document, dict):
         reason = str(document.get("reason") or document.get("error") or f"HTTP_{status}")
-        message = str(document.get("message") or _DEFAULT_MESSAGES.get(status, ""))
+        message = str(document.get("message") or document.get("detail") or _DEFAULT_MESSAGES.get(status, ""))
         field = document.get("field")
         error = ApiError(status, reason, message, field and str(field))
+        error.order_id = document.get("orderId")
+        error.reason_code = document.get("reason_code")
         # With these the gateway states that no order can be executed. Any other 5xx may come from a proxy.
         is_refused = document.get("status") == "REJECTED" or document.get("error") in _NOT_PLACED
         error.in_doubt = status >= 500 and not is_refused

@@ -17,6 +17,7 @@ from switchyard.domain.errors import (
     SwitchyardError,
     Unavailable,
 )
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.flow.groups import Waiting
 from switchyard.flow.proposals import Composition, Failed, Unit
 from switchyard.flow.states import HotStates
@@ -215,7 +216,7 @@ class Committer:
         self._answer_failed(entry, error)  # nothing was written: the states in memory are still those of the database
 
     def _answer_followers(self, leader: Waiting, outcome: Outcome) -> None:
-        holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
+        holder = outcome.key if isinstance(outcome, Conflict) else _stored_key(leader.change)
         followers, leader.followers = leader.followers or [], None
         if holder is None:
             self._requeue(followers)  # the leader's conflict was not about the key
@@ -235,3 +236,12 @@ class Committer:
         entry.fail(error)
         for follower in entry.followers or ():
             follower.fail(error)
+
+
+def _stored_key(change: Change) -> KeyEntry:
+    """The key's row after the change: with its result, if the change also ends the order."""
+    [entry] = change.keys
+    stored: KeyEntry | None = entry
+    for result in change.results:
+        stored = result.written_to(stored)
+    return entry if stored is None else stored

@@ -175,6 +175,9 @@ class Metrics:
             buckets=(0.1, 0.5, 1, 5, 10),
             registry=registry,
         )
+        self.risk_rejections = Counter(
+            "risk_rejections_total", "Orders that a pre-trade check rejected, by reason", ["reason"], registry=registry
+        )
         self.do_requests = Counter(
             "order_requests_total", "Responses of /do/order, by status", ["status"], registry=registry
         )

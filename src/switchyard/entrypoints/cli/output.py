@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from switchyard.client import RecordedEvent
+    from switchyard.client import DryRun, RecordedEvent
 
 # The width of output into a file or pipe: that of a terminal, or enough for one line per row with --wide.
 PIPE_WIDTH = 80
@@ -120,12 +120,31 @@ def event_table(events: Iterable["RecordedEvent"]) -> "Table":
     return table
 
 
+def check_table(checked: "DryRun") -> "Table":
+    """The pre-trade checks of a dry run, each with pass or fail."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("Check", "Result", "Detail"):
+        table.add_column(name)
+    for check in checked.checks:
+        table.add_row(check.check, "pass" if check.passed else "FAIL", Text(check.detail or ""))
+    total = "nothing was placed"
+    if checked.notional is not None:
+        total = f"notional {plain(checked.notional)} {checked.currency or ''}".rstrip() + f"; {total}"
+    table.add_row("", "pass" if checked.accepted else "FAIL", Text(total))
+    return table
+
+
 def event_detail(kind: str, data: Any) -> str:
     """The status, fill and reason in an event's data."""
     if not isinstance(data, dict):
         return ""
     order = data.get("order")
     shown = order if isinstance(order, dict) else data
+    if kind == "RiskRejected":
+        return f"REJECTED {data.get('reason')}: {data.get('detail')}"
     status = "ACCEPTED" if kind == "OrderAccepted" else shown.get("status")
     quantity, price = data.get("lastQty"), data.get("lastPrice")
     fill = f"{amount(quantity)} @ {amount(price)}" if quantity and price else None

@@ -7,17 +7,25 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import get_args
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope
 
-from switchyard.domain.errors import InvalidKey, NotFound
+from switchyard.domain.errors import InvalidField, InvalidKey, NotFound
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
-from switchyard.entrypoints.http.errors import JSON, InvalidHeader, WireResponse, json_response, starlette_response
+from switchyard.entrypoints.http.errors import (
+    JSON,
+    REPLAYED,
+    InvalidHeader,
+    WireResponse,
+    json_response,
+    starlette_response,
+)
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
@@ -28,7 +36,6 @@ from switchyard.ports.queries import OrderFilter, Queries
 
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
-_REPLAYED = (b"idempotent-replayed", b"true")
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -79,7 +86,10 @@ class OrderRoutes:
                     raise InvalidHeader("Idempotency-Derive", "must be given once")
                 derives = _boolean("Idempotency-Derive", value)
         account = self._tokens.verify(authorization)
+        is_dry_run = _is_dry_run(scope["query_string"]) if scope["query_string"] else False
         body = parse_object(await read_body(receive))
+        if is_dry_run:
+            return json_response(200, await self._desk.dry_run(account, body))
         if key is None and (derives or self._derives_for(account)):
             if not self._can_derive:
                 # A caller that asks for derived keys expects protection, so reject instead of placing an unprotected
@@ -90,7 +100,7 @@ class OrderRoutes:
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placement.order_id.encode()
         headers = [JSON, (b"content-length", b"%d" % len(content))]
         if placement.replayed:
-            headers.append(_REPLAYED)
+            headers.append(REPLAYED)
         return WireResponse(202, headers, content)
 
     async def _list(self, request: Request) -> Response:
@@ -195,6 +205,16 @@ class OrderRoutes:
         return order
 
 
+def _is_dry_run(query_string: bytes) -> bool:
+    """Return whether to check the order only; a misspelt parameter must not place it."""
+    query = QueryParams(query_string)
+    only(query, ("dryRun",))
+    values = query.getlist("dryRun")
+    if len(values) != 1 or values[0] not in ("true", "false"):
+        raise InvalidField("dryRun", "must be true or false, once")
+    return values[0] == "true"
+
+
 def _boolean(header: str, value: bytes) -> bool:
     lowered = value.lower()
     if lowered not in (b"true", b"false"):
@@ -206,4 +226,4 @@ def _derived_response(result: DerivedResult) -> WireResponse:
     """A new order is answered as without a derived key; a duplicate names the request that it repeats."""
     if result.status == "placed":
         return json_response(202, {"orderId": result.order_id, "status": "ACCEPTED", "requestId": result.request_id})
-    return json_response(200, result, _REPLAYED)
+    return json_response(200, result, REPLAYED)

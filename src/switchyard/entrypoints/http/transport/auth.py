@@ -4,13 +4,13 @@ Reads the Authorization header and the clock; keeps verified tokens in memory.
 """
 
 import math
-import re
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeGuard
 
 import jwt
 from starlette.types import Scope
 
+from switchyard.domain import labels
 from switchyard.domain.errors import InvalidField, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.ports.clock import Clock
@@ -42,11 +42,6 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
     (jwt.InvalidAudienceError, "TOKEN_INVALID", "the token's aud is not this server's audience"),
     (jwt.InvalidIssuerError, "TOKEN_INVALID", "the token's iss is not the issuer that this server trusts"),
 )
-
-# Printable ASCII except space, quotes, slash and backslash: safe in paths, logs and file names.
-_ACCOUNT = re.compile(r"[!#-&(-.0-\[\]-~]{1,64}")
-# The account id of events that belong to no account.
-_SYSTEM_ACCOUNT = "-"
 
 
 class TokenVerifier:
@@ -160,7 +155,7 @@ def issue_token(
 
 def is_account(value: object) -> TypeGuard[str]:
     """Whether a claim is a valid account id."""
-    return isinstance(value, str) and value != _SYSTEM_ACCOUNT and _ACCOUNT.fullmatch(value) is not None
+    return isinstance(value, str) and labels.is_account(value)
 
 
 def authorization_header(scope: Scope) -> bytes | None:
