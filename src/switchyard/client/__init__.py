@@ -19,6 +19,7 @@ from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
     "ClientError",
     "ExecResult",
     "ExecutionReported",
+    "ListedInstrument",
+    "MarketQuote",
     "Message",
     "NotReachable",
     "OrderPlacementResult",

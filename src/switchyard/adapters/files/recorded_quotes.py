@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from switchyard.domain.errors import InvalidField
+from switchyard.domain.errors import InvalidField, SwitchyardError
 from switchyard.domain.facts import Quote
 from switchyard.domain.labels import SYMBOL
 from switchyard.domain.money import canonical, positive_amount
@@ -28,7 +28,7 @@ COLUMNS: Final = ("at", "symbol", "bid", "ask")
 EXAMPLE: Final = "2026-01-05T09:00:00Z,USDJPY,150.01,150.02"
 
 
-class UnreadableRecord(Exception):
+class UnreadableRecord(SwitchyardError):
     """The file cannot be replayed; the message names the line and the field."""
 
 
