@@ -20,6 +20,7 @@ from switchyard.domain.facts import (
     OrderFact,
     OutboxFact,
     PositionFact,
+    RejectedFact,
     ReportFact,
     ResultFact,
 )
@@ -31,6 +32,7 @@ from switchyard.domain.lines import (
     decode_accepted_fact,
     decode_epoch_fact,
     decode_order_fact,
+    decode_rejected_fact,
     decode_report_fact,
     decode_result_fact,
     decode_set_aside_fact,
@@ -118,6 +120,9 @@ class Replay:
             case "OrderAccepted":
                 self._expect_no_report(line)
                 self._accept(line, _decoded(decode_accepted_fact, line))
+            case "RiskRejected":
+                self._expect_no_report(line)
+                self._accept(line, _decoded(decode_rejected_fact, line))
             case (
                 "OrderSending"
                 | "OrderSent"
@@ -159,9 +164,13 @@ class Replay:
         order = fold.accepted(line.account_id, line.order_id, fact)
         self.tag = tag_of(order.venue_client_order_id) or self.tag
         self.orders[order.order_id] = order
-        self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
+        if not isinstance(fact, RejectedFact):
+            self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
         if fact.idempotency is not None:
             self._apply_key(order, fact.idempotency)
+        result = order_result(order)
+        if result is not None:
+            self._put_result(result)
 
     def _apply_order(self, line: AuditLine, fact: OrderFact) -> None:
         report = None
