@@ -7,7 +7,7 @@ CSV has a header with the columns `at`, `symbol`, `bid` and `ask`; JSON Lines ha
 import csv
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +24,8 @@ from switchyard.ports.quote_source import TimedQuote
 # About 100 MB of memory.
 RECORDS_MAX: Final = 250_000
 BYTES_MAX: Final = 64 * 1024 * 1024
+# Times that lie further apart are probably wrong.
+SPAN_MAX: Final = timedelta(days=366)
 COLUMNS: Final = ("at", "symbol", "bid", "ask")
 EXAMPLE: Final = "2026-01-05T09:00:00Z,USDJPY,150.01,150.02"
 
@@ -56,6 +58,8 @@ class RecordedQuotes:
         records = sorted(_records(path), key=lambda record: record.at)
         if not records:
             raise UnreadableRecord(f"{path} has no quotes; a line looks like {EXAMPLE}")
+        if records[-1].at - records[0].at > SPAN_MAX:
+            raise UnreadableRecord(f"{path} spans more than {SPAN_MAX.days} days: {records[0].at} to {records[-1].at}")
         self._clock = clock
         now = clock.now()
         begin = now if start is None else start
@@ -110,7 +114,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, str | N
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise UnreadableRecord(f"{path}, line {reader.line_num}: {error}") from None
+        raise UnreadableRecord(f"{path}, after line {reader.line_num}: {error}") from None
 
 
 def _json_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object]]]:
@@ -127,16 +131,17 @@ def _recorded(row: Mapping[str, object]) -> _Recorded:
     at, symbol = str(row.get("at") or ""), str(row.get("symbol") or "")
     try:
         parsed = datetime.fromisoformat(at)
-    except ValueError:
+        parsed = None if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
         parsed = None
-    if parsed is None or parsed.tzinfo is None:
+    if parsed is None:
         raise InvalidField("at", f"must be a time with its offset, such as 2026-01-05T09:00:00Z, not {at!r}")
     if not SYMBOL.fullmatch(symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}, not {symbol!r}")
     bid, ask = _amount(row, "bid"), _amount(row, "ask")
     if bid > ask:
         raise InvalidField("bid", f"must not be above the ask, {bid} > {ask}")
-    return _Recorded(parsed.astimezone(UTC), symbol, bid, ask)
+    return _Recorded(parsed, symbol, bid, ask)
 
 
 def _amount(row: Mapping[str, object], field: str) -> Decimal:
