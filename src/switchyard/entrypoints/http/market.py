@@ -5,6 +5,7 @@ Reads the quote board and the catalogue; calls no venue and writes nothing.
 
 from bisect import bisect_right
 from collections.abc import Collection
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -42,14 +43,15 @@ class MarketRoutes:
         self._tokens = tokens
         self._symbols = sorted(catalogue.symbols)
         self.routes = [
-            Route("/quotes/{symbol:path}", self._show_quote),  # a symbol may contain a slash
+            Route("/quotes/{symbol}", self._show_quote),
             Route("/instruments", self._list_instruments),
         ]
 
     async def _show_quote(self, request: Request) -> Response:
         self._tokens.verify(authorization_header(request.scope))
         only(request.query_params, ("venue",))
-        symbol = self._catalogue.tradable(request.path_params["symbol"], "symbol").symbol
+        # A slash in the symbol arrives encoded, so that it cannot lead to another route.
+        symbol = self._catalogue.tradable(unquote(request.path_params["symbol"]), "symbol").symbol
         venue = VenueName(request.query_params.get("venue") or self._router.venue_for(symbol))
         if venue not in self._venues:
             raise InvalidField("venue", f"must be one of {', '.join(self._venues)}")
