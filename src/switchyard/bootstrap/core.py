@@ -11,6 +11,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
+from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
@@ -60,6 +61,8 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
+        """Gets its sources from `open_quotes`."""
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)

@@ -19,6 +19,7 @@ from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
 
@@ -32,6 +33,8 @@ __all__ = [
     "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
+    "ListedInstrument",
+    "MarketQuote",
     "Message",
     "NotReachable",
     "OrderPlacementResult",

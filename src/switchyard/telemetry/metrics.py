@@ -266,6 +266,21 @@ class Metrics:
             ["venue"],
             registry=registry,
         )
+        self.quote_polls = Counter(
+            "quote_polls_total", "Requests for quotes to venues, by outcome", ["venue", "outcome"], registry=registry
+        )
+        self.quotes_unusable = Counter(
+            "quotes_unusable_total",
+            "Quotes that were not used: crossed, unreadable or from the future",
+            ["venue"],
+            registry=registry,
+        )
+        self.quotes_missing = Counter(
+            "quotes_missing_total",
+            "Looks at a venue's quote that found none, or a stale one",
+            ["venue"],
+            registry=registry,
+        )
         self.reports = Counter("venue_reports_total", "Execution reports, by result", ["result"], registry=registry)
         self.strays = Counter(
             "venue_orders_unknown_total", "Open orders at venues that are not in the journal", registry=registry
