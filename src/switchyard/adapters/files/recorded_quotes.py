@@ -131,11 +131,11 @@ def _recorded(row: Mapping[str, object]) -> _Recorded:
     at, symbol = str(row.get("at") or ""), str(row.get("symbol") or "")
     try:
         parsed = datetime.fromisoformat(at)
-        parsed = None if parsed.tzinfo is None else parsed.astimezone(UTC)
+        if parsed.tzinfo is None:
+            raise ValueError
+        parsed = parsed.astimezone(UTC)
     except (ValueError, OverflowError):
-        parsed = None
-    if parsed is None:
-        raise InvalidField("at", f"must be a time with its offset, such as 2026-01-05T09:00:00Z, not {at!r}")
+        raise InvalidField("at", f"must be a time with its offset, such as 2026-01-05T09:00:00Z, not {at!r}") from None
     if not SYMBOL.fullmatch(symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}, not {symbol!r}")
     bid, ask = _amount(row, "bid"), _amount(row, "ask")
