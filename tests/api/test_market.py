@@ -197,6 +197,6 @@ def test_a_wrong_setting_stops_the_start(name: str, value: str, message: str) ->
 
 async def test_a_recorded_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "quotes.csv").write_text(HEAD + "2026-01-05T09:00:00Z,USDJPY,2,1\n")
-    with pytest.raises(SettingError, match="VENUE_QUOTES_SIM.*line 2: bid: must not be above the ask"):
+    with pytest.raises(SettingError, match=r"VENUE_QUOTES_SIM.*line 2: bid: must not be above the ask"):
         async with running_gateway(tmp_path, VENUE_QUOTES_SIM=f"file:{tmp_path / 'quotes.csv'}"):
             pass
