@@ -33,6 +33,7 @@ from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
+from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.order_dump import OrderDump
@@ -83,6 +84,11 @@ class Database(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The idempotency keys."""
+        ...
+
+    @property
+    def kills(self) -> Kills:
+        """The kills, and the orders that each has to end."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:

@@ -124,6 +124,33 @@ class NotFound(RequestError):
         super().__init__(message)
 
 
+class Forbidden(RequestError):
+    """The token is valid, and does not have the scope that the request needs."""
+
+    reason = "FORBIDDEN"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the token needs the scope {scope}: `switchyard token --scope {scope}`")
+
+
+class KillCleared(RequestError):
+    """The kill was cleared before."""
+
+    reason = "KILL_CLEARED"
+
+    def __init__(self, kill_id: str, by: str) -> None:
+        super().__init__(f"kill {kill_id} was cleared before, by {by}")
+
+
+class TooManyKills(RequestError):
+    """The number of active kills is at its bound."""
+
+    reason = "TOO_MANY_KILLS"
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__(f"{count_max} kills are active, the maximum: clear some, or set one with a wider scope")
+
+
 class IdempotencyConflict(RequestError):
     """The idempotency key was used before with another body."""
 

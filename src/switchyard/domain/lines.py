@@ -10,7 +10,16 @@ from datetime import datetime
 import msgspec
 
 from switchyard.domain.events import ORDER_EVENTS, Event, JournalEvent
-from switchyard.domain.facts import AcceptedFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.facts import (
+    AcceptedFact,
+    EpochFact,
+    KillClearedFact,
+    KillFact,
+    OrderFact,
+    ReportFact,
+    ResultFact,
+    SetAsideFact,
+)
 from switchyard.domain.ids import AccountId, OrderId
 
 # A line holds one order or a change of it: a kilobyte. The bound keeps a file without line ends out of memory.
@@ -63,6 +72,8 @@ _report_fact = msgspec.json.Decoder(ReportFact)
 _epoch_fact = msgspec.json.Decoder(EpochFact)
 _result_fact = msgspec.json.Decoder(ResultFact)
 _set_aside_fact = msgspec.json.Decoder(SetAsideFact)
+_kill_fact = msgspec.json.Decoder(KillFact)
+_kill_cleared_fact = msgspec.json.Decoder(KillClearedFact)
 
 
 def parse_line(raw: bytes) -> AuditLine:
@@ -133,6 +144,16 @@ def decode_result_fact(data: msgspec.Raw) -> ResultFact:
 def decode_set_aside_fact(data: msgspec.Raw) -> SetAsideFact:
     """The data of `ReportSetAside`."""
     return _set_aside_fact.decode(data)
+
+
+def decode_kill_fact(data: msgspec.Raw) -> KillFact:
+    """The data of `KillSwitchSet`."""
+    return _kill_fact.decode(data)
+
+
+def decode_kill_cleared_fact(data: msgspec.Raw) -> KillClearedFact:
+    """The data of `KillSwitchCleared`."""
+    return _kill_cleared_fact.decode(data)
 
 
 def _text(event: JournalEvent | Event) -> str:

@@ -82,6 +82,8 @@ async def replay(
             fold.keys.values(),
             fold.positions.values(),
             fold.executions.values(),
+            fold.kills.values(),
+            fold.kill_orders,
         )
         await target.finish(
             RebuiltIdentity(
