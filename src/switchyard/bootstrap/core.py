@@ -8,6 +8,7 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import Installation, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
@@ -64,6 +65,7 @@ class Core:
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
+        self.kills = ActiveKills(database.kills, self.metrics)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
@@ -73,7 +75,7 @@ class Core:
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note],
+            on_committed=[results.count, self.window.note, self.kills.note_change],
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -86,4 +88,6 @@ class Core:
         await self.clock.start()
         self.supervisor.start(stack, "clock", self.clock.run)
         self.supervisor.start(stack, "sequencer", self.sequencer.run)
+        await self.kills.refresh()
+        self.supervisor.start(stack, "kills", self.kills.run)
         stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)

@@ -1,6 +1,7 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,7 @@ from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
+from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
@@ -188,6 +190,26 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
             row_id=row_id,
             decision=decision,
             lookup_decides=partial(_lookup_decides_anywhere, settings, database.journal),
+        )
+    finally:
+        await database.close()
+
+
+@asynccontextmanager
+async def direct_kill_switch(settings: Settings) -> AsyncIterator[KillSwitch]:
+    """The kill switch of a database, without a running server."""
+    database = await open_database(settings)
+    try:
+        await database.journal.head(0)
+        await check_not_restoring(database.journal)
+        clock = await _started_clock(database)
+        yield KillSwitch(
+            journal=database.journal,
+            kills=database.kills,
+            commit=_direct_commit(database, clock),
+            clock=clock,
+            randomness=SystemRandomness(),
+            venues=settings.venue_names,
         )
     finally:
         await database.close()

@@ -15,6 +15,7 @@ from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
+from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.declared import declare
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -32,6 +33,14 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
     dispatcher = await _start_dispatcher(core, stack)
     core.window.start(dispatcher)
+    cancels = KillCancels(
+        kills=core.database.kills,
+        active=core.kills,
+        sequencer=core.sequencer,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
+    core.supervisor.start(stack, "kill cancels", cancels.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
@@ -75,6 +84,7 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         retry_max=settings.outbox_retry_max,
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
+        kills=core.kills,
         was_read=partial(was_read, database.journal),
         lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
     )

@@ -1,6 +1,6 @@
 """The kill switch: which orders a kill covers, and what became of each order that was open when it was set."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Final, Literal
 
@@ -93,8 +93,13 @@ def covering(kills: Iterable[Kill], order: Order) -> Kill | None:
     return min(found, key=lambda kill: kill.seq) if found else None
 
 
-def fate_of(state: OrderState) -> OrderFate:
-    """What became of an order that a kill has to end."""
+def was_tried(state: OrderState, kill: Kill) -> bool:
+    """Whether a cancel of the order was requested since the kill was set."""
+    return any(row.kind == "cancel" and row.created_at >= kill.set_at for row in state.outbox)
+
+
+def fate_of(state: OrderState, kill: Kill) -> OrderFate:
+    """What became of an order that the kill has to end."""
     order = state.order
     if order.status == "FILLED":
         return "TOO_LATE"
@@ -102,17 +107,12 @@ def fate_of(state: OrderState) -> OrderFate:
         return "CANCELED"
     if order.status == "UNKNOWN":
         return "UNKNOWN"
-    cancels = [row for row in state.outbox if row.kind == "cancel"]
-    if cancels and order.status != "CANCEL_REQUESTED" and all(row.status in SETTLED for row in cancels):
-        return "NOT_CANCELLABLE"
-    return "PENDING"
+    is_under_way = order.status in ("SENDING", "CANCEL_REQUESTED") or any(
+        row.kind == "cancel" and row.status not in SETTLED for row in state.outbox
+    )
+    return "NOT_CANCELLABLE" if not is_under_way and was_tried(state, kill) else "PENDING"
 
 
 def is_in_flight(state: OrderState) -> bool:
     """Whether an attempt to send the order itself has begun and has no outcome yet."""
     return any(row.kind == "new" and row.status == "sending" for row in state.outbox)
-
-
-def is_drained(states: Sequence[OrderState]) -> bool:
-    """Whether all of the orders are proven ended, and none of them is being sent."""
-    return all(fate_of(state) in ("CANCELED", "TOO_LATE") and not is_in_flight(state) for state in states)

@@ -158,6 +158,16 @@ class Metrics:
         self.replayed = PlainCounter(
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
+        self.kills_active = Gauge("kill_switch_active", "Active kills known to this process", registry=registry)
+        self.kill_cancels = Counter(
+            "kill_switch_cancels_total", "Open orders cancelled or ended because of a kill", registry=registry
+        )
+        self.kill_blocks = Counter(
+            "kill_switch_blocked_total",
+            "Orders that a kill kept from being accepted or sent, by place",
+            ["place"],
+            registry=registry,
+        )
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry

@@ -247,7 +247,8 @@ class MemoryJournal:
         events = self.events.setdefault(shard, [])
         first_seq = self._head(shard).seq + 1
         kills = tuple(
-            msgspec.structs.replace(kill, seq=first_seq) if kill.version == 1 else kill for kill in change.kills
+            msgspec.structs.replace(kill, seq=first_seq if kill.version == 1 else self.kills[kill.kill_id].seq)
+            for kill in change.kills
         )
         covered = tuple(
             KillOrder(kill.kill_id, order.order_id)

@@ -10,7 +10,7 @@ from switchyard.domain.decisions.rows import closed_cancels, ended_attempt, orde
 from switchyard.domain.errors import KillCleared
 from switchyard.domain.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.facts import KillClearedFact, KillFact
-from switchyard.domain.kills import Kill, fate_of
+from switchyard.domain.kills import Kill, was_tried
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.outbox import OrderState
 
@@ -56,10 +56,9 @@ def cancel_killed(state: OrderState, kill: Kill, now: datetime) -> Change | None
 
     A cancel that the venue rejected is not repeated: the answer shows `NOT_CANCELLABLE`, and a person decides.
     """
-    if is_final(state.order.status) or fate_of(state) == "NOT_CANCELLABLE":
+    if is_final(state.order.status):
         return None
     if state.order.status == "ACCEPTED":
         return end_killed(state, kill, now)
-    if any(row.kind == "cancel" for row in state.outbox):
-        return None  # under way, or acknowledged: the venue's watch repeats one that was not carried out
-    return request_cancel(state, now)
+    # One that the venue acknowledged and did not carry out is repeated by the sweep of its venue.
+    return None if was_tried(state, kill) else request_cancel(state, now)

@@ -13,10 +13,12 @@ from datetime import datetime, timedelta
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
@@ -65,6 +67,7 @@ class Dispatcher:
         retry_max: int,
         idle_seconds: float,
         stuck_after: timedelta,
+        kills: ActiveKills,
         was_read: WasRead = always_read,
         lost_keys: LostKeys | None = None,
     ) -> None:
@@ -79,6 +82,7 @@ class Dispatcher:
         self._metrics = metrics
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._idle_seconds = idle_seconds
+        self._kills = kills
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
@@ -100,6 +104,7 @@ class Dispatcher:
             outcomes=self._outcomes,
             first_sends=self._first_sends,
             newest=sequencer.states.order,
+            kills=kills,
             clock=clock,
             metrics=metrics,
         )
@@ -196,6 +201,9 @@ class Dispatcher:
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
         page = await self._without_lost_keys(page)
+        if not self._kills.is_empty:
+            # An order that was accepted after a kill was cleared must not end because of it.
+            await self._kills.refresh()
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
         now = self._clock.now()
@@ -208,10 +216,15 @@ class Dispatcher:
             if change.outbox[0].status == "sending"
         ]
         self._sends.start(sends)
+        killed = 0
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
-        return len(decided)
+            if isinstance(answer, Conflict) and answer.kill is not None:
+                self._kills.note(answer.kill)  # the next claim ends the order
+                self._metrics.kill_blocks.labels("attempt").inc()
+                killed += 1
+        return len(decided) + killed
 
     async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
         """The rows that may be claimed: the venue does not have them from a history that was lost.
@@ -253,6 +266,9 @@ class Dispatcher:
         if order.status not in SENDABLE:
             # A report has shown that the venue has the order.
             return decisions.record_sent(state, row, order.venue_order_id, now)
+        kill = self._kills.covering(order)
+        if kill is not None:
+            return self._change_under_kill(state, row, kill, now)
         is_late = decisions.is_past_deadline(order, now)
         if order.status == "UNKNOWN":
             if not is_late and self._first_sends.may_resend(row):
@@ -270,6 +286,14 @@ class Dispatcher:
         return decisions.record_expired(
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
+
+    def _change_under_kill(self, state: OrderState, row: OutboxRow, kill: Kill, now: datetime) -> Change:
+        if state.order.status == "ACCEPTED":
+            return decisions.end_killed(state, kill, now)
+        # A resend is an execution: the order stays in doubt, and the venue can only be asked.
+        self._first_sends.settle(row)
+        code = row.last_error or "KILL_SWITCH"
+        return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
 
 
 def _is_stray(due: Due) -> bool:

@@ -1,0 +1,260 @@
+"""Sets and clears kills, and tells what became of the orders that they cover.
+
+Reads kills and orders; writes through `commit`; sends nothing.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+import msgspec
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Committed
+from switchyard.domain.errors import InvalidField, JournalUnavailable, NotFound, TooManyKills
+from switchyard.domain.ids import AccountId, KillId, OrderId, VenueName, kill_id
+from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, KillMode, OrderFate, fate_of, is_in_flight
+from switchyard.domain.labels import SYMBOL, check_label, check_strategy
+from switchyard.domain.lifecycle import Status
+from switchyard.domain.outbox import OrderState
+from switchyard.flow.decide import Commit
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import PAGE_MAX, Journal
+from switchyard.ports.kills import Kills
+from switchyard.ports.randomness import Randomness, fresh_ulid
+
+REASON_LENGTH_MAX = 500
+# The orders of one answer; the counts are of all orders.
+ORDERS_MAX = 200
+IN_FLIGHT_MAX = 1_000
+# How often the state is read while a caller waits for its orders to end.
+POLL_SECONDS = 0.1
+WAIT_SECONDS_MAX = 30.0
+# Two people may clear the same kill at once; the second try finds it cleared.
+TRIES_MAX = 4
+
+
+class KillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be stopped: everything, or the orders that agree with all of the named values."""
+
+    reason: str
+    everything: bool = False
+    account: AccountId | None = None
+    strategy: str | None = None
+    venue: VenueName | None = None
+    symbol: str | None = None
+    mode: KillMode = "block"
+    by: str | None = None
+    """Who sets it; over HTTP the token's subject."""
+
+
+class KilledOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """An order that was open when the kill was set."""
+
+    order_id: OrderId
+    account_id: AccountId
+    symbol: str
+    venue: VenueName
+    status: Status
+    fate: OrderFate
+
+
+class KillView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A kill as people see it."""
+
+    kill_id: KillId
+    active: bool
+    everything: bool
+    account: AccountId | None
+    strategy: str | None
+    venue: VenueName | None
+    symbol: str | None
+    mode: KillMode
+    by: str
+    reason: str
+    set_at: datetime
+    position: int
+    """The journal position of the kill: after it no covered order is accepted, and no attempt to send one begins."""
+    cleared_by: str | None
+    cleared_reason: str | None
+    cleared_at: datetime | None
+
+
+class KillState(KillView, frozen=True, kw_only=True, rename="camel"):
+    """A kill and what became of the orders that were open when it was set."""
+
+    in_flight: tuple[OrderId, ...]
+    """Orders with an attempt that began before the kill and has no outcome yet."""
+    drained: bool
+    """Whether all orders are proven ended and none is in flight."""
+    counts: Mapping[OrderFate, int]
+    orders: tuple[KilledOrder, ...]
+    next_cursor: OrderId | None
+    """The `cursor` of the next page of `orders`; none on the last page."""
+
+
+class KillSwitch:
+    """The kill switch of this installation."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        kills: Kills,
+        commit: Commit,
+        clock: Clock,
+        randomness: Randomness,
+        venues: Collection[VenueName],
+    ) -> None:
+        self._journal = journal
+        self._kills = kills
+        self._commit = commit
+        self._clock = clock
+        self._randomness = randomness
+        self._venues = venues
+
+    async def set(self, request: KillRequest) -> Kill:
+        """Set a kill; the same request by the same person, repeated while the kill is active, finds that kill."""
+        check_kill(request, self._venues)
+        assert request.by is not None
+        active = await self._kills.active()
+        new = Kill(
+            kill_id=kill_id(fresh_ulid(self._clock, self._randomness)),
+            account_id=request.account,
+            strategy=request.strategy,
+            venue=request.venue,
+            symbol=request.symbol,
+            mode=request.mode,
+            set_by=request.by,
+            set_reason=request.reason,
+            set_at=self._clock.now(),
+            version=1,
+        )
+        for kill in active:
+            if _intent(kill) == _intent(new):
+                return kill
+        if len(active) >= ACTIVE_KILLS_MAX:
+            raise TooManyKills(ACTIVE_KILLS_MAX)
+        outcome = await self._commit(decisions.set_kill(new))
+        if not isinstance(outcome, Committed):
+            raise JournalUnavailable("the kill was not written: repeat the request")
+        return msgspec.structs.replace(new, seq=outcome.first_seq)
+
+    async def clear(self, kill_id: KillId, by: str, reason: str) -> Kill:
+        """Clear a kill; raises KillCleared where somebody did before."""
+        check_label("by", by)
+        check_label("reason", reason, REASON_LENGTH_MAX)
+        for _ in range(TRIES_MAX):
+            change = decisions.clear_kill(await self.find(kill_id), by, reason, self._clock.now())
+            if isinstance(await self._commit(change), Committed):
+                return change.kills[0]
+        raise JournalUnavailable("the kill was not cleared: repeat the request")
+
+    async def find(self, kill_id: KillId) -> Kill:
+        """One kill; raises NotFound."""
+        kill = await self._kills.find(kill_id)
+        if kill is None:
+            raise NotFound(f"the kill {kill_id} was not found; `switchyard kills` lists them")
+        return kill
+
+    async def newest(self, *, before: int | None, limit: int) -> list[KillView]:
+        """A page of all kills, newest first."""
+        return [_view(kill) for kill in await self._kills.newest(before=before, limit=limit)]
+
+    async def state(self, kill_id: KillId, *, after: OrderId | None = None, limit: int = ORDERS_MAX) -> KillState:
+        """What became of the kill's orders up to now; `orders` is the page after `after`."""
+        kill = await self.find(kill_id)
+        counts: Counter[OrderFate] = Counter()
+        in_flight: list[OrderId] = []
+        listed: list[KilledOrder] = []
+        more = False
+        last: OrderId | None = None
+        while page := await self._kills.orders_of(kill_id, after=last, limit=PAGE_MAX):
+            last = page[-1]
+            states = await self._journal.load(page)
+            for order_id in page:
+                state = states[order_id]
+                fate = fate_of(state, kill)
+                counts[fate] += 1
+                if is_in_flight(state) and len(in_flight) < IN_FLIGHT_MAX:
+                    in_flight.append(order_id)
+                if after is None or order_id > after:
+                    more = more or len(listed) == limit
+                    if len(listed) < limit:
+                        listed.append(_killed(state, fate))
+        is_ended = counts.total() == counts["CANCELED"] + counts["TOO_LATE"]
+        return KillState(
+            **msgspec.structs.asdict(_view(kill)),
+            in_flight=tuple(in_flight),
+            drained=is_ended and not in_flight,
+            counts={fate: count for fate, count in sorted(counts.items()) if count},
+            orders=tuple(listed),
+            next_cursor=listed[-1].order_id if more else None,
+        )
+
+    async def settled_state(self, kill_id: KillId, seconds_max: float) -> KillState:
+        """The state once no order is pending or in flight, or after a limited time."""
+        end = self._clock.monotonic() + min(seconds_max, WAIT_SECONDS_MAX)
+        while True:
+            state = await self.state(kill_id)
+            is_settled = not state.counts.get("PENDING") and not state.in_flight
+            if is_settled or not state.active or self._clock.monotonic() >= end:
+                return state
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
+    """Raise InvalidField for a kill that is malformed or that would cover nothing; needs no database."""
+    check_label("by", request.by or "")
+    check_label("reason", request.reason, REASON_LENGTH_MAX)
+    named = (request.account, request.strategy, request.venue, request.symbol)
+    if request.everything and any(value is not None for value in named):
+        raise InvalidField("everything", "name a scope or everything, not both")
+    if not request.everything and all(value is None for value in named):
+        raise InvalidField("everything", "name account, strategy, venue or symbol, or set everything to true")
+    if request.account is not None:
+        check_label("account", request.account)
+    if request.strategy is not None:
+        check_strategy(request.strategy)
+    if request.venue is not None and request.venue not in venues:
+        raise InvalidField("venue", f"{request.venue!r} is not configured; the venues are {', '.join(sorted(venues))}")
+    if request.symbol is not None and not SYMBOL.fullmatch(request.symbol):
+        raise InvalidField("symbol", f"must match {SYMBOL.pattern}")
+
+
+def _intent(kill: Kill) -> tuple[object, ...]:
+    """What makes two kills the same request."""
+    return kill.account_id, kill.strategy, kill.venue, kill.symbol, kill.mode, kill.set_by, kill.set_reason
+
+
+def _killed(state: OrderState, fate: OrderFate) -> KilledOrder:
+    order = state.order
+    return KilledOrder(
+        order_id=order.order_id,
+        account_id=order.account_id,
+        symbol=order.symbol,
+        venue=order.venue,
+        status=order.status,
+        fate=fate,
+    )
+
+
+def _view(kill: Kill) -> KillView:
+    return KillView(
+        kill_id=kill.kill_id,
+        active=kill.is_active,
+        everything=kill.described_scope == "everything",
+        account=kill.account_id,
+        strategy=kill.strategy,
+        venue=kill.venue,
+        symbol=kill.symbol,
+        mode=kill.mode,
+        by=kill.set_by,
+        reason=kill.set_reason,
+        set_at=kill.set_at,
+        position=kill.seq,
+        cleared_by=kill.cleared_by,
+        cleared_reason=kill.cleared_reason,
+        cleared_at=kill.cleared_at,
+    )
