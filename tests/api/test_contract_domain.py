@@ -179,7 +179,7 @@ def test_every_event_type_of_an_order_matches_its_schema() -> None:
 OPTIONAL = {"outbox", "idempotency", "quote", "position", "doubt", "lastQty", "lastPrice", "filledQtyTotal"}
 
 
-@pytest.mark.parametrize("change", range(11))
+@pytest.mark.parametrize("change", range(12))
 def test_an_event_with_a_missing_or_undocumented_member_is_invalid(change: int) -> None:
     event = decoded(line_of(story()[change].events[0]))
     for name in event:

@@ -11,7 +11,7 @@ from tests.support.process import Process, run_command
     ("name", "hint"),
     [
         ("SWITCHYARD_PROT", "did you mean SWITCHYARD_PORT?"),
-        ("RISK_MAX_QTY", "see `switchyard settings`"),
+        ("RISK_MAX_QYT", "did you mean RISK_MAX_QTY?"),
         ("SSE_BUFFER", "did you mean SSE_BUFFER_SIZE?"),
         ("OUTBOX_BATCHSIZE", "did you mean OUTBOX_BATCH_SIZE?"),
         ("SOR_VENUE", "did you mean SOR_VENUES?"),

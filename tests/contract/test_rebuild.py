@@ -30,6 +30,7 @@ from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.replay import ReplayMismatch
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.risk.reasons import Violation, violation_of
 from switchyard.flow.history.replay import NotEmpty, live_digest, replay
 from switchyard.flow.history.verify import ChainBroken
 from switchyard.flow.readers.audit import AuditWriter
@@ -43,7 +44,9 @@ from tests.support.postgres import PostgresServer
 VENUE = VenueName("sim")
 ACCOUNT = AccountId("acct-1")
 KEY = (ACCOUNT, "USDJPY")
-ORDERS = 12
+ORDERS = 14
+REJECTED = (12, 13)
+REJECTED_ID = OrderId(f"ord_{REJECTED[0]:026d}")
 ENGINES = ["memory", "sqlite", "postgres"]
 
 
@@ -137,6 +140,8 @@ class OrderHistory:
             order_id = OrderId(f"ord_{number:026d}")
             accepted = self._accepted(order_id, number)
             await self.commit(accepted)
+            if number in REJECTED:
+                continue
             if number % 6 == 5:
                 http_status = 200 if number == 5 else 503
                 result = decisions.record_result(accepted.orders[0], http_status, '{"an":"ä"}', "sha256:01")
@@ -214,6 +219,7 @@ class OrderHistory:
             key=entry,
             quote=None,
             now=self._now,
+            violation=Violation("RISK_MAX_QTY", "qty 10 is above 9 ⚠") if number in REJECTED else None,
         )
 
     def _report(self, exec_id: str, client_id: str, qty: str) -> ExecutionReport:
@@ -280,6 +286,11 @@ async def test_a_rebuilt_database_equals_its_source(
     orphans = await rebuilt.queries.unsettled("sending", 100)
     assert {due.row.worker for due in orphans} == {"gone"}
     assert len(orphans) == 2
+    rejected = (await rebuilt.journal.load([REJECTED_ID]))[REJECTED_ID]
+    assert violation_of(rejected.order) == Violation("RISK_MAX_QTY", "qty 10 is above 9 ⚠")
+    assert rejected.outbox == ()
+    entry = await rebuilt.keys.entry(ACCOUNT, "orders", f"key-{REJECTED[0]}")
+    assert entry is not None and (entry.status, entry.version) == ("failed", 2)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

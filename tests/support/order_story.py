@@ -16,6 +16,7 @@ from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName, Work
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.risk.reasons import Violation
 
 ACCOUNT = AccountId("acct-1")
 VENUE = VenueName("sim")
@@ -80,6 +81,17 @@ def story() -> list[Change]:
         quote=None,
         now=NOW,
     )
+    denied = decisions.accept(
+        checked(LIMIT | {"tags": ["hedge"]}),
+        account=ACCOUNT,
+        order_id=ORDER_ID,
+        venue=VENUE,
+        venue_client_order_id=client_id,
+        key=keys,
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
+        now=NOW,
+        violation=Violation("RISK_MAX_QTY", "qty 2 is above 1"),
+    )
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
     filled = decisions.apply_report(_after(sent), None, report, NOW)
@@ -104,6 +116,7 @@ def story() -> list[Change]:
         cancel_sent,
         doubt,
         decided,
+        denied,
         decisions.unmatched_report(report),
         decisions.set_aside_report(report.venue, "a\0b", "its exec_id cannot be stored", VenueClientOrderId("lost")),
         Change(events=(cut,)),

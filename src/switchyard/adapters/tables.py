@@ -79,7 +79,7 @@ ORDERS = Table(
         "operation",
         "idempotency_key",
     ),
-    unset=("venue_order_id", "reason"),
+    unset=("venue_order_id",),
 )
 OUTBOX_ORDERS = Table(
     "outbox_orders",

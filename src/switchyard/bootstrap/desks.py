@@ -5,6 +5,7 @@ from datetime import datetime
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.risk.limits import checks_of
 from switchyard.domain.routing import Router
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
@@ -17,6 +18,7 @@ from switchyard.flow.intake.orders import OrderDesk
 from switchyard.flow.intake.writer import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
+from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock
@@ -53,6 +55,8 @@ class Desks:
             routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
             writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
             window=window,
+            journal=journal,
+            risk=PreTradeRisk(checks_of(settings.risk)),
             keys=keys,
             key_cache=key_cache,
             duplicates=_duplicate_watch(settings, clock, metrics),

@@ -7,15 +7,25 @@ import msgspec
 
 from switchyard.client.sse import Message
 from switchyard.client.wire import read
-from switchyard.domain.facts import AcceptedFact, CutFact, EpochFact, OrderFact, ReportFact, ResultFact, SetAsideFact
+from switchyard.domain.facts import (
+    AcceptedFact,
+    CutFact,
+    EpochFact,
+    OrderFact,
+    RejectedFact,
+    ReportFact,
+    ResultFact,
+    SetAsideFact,
+)
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.reports import OrderReport
 
-Fact = AcceptedFact | OrderFact | ReportFact | ResultFact | SetAsideFact | EpochFact | CutFact
+Fact = AcceptedFact | RejectedFact | OrderFact | ReportFact | ResultFact | SetAsideFact | EpochFact | CutFact
 
 _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "OrderAccepted": AcceptedFact,
+    "RiskRejected": RejectedFact,
     "OrderSending": OrderFact,
     "OrderSent": OrderFact,
     "OrderUpdated": OrderFact,

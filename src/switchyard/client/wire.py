@@ -130,7 +130,7 @@ def api_error(status: int, body: bytes, retry_after: str = "") -> ApiError:
     document = read_anything(body)
     if isinstance(document, dict):
         reason = str(document.get("reason") or document.get("error") or f"HTTP_{status}")
-        message = str(document.get("message") or _DEFAULT_MESSAGES.get(status, ""))
+        message = str(document.get("message") or document.get("detail") or _DEFAULT_MESSAGES.get(status, ""))
         field = document.get("field")
         error = ApiError(status, reason, message, field and str(field))
         # With these the gateway states that no order can be executed. Any other 5xx may come from a proxy.

@@ -27,14 +27,16 @@ from switchyard.domain.orders import (
     ended_unsent,
 )
 from switchyard.domain.reasons import is_conflict
+from switchyard.domain.risk.reasons import violation_of
 
 ResultStatus = Literal["accepted", "partially_filled", "filled", "canceled", "rejected", "expired", "unknown"]
 
-FailureCode = Literal["BROKER_REJECTED", "BROKER_DOWN", "BROKER_TIMEOUT"]
+FailureCode = Literal["BROKER_REJECTED", "BROKER_DOWN", "BROKER_TIMEOUT", "VALIDATION_ERROR"]
 _MESSAGES: Mapping[FailureCode, str] = {
     "BROKER_REJECTED": "the broker rejected the order",
     "BROKER_DOWN": "the broker could not be reached and the order was not sent: repeat with the same key",
     "BROKER_TIMEOUT": "the broker did not answer in time: repeat with the same key to learn what became of it",
+    "VALIDATION_ERROR": "a pre-trade check rejected the order",
 }
 
 # The order's status as `/do/order` shows it; an order that is being sent counts as accepted.
@@ -105,6 +107,8 @@ class ExecFailure(msgspec.Struct, frozen=True, kw_only=True):
         """The status of the answer; a rejection is 409 where its code is CONFLICT, otherwise 400."""
         if self.error == "BROKER_REJECTED":
             return 409 if is_conflict(self.reason_code) else 400
+        if self.error == "VALIDATION_ERROR":
+            return 422
         return 504 if self.error == "BROKER_TIMEOUT" else 503
 
 
@@ -183,7 +187,10 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
 def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:
     """The error answer for the order's state; none where the answer is an `ExecResult`."""
     code: FailureCode
-    if ended_unsent(order):
+    violation = violation_of(order)
+    if violation is not None:
+        code = "VALIDATION_ERROR"
+    elif ended_unsent(order):
         code = "BROKER_TIMEOUT" if order.reason == "BROKER_TIMEOUT" else "BROKER_DOWN"
     elif order.status == "REJECTED" and not order.filled_qty:
         code = "BROKER_REJECTED"
@@ -193,10 +200,10 @@ def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:
         return None
     return ExecFailure(
         error=code,
-        message=_MESSAGES[code],
+        message=_MESSAGES[code] if violation is None else f"{_MESSAGES[code]}: {violation.detail}",
         order_id=order.client_order_id or "",
         idempotency_key=order.idempotency_key or "",
-        reason_code=order.reason,
+        reason_code=order.reason if violation is None else violation.reason,
         trace_id=order.trace_id,
     )
 

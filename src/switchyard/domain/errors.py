@@ -14,6 +14,7 @@ SwitchyardError
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
 │   ├── ConstraintViolated    one of the request's own risk constraints does not hold
+│   ├── RiskRejected          a pre-trade check rejects the order
 │   ├── TooManyRequests       the client is over its rate, or has too many streams, connections or invalid tokens
 │   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
 │   │                         rejected before it is routed (entrypoints/http/errors.py)
@@ -178,6 +179,26 @@ class ConstraintViolated(RequestError):
     def __init__(self, constraint: str, message: str) -> None:
         super().__init__(f"risk_constraints.{constraint}: {message}", field=f"risk_constraints.{constraint}")
         self.reason_code = constraint.upper()
+
+
+class RiskRejected(RequestError):
+    """A pre-trade check rejects the order; `order_id` names the rejected order where one was stored."""
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        *,
+        order_id: str | None = None,
+        retry_after: timedelta | None = None,
+        replayed: bool = False,
+    ) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.order_id = order_id
+        self.retry_after = retry_after
+        self.replayed = replayed
+        """Whether an earlier request with the same key was rejected, and this one gets its answer."""
 
 
 class TooManyRequests(RequestError):

@@ -17,6 +17,7 @@ from switchyard.domain.reports import ExecutionReport
 
 EventType = Literal[
     "OrderAccepted",
+    "RiskRejected",  # a pre-trade check rejected a new order: it is stored as REJECTED and never sent
     "OrderSending",  # an attempt to send begins
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
@@ -34,9 +35,11 @@ EventType = Literal[
     "KillSwitchCleared",  # a person ended a kill
 ]
 
-ORDER_EVENTS: Final[frozenset[EventType]] = frozenset(
+NEW_ORDER_EVENTS: Final[frozenset[EventType]] = frozenset({"OrderAccepted", "RiskRejected"})
+"""The events that make the first version of an order; each carries the whole order."""
+
+ORDER_EVENTS: Final[frozenset[EventType]] = NEW_ORDER_EVENTS | frozenset(
     {
-        "OrderAccepted",
         "OrderSending",
         "OrderSent",
         "OrderUpdated",
@@ -101,7 +104,7 @@ def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgs
 
 
 def accepted_order(order: Order) -> AcceptedOrder:
-    """A new order as its `OrderAccepted` shows it."""
+    """A new order as its `OrderAccepted` or `RiskRejected` shows it."""
     return AcceptedOrder(
         client_order_id=order.client_order_id,
         symbol=order.symbol,
@@ -157,7 +160,7 @@ def outbox_fact(row: OutboxRow, before: OutboxRow | None, order: Order) -> Outbo
 
 
 def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
-    """A key as the `OrderAccepted` of its order shows it."""
+    """A key as the first event of its order shows it."""
     return KeyFact(
         operation=entry.operation,
         key=entry.idempotency_key,

@@ -1,8 +1,9 @@
 """The data of events (`data` of a line), a struct for each kind.
 
-`OrderAccepted` carries the whole order. Every later event of the order carries what it changed (ADR 15): in the order
-(`data.order`), in its outbox rows (`data.outbox`) and, for a fill, in the account's position (`data.position`). A
-member that is absent is unchanged, or has the default that its struct names. `fold.py` adds the changes up.
+`OrderAccepted` and `RiskRejected` carry the whole order. Every later event of the order carries what it changed
+(ADR 15): in the order (`data.order`), in its outbox rows (`data.outbox`) and, for a fill, in the account's position
+(`data.position`). A member that is absent is unchanged, or has the default that its struct names. `fold.py` adds the
+changes up.
 """
 
 from datetime import datetime
@@ -25,9 +26,10 @@ Verdict = Literal["sent", "not-sent"]
 
 
 class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An order as it was accepted: status ACCEPTED, nothing filled, version 1, last updated at `accepted_at`.
+    """An order as it was accepted or rejected: nothing filled, version 1, last updated at `accepted_at`.
 
-    Its ids and its account are those of the line.
+    Its status is ACCEPTED on `OrderAccepted` and REJECTED on `RiskRejected`. Its ids and its account are those of the
+    line.
     """
 
     client_order_id: str | None = None
@@ -156,6 +158,14 @@ class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     venue_client_order_id: VenueClientOrderId
     idempotency: KeyFact | None = None
     quote: Quote | None = None
+
+
+class RejectedFact(AcceptedFact, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `RiskRejected`: the order that was not accepted, and why; it has no outbox row."""
+
+    reason: str
+    """A code of `domain/risk/reasons.py`."""
+    detail: str
 
 
 class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -7,16 +7,18 @@ from decimal import Decimal
 
 from msgspec.structs import replace
 
-from switchyard.domain.facts import AcceptedFact, OrderChange, ReportFact
+from switchyard.domain.facts import AcceptedFact, OrderChange, RejectedFact, ReportFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
+from switchyard.domain.reasons import described
 from switchyard.domain.reports import OrderReport
 
 
 def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order:
-    """The order of an `OrderAccepted`."""
+    """The order of an `OrderAccepted` or a `RiskRejected`."""
     shown, key = fact.order, fact.idempotency
+    reason = described(fact.reason, fact.detail) if isinstance(fact, RejectedFact) else None
     return Order(
         order_id=order_id,
         account_id=account,
@@ -29,12 +31,12 @@ def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order
         qty=shown.qty,
         price=shown.price,
         stop_price=shown.stop_price,
-        status="ACCEPTED",
+        status="ACCEPTED" if reason is None else "REJECTED",
         filled_qty=ZERO,
         filled_notional=ZERO,
         venue=shown.venue,
         venue_order_id=None,
-        reason=None,
+        reason=reason,
         strategy=shown.strategy,
         tags=shown.tags,
         accepted_at=shown.accepted_at,

@@ -1,4 +1,4 @@
-"""The instrument catalogue: symbols with their lots, quantity steps and price ticks."""
+"""The instrument catalogue: symbols with their lots, steps, ticks, order sizes, fees, collars and currencies."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import msgspec
 
 from switchyard.domain.errors import InvalidField, UnknownSymbol
 from switchyard.domain.labels import SYMBOL, SYMBOL_LENGTH_MAX
-from switchyard.domain.money import ONE, is_multiple, plain
+from switchyard.domain.money import ONE, ZERO, is_multiple, plain
 
 InstrumentKind = Literal["fx", "crypto", "equity", "future", "other"]
 
@@ -23,34 +23,70 @@ class Instrument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     base: str | None = None
     quote: str | None = None
     settle: str | None = None
+    """The currency in which amounts are counted; none: that of the price (`quote`)."""
     multiplier: Decimal = ONE
+    """The notional is quantity times price times this."""
     lot: Decimal = ONE
     """Units in one lot; quantities on `/orders` are units."""
     step: Decimal = ONE
     """Quantities are whole multiples of this."""
     tick: Decimal = ONE
     """Prices are whole multiples of this."""
-    collar: Decimal | None = None
-    """How far from the market a price may be, as a ratio; none: no limit."""
+    min_qty: Decimal | None = None
+    """The smallest order, in units (the minimum lot); none: one step."""
+    max_qty: Decimal | None = None
+    """The largest order, in units; none: no limit."""
+    fee_percent: Decimal = ZERO
+    """The expected fee of a fill, in percent of its notional."""
+    collar_percent: Decimal | None = None
+    """How far from the market a price may be, in percent of the reference price; none: no limit."""
+
+    @property
+    def settlement(self) -> str:
+        """The currency in which amounts of this instrument are counted; empty where the catalogue names none."""
+        return self.settle or self.quote or ""
 
 
 def _fx(pair: str, tick: str) -> Instrument:
     base, quote = pair[:3], pair[3:]
     return Instrument(
-        symbol=pair, kind="fx", base=base, quote=quote, settle=quote, lot=Decimal(100_000), tick=Decimal(tick)
+        symbol=pair,
+        kind="fx",
+        base=base,
+        quote=quote,
+        settle=quote,
+        lot=Decimal(100_000),
+        tick=Decimal(tick),
+        max_qty=Decimal(1_000_000_000),
     )
 
 
-def _crypto(symbol: str, step: str, tick: str) -> Instrument:
+def _crypto(symbol: str, step: str, tick: str, max_qty: int) -> Instrument:
     return Instrument(
-        symbol=symbol, kind="crypto", base=symbol, quote="USD", settle="USD", step=Decimal(step), tick=Decimal(tick)
+        symbol=symbol,
+        kind="crypto",
+        base=symbol,
+        quote="USD",
+        settle="USD",
+        step=Decimal(step),
+        tick=Decimal(tick),
+        max_qty=Decimal(max_qty),
     )
 
 
 def _equity(symbol: str) -> Instrument:
-    return Instrument(symbol=symbol, kind="equity", base=symbol, quote="USD", settle="USD", tick=Decimal("0.01"))
+    return Instrument(
+        symbol=symbol,
+        kind="equity",
+        base=symbol,
+        quote="USD",
+        settle="USD",
+        tick=Decimal("0.01"),
+        max_qty=Decimal(10_000_000),
+    )
 
 
+# The largest sizes are far above any sensible order: they stop a slipped finger, not a trader.
 # FX majors with their usual ticks, and the symbols of the specifications' examples; other instruments come from the
 # `instruments` section of the settings.
 DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
@@ -66,9 +102,9 @@ DEFAULT_INSTRUMENTS: Mapping[str, Instrument] = {
         _fx("NZDUSD", "0.00001"),
         _fx("USDCHF", "0.00001"),
         _fx("USDCAD", "0.00001"),
-        _crypto("BTC", "0.00000001", "0.01"),
-        _crypto("ETH", "0.00000001", "0.01"),
-        _crypto("XRP", "0.000001", "0.00001"),
+        _crypto("BTC", "0.00000001", "0.01", 10_000),
+        _crypto("ETH", "0.00000001", "0.01", 100_000),
+        _crypto("XRP", "0.000001", "0.00001", 1_000_000_000),
         _equity("AAPL"),
         _equity("MSFT"),
     )

@@ -9,13 +9,14 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.events import ORDER_EVENTS, Event, JournalEvent
+from switchyard.domain.events import NEW_ORDER_EVENTS, ORDER_EVENTS, Event, JournalEvent
 from switchyard.domain.facts import (
     AcceptedFact,
     EpochFact,
     KillClearedFact,
     KillFact,
     OrderFact,
+    RejectedFact,
     ReportFact,
     ResultFact,
     SetAsideFact,
@@ -67,6 +68,7 @@ _line = msgspec.json.Decoder(AuditLine)
 _version_line = msgspec.json.Decoder(_VersionLine)
 _data_line = msgspec.json.Decoder(_DataLine)
 _accepted_fact = msgspec.json.Decoder(AcceptedFact)
+_rejected_fact = msgspec.json.Decoder(RejectedFact)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
 _epoch_fact = msgspec.json.Decoder(EpochFact)
@@ -113,12 +115,17 @@ def version_of(event: JournalEvent | Event) -> int | None:
     """The version of its order that the event made; none if it made none."""
     if event.type not in ORDER_EVENTS:
         return None
-    return 1 if event.type == "OrderAccepted" else _version_line.decode(_text(event)).data.order.version
+    return 1 if event.type in NEW_ORDER_EVENTS else _version_line.decode(_text(event)).data.order.version
 
 
 def decode_accepted_fact(data: msgspec.Raw) -> AcceptedFact:
     """The data of `OrderAccepted`."""
     return _accepted_fact.decode(data)
+
+
+def decode_rejected_fact(data: msgspec.Raw) -> RejectedFact:
+    """The data of `RiskRejected`."""
+    return _rejected_fact.decode(data)
 
 
 def decode_order_fact(data: msgspec.Raw) -> OrderFact:

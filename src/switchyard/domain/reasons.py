@@ -115,6 +115,12 @@ def described(code: str, detail: str | None) -> str:
     return code if detail is None else f"{code}{_SEPARATOR}{detail}"
 
 
+def split_reason(reason: str) -> tuple[str, str]:
+    """The code and the detail of `described`; an empty detail where there is none."""
+    code, _, detail = reason.partition(_SEPARATOR)
+    return code, detail
+
+
 def rejection_reason(code: RejectCode, detail: str | None) -> str:
     """`Order.reason` after a venue's rejection: the code and the venue's words, or the venue's own code alone.
 
@@ -128,4 +134,4 @@ def rejection_reason(code: RejectCode, detail: str | None) -> str:
 def is_conflict(reason: str | None) -> bool:
     """Whether an order's `reason` has the code CONFLICT."""
     code: RejectCode = "CONFLICT"
-    return reason is not None and reason.partition(_SEPARATOR)[0] == code
+    return reason is not None and split_reason(reason)[0] == code

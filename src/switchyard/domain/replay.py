@@ -22,6 +22,7 @@ from switchyard.domain.facts import (
     OrderFact,
     OutboxFact,
     PositionFact,
+    RejectedFact,
     ReportFact,
     ResultFact,
 )
@@ -36,6 +37,7 @@ from switchyard.domain.lines import (
     decode_kill_cleared_fact,
     decode_kill_fact,
     decode_order_fact,
+    decode_rejected_fact,
     decode_report_fact,
     decode_result_fact,
     decode_set_aside_fact,
@@ -131,6 +133,9 @@ class Replay:
             case "OrderAccepted":
                 self._expect_no_report(line)
                 self._accept(line, _decoded(decode_accepted_fact, line))
+            case "RiskRejected":
+                self._expect_no_report(line)
+                self._accept(line, _decoded(decode_rejected_fact, line))
             case (
                 "OrderSending"
                 | "OrderSent"
@@ -212,15 +217,20 @@ class Replay:
         if line.order_id is None or line.order_id in self.orders:
             raise ReplayMismatch(line.seq, f"order {line.order_id} was accepted before, or has no id")
         order = fold.accepted(line.account_id, line.order_id, fact)
-        if (kill := covering(self.kills.values(), order)) is not None:
+        kill = None if isinstance(fact, RejectedFact) else covering(self.kills.values(), order)
+        if kill is not None:
             raise ReplayMismatch(
                 line.seq, f"order {order.order_id} was accepted although kill {kill.kill_id} covers it"
             )
         self.tag = tag_of(order.venue_client_order_id) or self.tag
         self.orders[order.order_id] = order
-        self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
+        if not isinstance(fact, RejectedFact):
+            self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
         if fact.idempotency is not None:
             self._apply_key(order, fact.idempotency)
+        result = order_result(order)
+        if result is not None:
+            self._put_result(result)
 
     def _apply_order(self, line: AuditLine, fact: OrderFact) -> None:
         report = None

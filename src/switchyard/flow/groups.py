@@ -78,12 +78,12 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
             rows.update(dict.fromkeys(keys))
         else:
             keys = _keys(item.change)
-            earlier = [rows[key] for key in keys if key in rows]
+            earlier = {rows[key] for key in keys if key in rows}
             if not earlier and blocked.isdisjoint(keys) and composition.executions.isdisjoint(keys):
                 group.append(item)
                 rows.update(dict.fromkeys(keys, item))
                 composition.executions.update(_execution_keys(item.change))
-            elif len(earlier) == 1 and (leader := earlier[0]) and leader.change.keys and item.change.keys:
+            elif len(earlier) == 1 and (leader := next(iter(earlier))) and leader.change.keys and item.change.keys:
                 # The same idempotency key twice: the first change's outcome answers the second one.
                 if leader.followers is None:
                     leader.followers = []

@@ -23,6 +23,7 @@ from switchyard.domain.errors import (
     QueueFull,
     SwitchyardError,
 )
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.flow.groups import Group, Rows, Waiting, gather
 from switchyard.flow.proposals import Answer, Composition, Failed, Page, Proposal, Proposed, Unit
 from switchyard.flow.states import HotStates
@@ -279,7 +280,7 @@ class Sequencer:
         self._answer_failed(entry, error)  # nothing was written: the states in memory are still those of the database
 
     def _answer_followers(self, leader: Waiting, outcome: Outcome) -> None:
-        holder = leader.change.keys[0] if isinstance(outcome, Committed) else outcome.key
+        holder = outcome.key if isinstance(outcome, Conflict) else _stored_key(leader.change)
         for follower in leader.followers or ():
             if holder is None:
                 self._pending.append(follower)  # the leader's conflict was not about the key
@@ -298,3 +299,12 @@ class Sequencer:
         entry.fail(error)
         for follower in entry.followers or ():
             follower.fail(error)
+
+
+def _stored_key(change: Change) -> KeyEntry:
+    """The key's row after the change: with its result, if the change also ends the order."""
+    [entry] = change.keys
+    stored: KeyEntry | None = entry
+    for result in change.results:
+        stored = result.written_to(stored)
+    return entry if stored is None else stored

@@ -6,12 +6,14 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
 from switchyard.settings.load import load_settings
+from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
 from switchyard.settings.setting import Setting
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
 
 __all__ = [
     "IDEMPOTENCY_SETTINGS",
+    "RISK_SETTINGS",
     "SETTINGS",
     "VENUE_SETTINGS",
     "IdempotencySettings",

@@ -72,8 +72,18 @@ def instruments_of(section: Any) -> Mapping[str, Instrument]:
             instrument = msgspec.convert({"symbol": str(symbol), **exact}, Instrument)
         except (msgspec.ValidationError, InvalidOperation) as error:
             raise SettingError("SWITCHYARD_CONFIG", f"{where}: {error}") from None
-        for amount in ("step", "tick", "lot", "multiplier"):
-            if not getattr(instrument, amount) > 0:
-                raise SettingError("SWITCHYARD_CONFIG", f"{where}.{amount} must be greater than 0")
+        _check_amounts(instrument, where)
         instruments[str(symbol)] = instrument
     return instruments
+
+
+def _check_amounts(instrument: Instrument, where: str) -> None:
+    for name in ("step", "tick", "lot", "multiplier", "min_qty", "max_qty", "collar_percent"):
+        amount = getattr(instrument, name)
+        if amount is not None and not (amount.is_finite() and amount > 0):
+            raise SettingError("SWITCHYARD_CONFIG", f"{where}.{name} must be greater than 0")
+    if not 0 <= instrument.fee_percent < 100:
+        raise SettingError("SWITCHYARD_CONFIG", f"{where}.fee_percent must be at least 0 and below 100")
+    smallest, largest = instrument.min_qty, instrument.max_qty
+    if smallest is not None and largest is not None and smallest > largest:
+        raise SettingError("SWITCHYARD_CONFIG", f"{where}.min_qty must not be above max_qty")

@@ -10,6 +10,8 @@ from switchyard.domain.ids import VenueName
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.names import unknown_shared_names
+from switchyard.settings.risk import SECTION as RISK_SECTION
+from switchyard.settings.risk import risk_of
 from switchyard.settings.secret import check_secret
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import SETTINGS, Settings
@@ -56,12 +58,13 @@ def load_settings(
         secret=values.pop("idempotency_secret"),
         redis_url=values["redis_url"],
     )
+    risk = risk_of(document.pop(RISK_SECTION, None), environment)
     if document:
         raise SettingError(
             "SWITCHYARD_CONFIG",
-            f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, venues",
+            f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, {RISK_SECTION}, venues",
         )
-    return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency)
+    return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency, risk=risk)
 
 
 def _state_home(environment: Mapping[str, str]) -> Path:

@@ -85,6 +85,14 @@ def amount(value: str) -> Decimal:
     return number
 
 
+def limit(value: str) -> Decimal:
+    """A positive amount."""
+    number = amount(value)
+    if not number:
+        raise ValueError("must be above 0")
+    return number
+
+
 def ratio(value: str) -> float:
     """A number between 0 and 1."""
     try:

@@ -14,6 +14,7 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
+from switchyard.domain.risk.limits import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.setting import Secret, Setting
@@ -255,5 +256,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     venues: tuple[VenueSettings, ...]
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
+    risk: RiskLimits
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""

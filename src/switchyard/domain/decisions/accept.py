@@ -1,15 +1,18 @@
-"""Acceptance: the order, its idempotency key and its outbox row in one change."""
+"""Acceptance or rejection of a new order: the order, its idempotency key and its outbox row in one change."""
 
 from datetime import datetime
 
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.rows import results_of
 from switchyard.domain.events import accepted_order, event, key_fact
-from switchyard.domain.facts import AcceptedFact, Quote
+from switchyard.domain.facts import AcceptedFact, Quote, RejectedFact
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import queued_row
+from switchyard.domain.reasons import bounded_detail
+from switchyard.domain.risk.reasons import Violation, order_reason
 
 
 def accept(
@@ -24,8 +27,13 @@ def accept(
     now: datetime,
     trace_id: str | None = None,
     requested_at: datetime | None = None,
+    violation: Violation | None = None,
 ) -> Change:
-    """Accept a checked request: the order, its key and its outbox row, in one change."""
+    """Accept a checked request: the order, its key and its outbox row, in one change.
+
+    With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
+    same answer, and has no outbox row (ADR 18).
+    """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
         order_id=order_id,
@@ -39,12 +47,12 @@ def accept(
         qty=request.qty,
         price=request.price,
         stop_price=request.stop_price,
-        status="ACCEPTED",
+        status="ACCEPTED" if violation is None else "REJECTED",
         filled_qty=ZERO,
         filled_notional=ZERO,
         venue=venue,
         venue_order_id=None,
-        reason=None,
+        reason=None if violation is None else order_reason(violation),
         strategy=request.strategy,
         tags=request.tags,
         accepted_at=now,
@@ -61,9 +69,21 @@ def accept(
         idempotency=None if key is None else key_fact(key, now),
         quote=quote,
     )
+    keys = () if key is None else (key,)
+    if violation is not None:
+        rejected = RejectedFact(
+            order=fact.order,
+            venue_client_order_id=venue_client_order_id,
+            idempotency=fact.idempotency,
+            quote=quote,
+            reason=violation.reason,
+            detail=bounded_detail(violation.detail) or "",
+        )
+        rejection = event("RiskRejected", account, order_id, rejected)
+        return Change(events=(rejection,), orders=(order,), keys=keys, results=results_of(order))
     return Change(
         events=(event("OrderAccepted", account, order_id, fact),),
         orders=(order,),
-        keys=() if key is None else (key,),
+        keys=keys,
         outbox=(queued_row(order, "new", 1, now),),
     )

@@ -126,6 +126,8 @@ def event_detail(kind: str, data: Any) -> str:
         return ""
     order = data.get("order")
     shown = order if isinstance(order, dict) else data
+    if kind == "RiskRejected":
+        return f"REJECTED {data.get('reason')}: {data.get('detail')}"
     status = "ACCEPTED" if kind == "OrderAccepted" else shown.get("status")
     quantity, price = data.get("lastQty"), data.get("lastPrice")
     fill = f"{amount(quantity)} @ {amount(price)}" if quantity and price else None

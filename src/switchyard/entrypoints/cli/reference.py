@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
 
 HEAD = """# Settings
 
 Sources, highest priority first: command-line option, environment variable, YAML file (`SWITCHYARD_CONFIG`, else
-`switchyard.yaml` if it exists, with the sections `idempotency`, `instruments` and `venues`), default. A secret can be
-read from a file: set `<NAME>_FILE` to its path. This page is the output of `switchyard settings`.
+`switchyard.yaml` if it exists, with the sections `idempotency`, `instruments`, `risk` and `venues`), default. A secret
+can be read from a file: set `<NAME>_FILE` to its path. This page is the output of `switchyard settings`.
 """
 VENUE_HEAD = """
 ## Per venue
@@ -23,6 +23,11 @@ IDEMPOTENCY_HEAD = """
 In the YAML file, use the path in brackets under `idempotency`. An unknown key or an invalid value stops the start.
 Orders that differ only in fields that derived keys leave out share a key. They are still separate orders, because their
 whole content is compared, but each one is logged as a collision at level critical.
+"""
+RISK_HEAD = """
+## Pre-trade risk
+
+In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
 """
 
 
@@ -53,7 +58,17 @@ def settings_page() -> str:
     general = [_row(setting, setting.name) for setting in SETTINGS]
     venue = [_row(setting, f"{setting.name}<VENUE>", f" (`{setting.field}`)") for setting in VENUE_SETTINGS]
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
-    return HEAD + _table(general) + VENUE_HEAD + _table(venue) + IDEMPOTENCY_HEAD + _table(idempotency)
+    risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
+    return (
+        HEAD
+        + _table(general)
+        + VENUE_HEAD
+        + _table(venue)
+        + IDEMPOTENCY_HEAD
+        + _table(idempotency)
+        + RISK_HEAD
+        + _table(risk)
+    )
 
 
 def _table(rows: list[str]) -> str:

@@ -24,6 +24,7 @@ from switchyard.domain.errors import (
     OrderFinal,
     OutcomeUnknown,
     RequestError,
+    RiskRejected,
     SwitchyardError,
     TooManyRequests,
     Unauthorized,
@@ -45,6 +46,7 @@ GUARD_HEADERS: tuple[Header, ...] = (
 _GUARD_LINES = b"".join([b"%b: %b\r\n" % header for header in GUARD_HEADERS])
 # Long enough for a full queue to drain, short enough that a waiting client does not give up.
 RETRY_SECONDS = 1
+REPLAYED: Header = (b"idempotent-replayed", b"true")
 
 
 class InvalidHeader(InvalidField):
@@ -150,13 +152,17 @@ _OUTCOME_UNKNOWN = "the order may or may not have been placed: repeat the reques
 _STATUS_LINES = {status.value: f"{status.value} {status.phrase}".encode() for status in HTTPStatus}
 
 
-class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True):
+class ErrorBody(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """Seed 001's error body."""
 
     status: str
     reason: str
     message: str | None = None
     field: str | None = None
+    detail: str | None = None
+    """In place of the message, where a pre-trade check rejected the order."""
+    order_id: str | None = None
+    """The order that was stored as rejected."""
 
 
 class DoErrorBody(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -208,6 +214,8 @@ def error_response(error: Exception) -> WireResponse:
     # No message for a missing order: the answer must be the same as for another account's order.
     message = None if isinstance(error, NotFound) else found.message
     body = ErrorBody(found.status, found.reason, message, found.field)
+    if isinstance(error, RiskRejected):
+        body = ErrorBody(found.status, found.reason, detail=error.message, order_id=error.order_id)
     return json_response(found.http_status, body, *found.headers)
 
 
@@ -274,10 +282,12 @@ def _in_table(error: Exception) -> _HttpError:
     elif isinstance(error, Unavailable | OutcomeUnknown):
         reason, retry_after = error.reason, RETRY_SECONDS
         message = _OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else str(error)
-    if isinstance(error, TooManyRequests):
+    if isinstance(error, TooManyRequests | RiskRejected) and error.retry_after is not None:
         retry_after = math.ceil(error.retry_after.total_seconds())
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
+    if isinstance(error, RiskRejected) and error.replayed:
+        headers.append(REPLAYED)
     if isinstance(error, Unauthorized):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, UnknownTransferCoding):

@@ -17,7 +17,14 @@ from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order, Side, snapshot
-from switchyard.entrypoints.http.errors import JSON, InvalidHeader, WireResponse, json_response, starlette_response
+from switchyard.entrypoints.http.errors import (
+    JSON,
+    REPLAYED,
+    InvalidHeader,
+    WireResponse,
+    json_response,
+    starlette_response,
+)
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
@@ -28,7 +35,6 @@ from switchyard.ports.queries import OrderFilter, Queries
 
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
-_REPLAYED = (b"idempotent-replayed", b"true")
 _STATUSES: tuple[Status, ...] = get_args(Status)
 _SIDES: tuple[Side, ...] = get_args(Side)
 
@@ -90,7 +96,7 @@ class OrderRoutes:
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placement.order_id.encode()
         headers = [JSON, (b"content-length", b"%d" % len(content))]
         if placement.replayed:
-            headers.append(_REPLAYED)
+            headers.append(REPLAYED)
         return WireResponse(202, headers, content)
 
     async def _list(self, request: Request) -> Response:
@@ -206,4 +212,4 @@ def _derived_response(result: DerivedResult) -> WireResponse:
     """A new order is answered as without a derived key; a duplicate names the request that it repeats."""
     if result.status == "placed":
         return json_response(202, {"orderId": result.order_id, "status": "ACCEPTED", "requestId": result.request_id})
-    return json_response(200, result, _REPLAYED)
+    return json_response(200, result, REPLAYED)

@@ -285,7 +285,8 @@ class Recorder:
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]
         self._applied.inc()
-        if before.row("new", 1).status == "uncertain":
+        row = before.find("new", 1)  # an order that risk rejected has none
+        if row is not None and row.status == "uncertain":
             self._metrics.resolved.labels("reported").inc()
             log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")
         if is_qualified(report):

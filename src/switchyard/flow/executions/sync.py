@@ -82,8 +82,9 @@ class VenueSync:
         known = await self._journal.load_by_client_order_id(ids)
         for order in page:
             state = known.get(order.venue_client_order_id)
-            if state is not None and is_first_attempt(state.row("new", 1)):
-                # Accepted here and never sent from here: a lost history sent it, and the key was repeated since then.
+            row = None if state is None else state.find("new", 1)
+            if state is not None and (row is None or is_first_attempt(row)):
+                # Never sent from here: a lost history sent it, and the key was repeated since then.
                 await self._recorder.apply([self._as_report(order)])
         unknown = [order for order in page if order.venue_client_order_id not in known]
         for order in unknown:

@@ -86,7 +86,7 @@ class DerivedDesk:
         self._metrics = metrics
 
     async def place(self, account: AccountId, body: Mapping[str, Any]) -> DerivedResult:
-        """Make the order durable, or say which earlier request this one repeats."""
+        """Make the order durable, or say which earlier request this one repeats; raises RiskRejected as `OrderDesk`."""
         order = self._intake.checked_order(body)
         derived_key = self._derived_key(account, order)
         content_digest = order_digest(order)
@@ -100,6 +100,9 @@ class DerivedDesk:
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
         placement = await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        rejection = await self._intake.rejection(placement)
+        if rejection is not None:
+            raise rejection
         if placement.cached is not None:
             return _duplicate_result(placement.order_id, "duplicate_detected", from_cache=True)
         if placement.replayed:

@@ -108,6 +108,8 @@ class DoDesk:
         if placement.cached is not None:
             return _cached_result(placement.cached)
         assert placement.entry is not None, "a placement that is not from the cache has its key's row"
+        if placement.violation is not None:
+            return await self._answer(placement.entry, await self._outcome.order(placement.order_id), is_first=True)
         if placement.replayed:
             order = await self._outcome.expired_if_late(await self._outcome.order(placement.order_id))
             return await self._answer(placement.entry, order, is_first=False)
@@ -158,7 +160,7 @@ class DoDesk:
             assert entry.response_payload_json is not None, "an entry with a digest has a body"
             body = entry.response_payload_json.encode()
         if isinstance(result, ExecFailure):
-            return DoOrderResult(result.http_status, body, result.error, order.reason, replayed=not is_first)
+            return DoOrderResult(result.http_status, body, result.error, result.reason_code, replayed=not is_first)
         if order.status == "FILLED":  # in any other final status a late fill could still change the answer
             now = self._clock.now()
             self._key_cache.keep(entry, "completed", now=now, http_status=200, response=body.decode())

@@ -1,7 +1,8 @@
 """The common path from a request to its order, for `/orders`, derived keys and `/do/order`.
 
-Parse, check against the catalogue, look in the cache, route, write or find, count. Reads the cache and the key store;
-writes through `OrderWriter`. The desks decide what differs between the operations: their `KeyRules` and their answers.
+Parse, check against the catalogue, look in the cache, route, judge the risk, write or find, count. Reads the cache, the
+key store and rejected orders; writes through `OrderWriter`. The desks decide what differs between the operations: their
+`KeyRules` and their answers.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,20 +10,24 @@ from typing import Any, Protocol
 
 import msgspec
 
-from switchyard.domain.errors import IdempotencyConflict, QueueDelayed
+from switchyard.domain.errors import IdempotencyConflict, QueueDelayed, RiskRejected
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.risk.reasons import Violation, violation_of
+from switchyard.domain.risk.subject import Subject
 from switchyard.domain.routing import Destination
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
+from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 
 _AMOUNTS = ("qty", "price", "stopPrice")
@@ -59,8 +64,10 @@ class OrderIntake:
         *,
         catalogue: Catalogue,
         routes: Routes,
+        risk: PreTradeRisk,
         window: AdmissionWindow,
         writer: OrderWriter,
+        journal: Journal,
         keys: KeyStore,
         key_cache: KeyCache,
         duplicates: DuplicateWatch,
@@ -68,8 +75,10 @@ class OrderIntake:
     ) -> None:
         self._catalogue = catalogue
         self._routes = routes
+        self._risk = risk
         self._window = window
         self._writer = writer
+        self._journal = journal
         self._keys = keys
         self._key_cache = key_cache
         self._duplicates = duplicates
@@ -84,11 +93,15 @@ class OrderIntake:
         return RoutedOrder(order, self._routes.route_for(order))
 
     async def place(self, account: AccountId, order: OrderRequest) -> Placement:
-        """Place an order without a key; each call places a new one."""
-        destination = self._routes.route_for(order)
+        """Place an order without a key, or store it as rejected; each call stores a new one."""
+        routed = await self.routed(order)
+        destination = routed.destination
+        violation = self._judged(account, routed)
+        if violation is not None:
+            return await self._writer.place(account, order, destination, violation)
         await self._window.enter(destination.venue, order.time_in_force)
         try:
-            placement = await self._writer.place(account, order, destination)
+            placement = await self._writer.place(account, order, destination, None)
         finally:
             self._window.leave(destination.venue)
         self._duplicates.count_new_order()
@@ -117,9 +130,40 @@ class OrderIntake:
         self._duplicates.count(placement)
         return placement
 
+    async def rejection(self, placement: Placement) -> RiskRejected | None:
+        """Return the error for an order that risk rejected, in this request or in the one that it repeats."""
+        violation = placement.violation
+        # The commit that rejects an order also marks its key, so only failed orders have to be read.
+        if placement.replayed and placement.entry is not None and placement.entry.status == "failed":
+            violation = violation_of((await self._journal.load([placement.order_id]))[placement.order_id].order)
+        if violation is None:
+            return None
+        return RiskRejected(
+            violation.reason,
+            violation.detail,
+            order_id=placement.order_id,
+            retry_after=violation.retry_after,
+            replayed=placement.replayed,
+        )
+
+    def _judged(self, account: AccountId, routed: RoutedOrder) -> Violation | None:
+        order, destination = routed.order, routed.destination
+        return self._risk.judge(
+            Subject(
+                account_id=account,
+                order=order,
+                instrument=self._catalogue.find(order.symbol),
+                venue=destination.venue,
+                quote=destination.quote,
+            )
+        )
+
     async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
+        violation = self._judged(intent.account_id, routed)
+        if violation is not None:  # it needs no room, because it is never sent
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
         if not self._window.try_enter(venue, order.time_in_force):
             try:
                 await self._window.enter(venue, order.time_in_force)
@@ -132,7 +176,7 @@ class OrderIntake:
             # An order's send deadline counts from its acceptance.
             intent = msgspec.structs.replace(intent, created_at=self._clock.now())
         try:
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key)
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, None)
         finally:
             self._window.leave(venue)
 

@@ -46,10 +46,13 @@ class OrderDesk:
         self._key_ttl = key_ttl
 
     async def place(self, account: AccountId, body: Mapping[str, Any], key: str | None) -> Placement:
-        """Make the order durable; with a key, at most one order however often this is called."""
+        """Make the order durable; with a key, at most one order however often this is called.
+
+        Raises RiskRejected for an order that was stored as rejected.
+        """
         order = self._intake.checked_order(body)
         if key is None:
-            return await self._intake.place(account, order)
+            return await self._accepted(await self._intake.place(account, order))
         intent = Intent(
             account_id=account,
             operation=PLACE_ORDER,
@@ -58,7 +61,9 @@ class OrderDesk:
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        placement = await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        placement = await self._accepted(
+            await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        )
         if placement.replayed and placement.entry is not None:
             # Cached from the first repeat on: most requests are never repeated, and a cache write for each of them
             # would slow down every order for the sake of the few repeats.
@@ -82,6 +87,12 @@ class OrderDesk:
             return False
         state = (await self._journal.load([entry.order_id])).get(entry.order_id)
         return state is None or is_final(state.order.status)
+
+    async def _accepted(self, placement: Placement) -> Placement:
+        rejection = await self._intake.rejection(placement)
+        if rejection is not None:
+            raise rejection
+        return placement
 
     def _cancel_decision(self, state: OrderState) -> Change | None:
         return decisions.request_cancel(state, self._clock.now())

@@ -22,6 +22,8 @@ from switchyard.domain.ids import (
     venue_client_order_id,
 )
 from switchyard.domain.orders import OrderRequest
+from switchyard.domain.risk.killed import killed
+from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.routing import Destination
 from switchyard.flow.decide import Commit
 from switchyard.ports.cache import CacheEntry
@@ -63,6 +65,8 @@ class Placement(msgspec.Struct, frozen=True):
     """The row that this placement replaced, if the key is reused and its row still existed."""
     cached: CacheEntry | None = None
     """The cache entry that answered the request; none where the key store was asked."""
+    violation: Violation | None = None
+    """Why the new order was rejected; of an earlier order `OrderIntake.rejection` tells."""
 
     @property
     def reuses_expired_key(self) -> bool:
@@ -86,8 +90,10 @@ class OrderWriter:
         self._randomness = randomness
         self._tag = tag
 
-    async def place(self, account: AccountId, order: OrderRequest, destination: Destination) -> Placement:
-        """Write an order without a key; each call writes a new one."""
+    async def place(
+        self, account: AccountId, order: OrderRequest, destination: Destination, violation: Violation | None
+    ) -> Placement:
+        """Write an order without a key, rejected if it has a violation; each call writes a new one."""
         for _ in range(ATTEMPTS_MAX):
             now = self._clock.now()
             new_id = self._new_order_id(now)
@@ -100,15 +106,24 @@ class OrderWriter:
                 key=None,
                 quote=destination.quote,
                 now=now,
+                violation=violation,
             )
-            if isinstance(await self._commit(change), Committed):
-                return Placement(new_id)
+            outcome = await self._commit(change)
+            if isinstance(outcome, Committed):
+                return Placement(new_id, violation=violation)
+            if outcome.kill is not None:
+                violation = killed(outcome.kill)
         raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
 
     async def place_once(
-        self, intent: Intent, order: OrderRequest, destination: Destination, may_reuse_key: MayReuseKey
+        self,
+        intent: Intent,
+        order: OrderRequest,
+        destination: Destination,
+        may_reuse_key: MayReuseKey,
+        violation: Violation | None,
     ) -> Placement:
-        """Write the intent's order, or return the order that the intent already has."""
+        """Write the intent's order, rejected if it has a violation, or return the order that the intent already has."""
         generation, version = 0, 1
         previous: KeyEntry | None = None
         now = intent.created_at
@@ -125,12 +140,15 @@ class OrderWriter:
                 now=now,
                 trace_id=intent.trace_id,
                 requested_at=intent.requested_at,
+                violation=violation,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
-                return Placement(entry.order_id, entry, previous=previous)
+                return Placement(entry.order_id, entry, previous=previous, violation=violation)
             existing = outcome.key
-            if existing is None:
+            if outcome.kill is not None:
+                violation = killed(outcome.kill)
+            elif existing is None:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.
                 generation, version = await self._first_free_generation(intent, generation + 1), 1
             elif await may_reuse_key(intent, existing):

@@ -8,10 +8,16 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from switchyard.domain import fold
-from switchyard.domain.events import JournalEvent, encode
+from switchyard.domain.events import NEW_ORDER_EVENTS, JournalEvent, encode
 from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import OrderId
-from switchyard.domain.lines import data_of, decode_accepted_fact, decode_order_fact, decode_report_fact
+from switchyard.domain.lines import (
+    data_of,
+    decode_accepted_fact,
+    decode_order_fact,
+    decode_rejected_fact,
+    decode_report_fact,
+)
 from switchyard.domain.orders import Order, snapshot
 from switchyard.flow.readers.messages import Message, has_message
 from switchyard.ports.journal import PAGE_MAX
@@ -77,7 +83,7 @@ class OrderFolds:
             assert event.order_id is not None, "every message is about an order"
             if event.order_id not in self._folds:
                 first.setdefault(event.order_id, event)
-        return {order_id: event.seq for order_id, event in first.items() if event.type != "OrderAccepted"}
+        return {order_id: event.seq for order_id, event in first.items() if event.type not in NEW_ORDER_EVENTS}
 
     async def load(self, wanted: Mapping[OrderId, int]) -> dict[OrderId, OrderFold]:
         """The orders as they were before these numbers; the caller adds them if they are still wanted."""
@@ -90,7 +96,7 @@ class OrderFolds:
     def message(self, event: JournalEvent) -> Message:
         """Apply an event and return its message; its order must not be missing."""
         assert event.order_id is not None, "every message is about an order"
-        if event.type == "OrderAccepted":
+        if event.type in NEW_ORDER_EVENTS:
             order_fold = self._folds[event.order_id] = _accepted(event)
         else:
             order_fold = self._folds[event.order_id]
@@ -113,7 +119,7 @@ class OrderFolds:
 
     async def _load(self, order_id: OrderId, before: int) -> OrderFold:
         page = await self._earlier(order_id, 0, before)
-        if not page or page[0].type != "OrderAccepted":
+        if not page or page[0].type not in NEW_ORDER_EVENTS:
             # The beginning is archived. The row may be newer than the event; its version tells.
             order = await self._queries.order(order_id)
             assert order is not None, "orders are never removed"
@@ -133,6 +139,7 @@ class OrderFolds:
 
 
 def _accepted(event: JournalEvent) -> OrderFold:
-    assert event.order_id is not None, "an accepted order has an id"
-    fact = decode_accepted_fact(data_of(event))
+    assert event.order_id is not None, "a new order has an id"
+    decode = decode_accepted_fact if event.type == "OrderAccepted" else decode_rejected_fact
+    fact = decode(data_of(event))
     return OrderFold(fold.accepted(event.account_id, event.order_id, fact))

@@ -1,0 +1,48 @@
+"""The one table of stable reason codes of risk rejections, and the violation of a rule.
+
+`docs/reference/risk.md` shows the table; a test compares the two.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from switchyard.domain.orders import Order
+from switchyard.domain.reasons import bounded_detail, described, split_reason
+
+RISK_REASONS: Final[Mapping[str, str]] = {
+    "RISK_MAX_QTY": "the quantity is above the largest one allowed for the account, or for the account and symbol",
+    "KILL_SWITCH": "a kill of mode `block` covers the order",
+    "REDUCE_ONLY": "a kill of mode `reduce_only` covers the order, and its venue does not enforce reduce-only orders",
+}
+"""Reason code → what it means. Codes are never renamed or reused."""
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """Why an order is rejected before it is accepted."""
+
+    reason: str
+    """One of `RISK_REASONS`."""
+    detail: str
+    """The text for people: what was asked, and what is allowed."""
+    retry_after: timedelta | None = None
+    """When the same order may pass; none where time changes nothing."""
+
+
+def order_reason(violation: Violation) -> str:
+    """`Order.reason` of an order that was rejected for the violation; `violation_of` reads it back."""
+    assert violation.reason in RISK_REASONS, f"{violation.reason} is not in the table of reasons"
+    return described(violation.reason, bounded_detail(violation.detail))
+
+
+def violation_of(order: Order) -> Violation | None:
+    """The violation for which the order was rejected instead of accepted; none for every other order.
+
+    Only such an order is rejected in its first version. A later version shows that the venue has reported on it.
+    """
+    if order.status != "REJECTED" or order.version != 1 or order.reason is None:
+        return None
+    code, detail = split_reason(order.reason)
+    return Violation(code, detail) if code in RISK_REASONS else None
