@@ -186,14 +186,14 @@ async def test_a_cancel_that_was_rejected_before_the_kill_is_tried_again() -> No
     sending = Sending(BatchVenue("permanent", accepts))
     [order_id] = await sending.accept()
     await sent_all(sending)
-    for decide in (
-        lambda state: decisions.request_cancel(state, sending.clock.now()),
-        lambda state: decisions.begin_attempt(
-            state, state.row("cancel", 1), sending.dispatcher._worker, sending.clock.now()
-        ),
-        lambda state: decisions.record_rejected(state, state.row("cancel", 1), "BROKER_REJECTED", sending.clock.now()),
-    ):
-        await sending.sequencer.commit(decide(sending.state(order_id)))
+    worker, now = sending.dispatcher._worker, sending.clock.now()
+    cancel = decisions.request_cancel(sending.state(order_id), now)
+    assert cancel is not None
+    await sending.sequencer.commit(cancel)
+    state = sending.state(order_id)
+    await sending.sequencer.commit(decisions.begin_attempt(state, state.row("cancel", 1), worker, now))
+    state = sending.state(order_id)
+    await sending.sequencer.commit(decisions.record_rejected(state, state.row("cancel", 1), "BROKER_REJECTED", now))
     sending.clock.advance(timedelta(seconds=1))
     await the_switch(sending).set(EVERYTHING)
 
@@ -286,7 +286,7 @@ async def test_the_number_of_active_kills_is_bounded(monkeypatch: pytest.MonkeyP
         ("strategy", KillRequest(by="ann", reason="x", strategy="A B")),
         ("account", KillRequest(by="ann", reason="x", account=AccountId(""))),
         ("reason", KillRequest(by="ann", reason="", everything=True)),
-        ("by", KillRequest(reason="x", everything=True)),
+        ("by", KillRequest(by="", reason="x", everything=True)),
     ],
 )
 async def test_a_malformed_kill_names_the_field(field: str, request_: KillRequest) -> None:

@@ -10,6 +10,9 @@ SwitchyardError
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
+│   ├── Forbidden             a token without the scope that the request needs
+│   ├── KillCleared           the kill was cleared before
+│   ├── TooManyKills          the number of active kills is at its bound
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from switchyard import __version__
-from switchyard.entrypoints.cli import failures, journal, outbox, processes, reference, simulator, trading, watch
+from switchyard.entrypoints.cli import failures, journal, kills, outbox, processes, reference, simulator, trading, watch
 
 app = typer.Typer(
     help="Exactly-once order execution between trading strategies and brokers.",
@@ -20,6 +20,7 @@ trading.register(app)
 watch.register(app)
 journal.register(app)
 outbox.register(app)
+kills.register(app)
 reference.register(app)
 
 

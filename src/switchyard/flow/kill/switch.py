@@ -30,13 +30,13 @@ ORDERS_MAX = 200
 IN_FLIGHT_MAX = 1_000
 # How often the state is read while a caller waits for its orders to end.
 POLL_SECONDS = 0.1
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 20.0
 # Two people may clear the same kill at once; the second try finds it cleared.
 TRIES_MAX = 4
 
 
-class KillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be stopped: everything, or the orders that agree with all of the named values."""
+class ScopeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be stopped, and why: everything, or the orders that agree with all of the named values."""
 
     reason: str
     everything: bool = False
@@ -45,8 +45,23 @@ class KillRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     venue: VenueName | None = None
     symbol: str | None = None
     mode: KillMode = "block"
-    by: str | None = None
-    """Who sets it; over HTTP the token's subject."""
+
+
+class KillRequest(ScopeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same, with the name of the person who sets it; over HTTP that is the token's subject."""
+
+    by: str
+
+    @classmethod
+    def of(cls, scope: ScopeRequest, by: str) -> "KillRequest":
+        """The request of a person."""
+        return cls(by=by, **msgspec.structs.asdict(scope))
+
+
+class ClearRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Why a kill is cleared."""
+
+    reason: str
 
 
 class KilledOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -117,7 +132,6 @@ class KillSwitch:
     async def set(self, request: KillRequest) -> Kill:
         """Set a kill; the same request by the same person, repeated while the kill is active, finds that kill."""
         check_kill(request, self._venues)
-        assert request.by is not None
         active = await self._kills.active()
         new = Kill(
             kill_id=kill_id(fresh_ulid(self._clock, self._randomness)),
@@ -206,7 +220,7 @@ class KillSwitch:
 
 def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
     """Raise InvalidField for a kill that is malformed or that would cover nothing; needs no database."""
-    check_label("by", request.by or "")
+    check_label("by", request.by)
     check_label("reason", request.reason, REASON_LENGTH_MAX)
     named = (request.account, request.strategy, request.venue, request.symbol)
     if request.everything and any(value is not None for value in named):
