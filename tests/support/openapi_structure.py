@@ -40,7 +40,10 @@ RESPONSE = _object({"description": TEXT, "content": MEDIA_TYPES}, {"headers": _m
 OPERATION = _object(
     {
         "operationId": TEXT,
-        "tags": {"type": "array", "items": {"enum": ["orders", "events", "streams", "operations", "documentation"]}},
+        "tags": {
+            "type": "array",
+            "items": {"enum": ["orders", "events", "streams", "kill switch", "operations", "documentation"]},
+        },
         "summary": TEXT,
         "responses": _map(_or_reference(RESPONSE), "^[1-5][0-9]{2}$"),
     },

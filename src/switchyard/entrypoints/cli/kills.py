@@ -12,7 +12,7 @@ from switchyard.entrypoints.cli.output import console, print_json
 from switchyard.settings import load_settings
 
 if TYPE_CHECKING:
-    from switchyard.flow.kill.switch import KillState, KillView
+    from switchyard.domain.kill_state import KillState, KillView
 
 KILLS_MAX = 100
 ByOption = Annotated[str, typer.Option("--by", help="Name of the person who decides; it is recorded.")]

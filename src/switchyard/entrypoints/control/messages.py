@@ -11,8 +11,9 @@ import msgspec
 from switchyard.domain.errors import NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
 from switchyard.domain.facts import DecisionFact, Verdict
 from switchyard.domain.ids import KillId
+from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.orders import OrderSnapshot
-from switchyard.flow.kill.switch import KillRequest, KillState, KillView
+from switchyard.flow.kill.switch import KillRequest
 from switchyard.settings import Settings
 
 # Several times the longest request: a name and a reason of maximum length, in any script.

@@ -6,18 +6,12 @@ from starlette.routing import Route
 
 from switchyard.domain.fields import converted
 from switchyard.domain.ids import KillId, OrderId
+from switchyard.domain.kill_state import ClearRequest, ScopeRequest
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.kill.switch import (
-    ORDERS_MAX,
-    WAIT_SECONDS_MAX,
-    ClearRequest,
-    KillRequest,
-    KillSwitch,
-    ScopeRequest,
-)
+from switchyard.flow.kill.switch import ORDERS_MAX, WAIT_SECONDS_MAX, KillRequest, KillSwitch
 from switchyard.ports.journal import PAGE_MAX
 
 KILL_SCOPE = "admin:kill"

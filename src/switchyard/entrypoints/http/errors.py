@@ -138,7 +138,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (InvalidHeader, 400, "REJECTED"),
     (Unauthorized, 401, "UNAUTHORIZED"),
     (OriginNotAllowed, 403, "REJECTED"),
-    (Forbidden, 403, "FORBIDDEN"),
+    (Forbidden, 403, "REJECTED"),
     (NotFound, 404, "NOT_FOUND"),
     (IdempotencyConflict, 409, "REJECTED"),
     (OrderFinal, 409, "REJECTED"),

@@ -5,18 +5,17 @@ Reads kills and orders; writes through `commit`; sends nothing.
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
-from datetime import datetime
+from collections.abc import Collection
 
 import msgspec
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, JournalUnavailable, NotFound, TooManyKills
-from switchyard.domain.ids import AccountId, KillId, OrderId, VenueName, kill_id
-from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, KillMode, OrderFate, fate_of, is_in_flight
+from switchyard.domain.ids import KillId, OrderId, VenueName, kill_id
+from switchyard.domain.kill_state import KilledOrder, KillState, KillView, ScopeRequest, view_of
+from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, OrderFate, fate_of, is_in_flight
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy
-from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit
 from switchyard.ports.clock import Clock
@@ -35,18 +34,6 @@ WAIT_SECONDS_MAX = 20.0
 TRIES_MAX = 4
 
 
-class ScopeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be stopped, and why: everything, or the orders that agree with all of the named values."""
-
-    reason: str
-    everything: bool = False
-    account: AccountId | None = None
-    strategy: str | None = None
-    venue: VenueName | None = None
-    symbol: str | None = None
-    mode: KillMode = "block"
-
-
 class KillRequest(ScopeRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same, with the name of the person who sets it; over HTTP that is the token's subject."""
 
@@ -56,57 +43,6 @@ class KillRequest(ScopeRequest, frozen=True, kw_only=True, forbid_unknown_fields
     def of(cls, scope: ScopeRequest, by: str) -> "KillRequest":
         """The request of a person."""
         return cls(by=by, **msgspec.structs.asdict(scope))
-
-
-class ClearRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Why a kill is cleared."""
-
-    reason: str
-
-
-class KilledOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An order that was open when the kill was set."""
-
-    order_id: OrderId
-    account_id: AccountId
-    symbol: str
-    venue: VenueName
-    status: Status
-    fate: OrderFate
-
-
-class KillView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A kill as people see it."""
-
-    kill_id: KillId
-    active: bool
-    everything: bool
-    account: AccountId | None
-    strategy: str | None
-    venue: VenueName | None
-    symbol: str | None
-    mode: KillMode
-    by: str
-    reason: str
-    set_at: datetime
-    position: int
-    """The journal position of the kill: after it no covered order is accepted, and no attempt to send one begins."""
-    cleared_by: str | None
-    cleared_reason: str | None
-    cleared_at: datetime | None
-
-
-class KillState(KillView, frozen=True, kw_only=True, rename="camel"):
-    """A kill and what became of the orders that were open when it was set."""
-
-    in_flight: tuple[OrderId, ...]
-    """Orders with an attempt that began before the kill and has no outcome yet."""
-    drained: bool
-    """Whether all orders are proven ended and none is in flight."""
-    counts: Mapping[OrderFate, int]
-    orders: tuple[KilledOrder, ...]
-    next_cursor: OrderId | None
-    """The `cursor` of the next page of `orders`; none on the last page."""
 
 
 class KillSwitch:
@@ -174,7 +110,7 @@ class KillSwitch:
 
     async def newest(self, *, before: int | None, limit: int) -> list[KillView]:
         """A page of all kills, newest first."""
-        return [_view(kill) for kill in await self._kills.newest(before=before, limit=limit)]
+        return [view_of(kill) for kill in await self._kills.newest(before=before, limit=limit)]
 
     async def state(self, kill_id: KillId, *, after: OrderId | None = None, limit: int = ORDERS_MAX) -> KillState:
         """What became of the kill's orders up to now; `orders` is the page after `after`."""
@@ -199,7 +135,7 @@ class KillSwitch:
                         listed.append(_killed(state, fate))
         is_ended = counts.total() == counts["CANCELED"] + counts["TOO_LATE"]
         return KillState(
-            **msgspec.structs.asdict(_view(kill)),
+            **msgspec.structs.asdict(view_of(kill)),
             in_flight=tuple(in_flight),
             drained=is_ended and not in_flight,
             counts={fate: count for fate, count in sorted(counts.items()) if count},
@@ -251,24 +187,4 @@ def _killed(state: OrderState, fate: OrderFate) -> KilledOrder:
         venue=order.venue,
         status=order.status,
         fate=fate,
-    )
-
-
-def _view(kill: Kill) -> KillView:
-    return KillView(
-        kill_id=kill.kill_id,
-        active=kill.is_active,
-        everything=kill.described_scope == "everything",
-        account=kill.account_id,
-        strategy=kill.strategy,
-        venue=kill.venue,
-        symbol=kill.symbol,
-        mode=kill.mode,
-        by=kill.set_by,
-        reason=kill.set_reason,
-        set_at=kill.set_at,
-        position=kill.seq,
-        cleared_by=kill.cleared_by,
-        cleared_reason=kill.cleared_reason,
-        cleared_at=kill.cleared_at,
     )
