@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
@@ -264,9 +266,9 @@ async def accept_restored(settings: Settings) -> Restored:
             finishing=lambda epoch: move_files_aside(settings, epoch),
         )
         write_heads(settings, installation, await journal.head(0), clock)
+        return msgspec.structs.replace(restored, kills=len(await database.kills.active()))
     finally:
         await database.close()
-    return restored
 
 
 async def accept_newest(settings: Settings, by: str, reason: str) -> int:
