@@ -18,7 +18,7 @@ from tests.support.polling import until
 from tests.support.process import run_command
 
 EVERYTHING = {"everything": True, "reason": "exchange outage"}
-RESTING = {"type": "LIMIT", "price": 1, "timeInForce": "GTC"}
+RESTING: dict[str, Any] = {"type": "LIMIT", "price": 1, "timeInForce": "GTC"}
 
 
 async def admin(

@@ -12,7 +12,7 @@ import pytest
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.transport.auth import issue_token
 from tests.support.cluster import Cluster
-from tests.support.orders import FINAL, all_orders, place, until_all, until_statuses
+from tests.support.orders import FINAL, all_orders, get, place, until_all, until_statuses
 from tests.support.polling import until
 from tests.support.process import SECRET, Process, upgraded_database
 from tests.support.venue_process import VenueProcess
@@ -203,3 +203,38 @@ async def test_a_crash_before_the_cancels_does_not_lose_them(cluster: Cluster, s
     assert {order["status"] for order in orders} == {"CANCELED"}
     told = await admin(session, process, "GET", f"/admin/kill/{answer['killId']}")
     assert (told["active"], told["drained"], told["counts"]) == (True, True, {"CANCELED": 20})
+
+
+async def test_a_venue_that_can_cancels_all_orders_with_one_request(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    venue = await cluster.broker().start()
+    process = await cluster.process(**venue.client_settings(VENUE_CANCEL_ALL_SIM="true")).start()
+    for number in range(20):
+        await place(session, process, f"rest-{number}", body=RESTING)
+    await until_statuses(session, process, "WORKING")
+
+    answer = await kill_everything(session, process, wait=20)
+
+    assert (answer["drained"], answer["counts"]) == (True, {"CANCELED": 20})
+    assert "mass_cancel_sent" in process.log
+    orders = await all_orders(session, process)
+    events = [await get(session, process, f"/orders/{order['orderId']}/events") for order in orders]
+    assert not [event for page in events for event in page["events"] if event["type"] == "CancelRequested"]
+
+
+async def test_a_kill_of_a_part_of_a_venue_does_not_cancel_the_rest(
+    cluster: Cluster, session: aiohttp.ClientSession
+) -> None:
+    venue = await cluster.broker().start()
+    process = await cluster.process(**venue.client_settings(VENUE_CANCEL_ALL_SIM="true")).start()
+    covered = await place(session, process, "covered", body=RESTING)
+    other = await place(session, process, "other", body={**RESTING, "symbol": "EURUSD", "price": 0.5})
+    await until_statuses(session, process, "WORKING")
+
+    answer = await admin(session, process, "POST", "/admin/kill?wait=20", symbol="USDJPY", reason="a drill")
+
+    assert [(order["orderId"], order["fate"]) for order in answer["orders"]] == [(covered, "CANCELED")]
+    by_id = {order["orderId"]: order["status"] for order in await all_orders(session, process)}
+    assert by_id == {covered: "CANCELED", other: "WORKING"}
+    assert "mass_cancel_sent" not in process.log

@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.kills import Kill
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
-from switchyard.ports.venue import Accepted, Ambiguous
+from switchyard.ports.venue import Accepted, Ambiguous, VenueUnavailable
 from tests.support.build import VENUE, an_accept
 from tests.support.sending import BatchVenue, Sending
 
@@ -304,3 +304,67 @@ async def test_a_kill_is_committed_alone_and_before_what_waits() -> None:
 
     assert outcomes[-1] == Committed(1)
     assert all(not isinstance(outcome, Committed) for outcome in outcomes[:-1])
+
+
+class MassVenue:
+    """A venue that can cancel all orders at once."""
+
+    def __init__(self, *, is_available: bool = True) -> None:
+        self.name = VENUE
+        self.calls = 0
+        self._is_available = is_available
+
+    async def cancel_all(self) -> None:
+        self.calls += 1
+        if not self._is_available:
+            raise VenueUnavailable("no answer")
+
+
+def mass_cancels(sending: Sending, venue: MassVenue) -> KillCancels:
+    return KillCancels(
+        kills=sending.database.kills,
+        active=sending.kills,
+        sequencer=sending.sequencer,
+        clock=sending.clock,
+        metrics=sending.metrics,
+        mass_cancels=lambda: {VENUE: venue},
+    )
+
+
+async def test_a_mass_cancel_goes_first_and_what_stays_open_is_cancelled_order_by_order() -> None:
+    sending, venue = Sending(BatchVenue("permanent", accepts)), MassVenue()
+    await sending.accept(3)
+    await sent_all(sending)
+    await the_switch(sending).set(KillRequest(venue=VENUE, by="ann", reason="drill"))
+    cancels = mass_cancels(sending, venue)
+
+    assert await cancels.run_once() == 0
+    sending.clock.advance(timedelta(seconds=3))
+    assert await cancels.run_once() == 3
+    assert venue.calls == 1
+
+
+async def test_without_an_answer_to_the_mass_cancel_orders_are_cancelled_at_once() -> None:
+    sending, venue = Sending(BatchVenue("permanent", accepts)), MassVenue(is_available=False)
+    await sending.accept(3)
+    await sent_all(sending)
+    await the_switch(sending).set(EVERYTHING)
+
+    assert await mass_cancels(sending, venue).run_once() == 3
+    assert venue.calls == 1
+
+
+@pytest.mark.parametrize(
+    "scope",
+    [{"account": AccountId("acc-1")}, {"symbol": "USDJPY"}, {"venue": VENUE, "symbol": "USDJPY"}],
+)
+async def test_a_mass_cancel_is_not_used_where_it_would_cancel_more_than_the_kill_covers(
+    scope: dict[str, Any],
+) -> None:
+    sending, venue = Sending(BatchVenue("permanent", accepts)), MassVenue()
+    await sending.accept()
+    await sent_all(sending)
+    await the_switch(sending).set(KillRequest(by="ann", reason="drill", **scope))
+
+    assert await mass_cancels(sending, venue).run_once() == 1
+    assert venue.calls == 0

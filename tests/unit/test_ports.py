@@ -54,6 +54,7 @@ from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
@@ -77,6 +78,7 @@ database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
 kills: list[type[Kills]] = [MemoryKills]
+mass_cancels: list[type[MassCancel]] = [HttpVenue]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
 caches: list[type[Cache]] = [MemoryCache, RedisCache]

@@ -5,6 +5,7 @@ from functools import partial
 
 import structlog
 
+from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
@@ -22,6 +23,7 @@ from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time
+from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
 from switchyard.settings import VenueSettings
@@ -39,12 +41,21 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         sequencer=core.sequencer,
         clock=core.clock,
         metrics=core.metrics,
+        mass_cancels=partial(_mass_cancels, core),
     )
     core.supervisor.start(stack, "kill cancels", cancels.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
+
+
+def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
+    return {
+        name: venue
+        for name, venue in core.venues.items()
+        if isinstance(venue, HttpVenue) and venue.capabilities.cancel_all
+    }
 
 
 def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
