@@ -12,6 +12,7 @@ from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
+from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
@@ -76,6 +77,14 @@ class Core:
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
             on_committed=[results.count, self.window.note, self.kills.note_change],
+        )
+        self.kill_switch = KillSwitch(
+            journal=database.journal,
+            kills=database.kills,
+            commit=self.sequencer.commit,
+            clock=self.clock,
+            randomness=self.randomness,
+            venues=settings.venue_names,
         )
 
     async def start(self, stack: AsyncExitStack) -> None:

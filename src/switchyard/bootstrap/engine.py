@@ -24,7 +24,6 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
-from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.settings import Settings
@@ -65,14 +64,7 @@ class Engine:
             queue_capacity=settings.sse_queue_capacity,
             metrics=core.metrics,
         )
-        self.kill_switch = KillSwitch(
-            journal=database.journal,
-            kills=database.kills,
-            commit=core.sequencer.commit,
-            clock=core.clock,
-            randomness=core.randomness,
-            venues=settings.venue_names,
-        )
+        self.kill_switch = core.kill_switch
         self.observer = Gauges(
             queries=database.queries, sequencer=core.sequencer, clock=core.clock, metrics=core.metrics
         )

@@ -33,7 +33,7 @@ SwitchyardError
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
-├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
+├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay_mismatch.py)
 ├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
 ├── VenueUnavailable          a venue did not answer a question (ports/venue.py)

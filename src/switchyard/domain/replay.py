@@ -3,7 +3,7 @@
 Pure: reads lines that the caller has parsed, writes nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime
 from typing import TypeVar, get_args
 
@@ -11,13 +11,10 @@ import msgspec
 
 from switchyard.domain import fold
 from switchyard.domain.changes import Execution
-from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import position_fact
 from switchyard.domain.facts import (
     AcceptedFact,
     KeyFact,
-    KillClearedFact,
-    KillFact,
     OrderChange,
     OrderFact,
     OutboxFact,
@@ -27,9 +24,8 @@ from switchyard.domain.facts import (
     ResultFact,
 )
 from switchyard.domain.idempotency import KeyEntry, KeyResult
-from switchyard.domain.ids import AccountId, KillId, OrderId, VenueName, tag_of
-from switchyard.domain.kills import Kill, KillOrder, covering
-from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, is_final, next_status
+from switchyard.domain.ids import AccountId, OrderId, VenueName, tag_of
+from switchyard.domain.lifecycle import ImpossibleStep, Status, Step, next_status
 from switchyard.domain.lines import (
     AuditLine,
     decode_accepted_fact,
@@ -45,18 +41,13 @@ from switchyard.domain.lines import (
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow, queued_row
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
+from switchyard.domain.replay_kills import KillReplay
+from switchyard.domain.replay_mismatch import ReplayMismatch
 from switchyard.domain.results import answer_status, order_result
 
+__all__ = ["Replay", "ReplayMismatch"]
+
 KeyId = tuple[AccountId, str, str]
-
-
-class ReplayMismatch(SwitchyardError):
-    """The event at `seq` does not follow from those before it."""
-
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"event {seq}: {why}")
-        self.seq = seq
-        self.why = why
 
 
 def _reachable() -> dict[Status, frozenset[Status]]:
@@ -88,8 +79,7 @@ class Replay:
         self.keys: dict[KeyId, KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
-        self.kills: dict[KillId, Kill] = {}
-        self.kill_orders: list[KillOrder] = []
+        self.kills = KillReplay()
         self.installation_id: str | None = None
         """The installation's id, if the lines show it: they do from the second epoch on."""
         self.tag: str | None = None
@@ -119,10 +109,10 @@ class Replay:
                 self._expect_no_report(line)
             case "KillSwitchSet":
                 self._expect_no_report(line)
-                self._set_kill(line, _decoded(decode_kill_fact, line))
+                self.kills.set(line, _decoded(decode_kill_fact, line), self.orders.values())
             case "KillSwitchCleared":
                 self._expect_no_report(line)
-                self._clear_kill(line, _decoded(decode_kill_cleared_fact, line))
+                self.kills.clear(line, _decoded(decode_kill_cleared_fact, line))
             case "EpochOpened":
                 self._expect_no_report(line)
                 opened = _decoded(decode_epoch_fact, line)
@@ -156,48 +146,6 @@ class Replay:
         """All orders sorted by id, as `state_digest` needs them."""
         return sorted(self.orders.values(), key=lambda order: order.order_id)
 
-    def _set_kill(self, line: AuditLine, fact: KillFact) -> None:
-        if fact.kill_id in self.kills:
-            raise ReplayMismatch(line.seq, f"kill {fact.kill_id} was set before")
-        kill = Kill(
-            kill_id=fact.kill_id,
-            account_id=fact.account_id,
-            strategy=fact.strategy,
-            venue=fact.venue,
-            symbol=fact.symbol,
-            mode=fact.mode,
-            set_by=fact.by,
-            set_reason=fact.reason,
-            set_at=fact.set_at,
-            version=1,
-            seq=line.seq,
-        )
-        self.kills[kill.kill_id] = kill
-        self.kill_orders += [
-            KillOrder(kill.kill_id, order.order_id)
-            for order in self.orders.values()
-            if not is_final(order.status) and kill.covers(order)
-        ]
-
-    def _clear_kill(self, line: AuditLine, fact: KillClearedFact) -> None:
-        kill = self.kills.get(fact.kill_id)
-        if kill is None or not kill.is_active:
-            raise ReplayMismatch(line.seq, f"kill {fact.kill_id} is not active")
-        self.kills[kill.kill_id] = msgspec.structs.replace(
-            kill,
-            cleared_by=fact.by,
-            cleared_reason=fact.reason,
-            cleared_at=fact.cleared_at,
-            version=kill.version + 1,
-        )
-
-    def _expect_no_kill(self, line: AuditLine, order: Order, rows: Iterable[OutboxRow]) -> None:
-        """Raise where the line begins to send an order that an active kill covers."""
-        if any(row.kind == "new" and row.status == "sending" for row in rows):
-            kill = covering(self.kills.values(), order)
-            if kill is not None:
-                raise ReplayMismatch(line.seq, f"order {order.order_id} is sent although kill {kill.kill_id} covers it")
-
     def _apply_report(self, line: AuditLine) -> None:
         self._expect_no_report(line)
         if line.order_id not in self.orders:
@@ -217,11 +165,8 @@ class Replay:
         if line.order_id is None or line.order_id in self.orders:
             raise ReplayMismatch(line.seq, f"order {line.order_id} was accepted before, or has no id")
         order = fold.accepted(line.account_id, line.order_id, fact)
-        kill = None if isinstance(fact, RejectedFact) else covering(self.kills.values(), order)
-        if kill is not None:
-            raise ReplayMismatch(
-                line.seq, f"order {order.order_id} was accepted although kill {kill.kill_id} covers it"
-            )
+        if not isinstance(fact, RejectedFact):
+            self.kills.expect_none(line, order)
         self.tag = tag_of(order.venue_client_order_id) or self.tag
         self.orders[order.order_id] = order
         if not isinstance(fact, RejectedFact):
@@ -251,8 +196,8 @@ class Replay:
         if report is not None and order.venue_order_id != fold.venue_order_id(before, report):
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
-        if self.kills:
-            self._expect_no_kill(line, order, rows)
+        if any(row.kind == "new" and row.status == "sending" for row in rows):
+            self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
         total = self._total(line, order, held, position, fact.account_total)

@@ -87,4 +87,4 @@ class ActiveKills:
         if known.keys() != self._known.keys():
             self._changed.set()
         self._known = known
-        self._metrics.kills_active.set(len(known))
+        self._metrics.kills.active.set(len(known))

@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from switchyard.ports.cache import CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheError
+from switchyard.telemetry.kill_metrics import KillMetrics
 
 log = structlog.get_logger()
 
@@ -158,16 +159,7 @@ class Metrics:
         self.replayed = PlainCounter(
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
-        self.kills_active = Gauge("kill_switch_active", "Active kills known to this process", registry=registry)
-        self.kill_cancels = Counter(
-            "kill_switch_cancels_total", "Open orders cancelled or ended because of a kill", registry=registry
-        )
-        self.kill_blocks = Counter(
-            "kill_switch_blocked_total",
-            "Orders that a kill kept from being accepted or sent, by place",
-            ["place"],
-            registry=registry,
-        )
+        self.kills = KillMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry

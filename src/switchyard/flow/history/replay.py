@@ -82,8 +82,8 @@ async def replay(
             fold.keys.values(),
             fold.positions.values(),
             fold.executions.values(),
-            fold.kills.values(),
-            fold.kill_orders,
+            fold.kills.rows.values(),
+            fold.kills.orders,
         )
         await target.finish(
             RebuiltIdentity(

@@ -102,7 +102,7 @@ class KillCancels:
                 if isinstance(answer, Failed):
                     raise answer.error
             cancelled = sum(isinstance(answer, Decided) for answer in answers)
-            self._metrics.kill_cancels.inc(cancelled)
+            self._metrics.kills.cancels.inc(cancelled)
             count += cancelled
         if count:
             log.warning("kill_cancels_requested", kill_id=kill.kill_id, orders=count)

@@ -27,6 +27,8 @@ REASON_LENGTH_MAX = 500
 # The orders of one answer; the counts are of all orders.
 ORDERS_MAX = 200
 IN_FLIGHT_MAX = 1_000
+# Beyond the bound of active kills there is room for kills of everything: these must never fail because of the others.
+RESERVE = 100
 # How often the state is read while a caller waits for its orders to end.
 POLL_SECONDS = 0.1
 WAIT_SECONDS_MAX = 20.0
@@ -84,8 +86,9 @@ class KillSwitch:
         for kill in active:
             if _intent(kill) == _intent(new):
                 return kill
-        if len(active) >= ACTIVE_KILLS_MAX:
-            raise TooManyKills(ACTIVE_KILLS_MAX)
+        count_max = ACTIVE_KILLS_MAX + (RESERVE if request.everything else 0)
+        if len(active) >= count_max:
+            raise TooManyKills(count_max)
         outcome = await self._commit(decisions.set_kill(new))
         if not isinstance(outcome, Committed):
             raise JournalUnavailable("the kill was not written: repeat the request")

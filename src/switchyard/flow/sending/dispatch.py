@@ -222,7 +222,7 @@ class Dispatcher:
                 raise answer.error
             if isinstance(answer, Conflict) and answer.kill is not None:
                 self._kills.note(answer.kill)  # the next claim ends the order
-                self._metrics.kill_blocks.labels("attempt").inc()
+                self._metrics.kills.blocked.labels("attempt").inc()
                 killed += 1
         return len(decided) + killed
 

@@ -211,7 +211,7 @@ class Sends:
             # A report has shown since the claim, perhaps in the same commit, that the venue has the order.
             return Accepted(newest.order.venue_order_id or "")
         if self._kills.covering(send.state.order) is not None:
-            self._metrics.kill_blocks.labels("send").inc()
+            self._metrics.kills.blocked.labels("send").inc()
             return Unsent("KILL_SWITCH")
         return Unsent("DEADLINE_PASSED") if send.is_late(now) else None
 

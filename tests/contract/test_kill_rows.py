@@ -260,8 +260,8 @@ async def test_a_replay_rejects_an_order_that_was_placed_under_a_kill(database: 
     replay = Replay()
     for event in await database.journal.read(0, 0, 10):
         replay.apply(parse_line(event.line.encode() + b"\n"))
-    assert list(replay.kills.values()) == list(await database.kills.active())
-    assert [row.order_id for row in replay.kill_orders] == [accepted.orders[0].order_id]
+    assert list(replay.kills.rows.values()) == list(await database.kills.active())
+    assert [row.order_id for row in replay.kills.orders] == [accepted.orders[0].order_id]
 
     forged = Replay()
     kill, order = decisions.set_kill(a_kill()), an_accept()
