@@ -237,3 +237,15 @@ def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
     assert (done.returncode, "everything" in done.stderr) == (2, True)
     done = run_command("kill", "--venue", "nowhere", "--by", "ann", "--reason", "x", **environment)
     assert (done.returncode, "nowhere" in done.stderr) == (2, True)
+
+
+async def test_a_dry_run_shows_the_kill(embedded: RunningGateway) -> None:
+    body = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
+    before = await embedded.request("POST", "/orders?dryRun=true", body=body)
+    await admin(embedded, "POST", "/admin/kill", EVERYTHING)
+
+    after = await embedded.request("POST", "/orders?dryRun=true", body=body)
+
+    first = [answer.json["checks"][0] for answer in (before, after)]
+    assert [(check["check"], check["passed"]) for check in first] == [("KILL_SWITCH", True), ("KILL_SWITCH", False)]
+    assert (before.json["accepted"], after.json["accepted"]) == (True, False)

@@ -11,6 +11,8 @@ import pytest
 from switchyard import ports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
+from switchyard.adapters.files.recorded_quotes import RecordedQuotes
+from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
@@ -21,6 +23,7 @@ from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.venue import NullVenue
@@ -29,6 +32,7 @@ from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
@@ -38,11 +42,14 @@ from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
+from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
@@ -59,6 +66,8 @@ from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
+from switchyard.ports.quote_feed import QuoteFeed
+from switchyard.ports.quote_source import QuoteSource
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
@@ -79,6 +88,7 @@ livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
 kills: list[type[Kills]] = [MemoryKills]
 mass_cancels: list[type[MassCancel]] = [HttpVenue]
+token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
 caches: list[type[Cache]] = [MemoryCache, RedisCache]
@@ -87,7 +97,9 @@ rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
 clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
 venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
-quotes: list[type[Quotes]] = [KnownQuotes]
+quotes: list[type[Quotes]] = [QuoteBoard]
+quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
+quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

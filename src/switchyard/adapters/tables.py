@@ -87,7 +87,7 @@ OUTBOX_ORDERS = Table(
     key=("order_id", "kind", "number"),
     fixed=("venue", "venue_client_order_id", "created_at", "lane", "seq"),
     assigned=("seq",),
-    unset=("last_error", "worker", "error_detail"),
+    unset=("last_error", "error_detail"),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")

@@ -1,15 +1,19 @@
-"""Open the idempotency cache and the rate limit of `/do/order`: in memory, or on Redis where one is configured."""
+"""Open the idempotency cache and the rate limits: in memory, or on Redis where one is configured."""
 
 import hashlib
 import hmac
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.rates import MemoryRate
+from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.rates import RedisRate
+from switchyard.domain.risk.limits import RiskLimits
+from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
@@ -20,13 +24,16 @@ RATE_WINDOW = timedelta(minutes=1)
 
 
 class Caches:
-    """The cache and the rate limit of one process."""
+    """The cache and the rate limits of one process."""
 
-    def __init__(self, cache: Cache | None, rate: SharedRate, ttl: timedelta) -> None:
+    def __init__(self, cache: Cache | None, rate: SharedRate, ttl: timedelta, order_rate: TokenBuckets | None) -> None:
         self.cache = cache
         """None where the settings disable it."""
         self.rate = rate
+        """Of `/do/order`, by client."""
         self.ttl = ttl
+        self.order_rate = order_rate
+        """Of new orders, by account; none without a limit."""
 
 
 def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
@@ -38,18 +45,34 @@ def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Met
     idempotency = settings.idempotency
     metrics.cache.tracks_hits = idempotency.monitoring.track_cache_hit_rate
     rate: SharedRate = MemoryRate(settings.do_rate_per_minute, RATE_WINDOW, clock=clock)
+    own = _own_buckets(settings.risk, clock)
     if idempotency.cache.redis_url is None:
         cache: Cache = MemoryCache(clock=clock, cleanup_every=idempotency.cache.cleanup_interval, watch=metrics.cache)
-        return Caches(cache if _is_enabled(settings) else None, rate, idempotency.cache.ttl)
+        return Caches(cache if _is_enabled(settings) else None, rate, idempotency.cache.ttl, own)
     key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {incarnation}".encode(), hashlib.sha256)
     host = RedisHost(idempotency.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
     shared = RedisRate(settings.do_rate_per_minute, RATE_WINDOW, host=host, key=key, without_server=rate)
     stack.push_async_callback(shared.close)
+    buckets = _shared_buckets(settings.risk, host, key, own, stack)
     if not _is_enabled(settings):
-        return Caches(None, shared, idempotency.cache.redis_ttl)
+        return Caches(None, shared, idempotency.cache.redis_ttl, buckets)
     cache = RedisCache(host, key=key, clock=clock, watch=metrics.cache)
     stack.push_async_callback(cache.close)
-    return Caches(cache, shared, idempotency.cache.redis_ttl)
+    return Caches(cache, shared, idempotency.cache.redis_ttl, buckets)
+
+
+def _own_buckets(risk: RiskLimits, clock: Clock) -> MemoryBuckets | None:
+    return None if risk.rate_per_sec is None else MemoryBuckets(risk.rate_per_sec, risk.burst, clock=clock)
+
+
+def _shared_buckets(
+    risk: RiskLimits, host: RedisHost, key: bytes, own: MemoryBuckets | None, stack: AsyncExitStack
+) -> TokenBuckets | None:
+    if risk.rate_per_sec is None or own is None:
+        return None
+    buckets = RedisBuckets(risk.rate_per_sec, risk.burst, host=host, key=key, without_server=own)
+    stack.push_async_callback(buckets.close)
+    return buckets
 
 
 def _is_enabled(settings: Settings) -> bool:

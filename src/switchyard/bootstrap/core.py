@@ -13,9 +13,11 @@ from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillSwitch
+from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -61,22 +63,25 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
+        """Gets its sources from `open_quotes`."""
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.kills = ActiveKills(database.kills, self.metrics)
+        self.waiting = WaitingLanes(self.wakes.dispatch)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=list(self.wakes.all),
+            wakes=[self.wakes.audit, self.wakes.stream],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note, self.kills.note_change],
+            on_committed=[results.count, self.window.note, self.waiting.note, self.kills.note_change],
         )
         self.kill_switch = KillSwitch(
             journal=database.journal,

@@ -5,8 +5,9 @@ from datetime import datetime
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.risk.limits import checks_of
+from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.derived import DerivedDesk
@@ -18,6 +19,8 @@ from switchyard.flow.intake.orders import OrderDesk
 from switchyard.flow.intake.writer import OrderWriter
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.constraints import Constraints
+from switchyard.flow.risk.contents import RecentContents
+from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
@@ -47,6 +50,7 @@ class Desks:
         restored_at: datetime | None,
         metrics: Metrics,
         window: AdmissionWindow,
+        kills: ActiveKills,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
@@ -55,8 +59,11 @@ class Desks:
             routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
             writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
             window=window,
+            kills=kills,
             journal=journal,
-            risk=PreTradeRisk(checks_of(settings.risk)),
+            risk=PreTradeRisk(checks_of(settings.risk), metrics),
+            rate=OrderRate(caches.order_rate),
+            contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),
             keys=keys,
             key_cache=key_cache,
             duplicates=_duplicate_watch(settings, clock, metrics),

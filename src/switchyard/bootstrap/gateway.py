@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
-from switchyard.bootstrap.venues import KnownQuotes
 from switchyard.domain.idempotency import DERIVED_ORDER
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
@@ -23,13 +22,14 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         commit=core.sequencer.offer,
         hub=hub,
         catalogue=core.catalogue,
-        quotes=KnownQuotes(core.venues),
+        quotes=core.quotes,
         clock=core.clock,
         randomness=core.randomness,
         tag=core.installation.tag,
         restored_at=await restored_at(core.database.journal),
         metrics=core.metrics,
         window=core.window,
+        kills=core.kills,
     )
     core.supervisor.start(stack, "forecast", core.forecast.run)
     core.supervisor.start(stack, "admission", core.window.run)

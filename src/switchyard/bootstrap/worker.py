@@ -98,6 +98,7 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         kills=core.kills,
         was_read=partial(was_read, database.journal),
         lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
+        waiting=core.waiting,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)

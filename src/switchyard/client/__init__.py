@@ -20,7 +20,9 @@ from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
 
 __all__ = [
     "Acknowledgement",
@@ -28,10 +30,14 @@ __all__ = [
     "AsyncClient",
     "Client",
     "ClientError",
+    "DryRun",
+    "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
     "KillState",
     "KillView",
+    "ListedInstrument",
+    "MarketQuote",
     "Message",
     "NotReachable",
     "OrderPlacementResult",

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote as percent_encoded
 
 import msgspec
 
@@ -26,7 +26,9 @@ from switchyard.domain.derived_keys import Amount
 from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
+from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
+from switchyard.domain.risk.dry_run import DryRun
 
 T = TypeVar("T")
 
@@ -108,17 +110,7 @@ def place(
 
     Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField.
     """
-    request = OrderRequest(
-        symbol=symbol,
-        side=side,
-        type="MARKET" if limit_price is None else "LIMIT",
-        qty=exact_amount(qty, "qty"),
-        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
-        time_in_force=time_in_force,
-        client_order_id=client_order_id,
-        strategy=strategy,
-        tags=tuple(tags),
-    )
+    request = _order_request(symbol, side, qty, limit_price, time_in_force, client_order_id, strategy, tags)
     key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
 
     def acknowledgement(response: Response) -> Acknowledgement:
@@ -126,6 +118,27 @@ def place(
         return msgspec.structs.replace(accepted, idempotency_key=key, replayed=response.replayed)
 
     return Call(method="POST", path="/orders", read=acknowledgement, body=encode(request), idempotency_key=key)
+
+
+def dry_run(
+    symbol: str,
+    side: Side,
+    qty: ExactAmount,
+    *,
+    limit_price: ExactAmount | None = None,
+    time_in_force: TimeInForce | None = None,
+    client_order_id: str | None = None,
+    strategy: str | None = None,
+    tags: Sequence[str] = (),
+) -> Call[DryRun]:
+    """Return what every pre-trade check says about an order, without placing it; the arguments are those of `place`."""
+    request = _order_request(symbol, side, qty, limit_price, time_in_force, client_order_id, strategy, tags)
+    return Call(
+        method="POST",
+        path="/orders?dryRun=true",
+        read=lambda response: read(response.body, DryRun),
+        body=encode(request),
+    )
 
 
 def place_by_content(
@@ -206,6 +219,19 @@ def order(order_id: str) -> Call[OrderSnapshot]:
     return Call(method="GET", path=order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
 
 
+def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
+    """Return the symbol's market at the venue, by default the one that its orders go to.
+
+    Without a fresh quote it raises ApiError `NO_QUOTE`, after the retries.
+    """
+    query = "" if venue is None else f"?venue={percent_encoded(venue, safe='')}"
+    return Call(
+        method="GET",
+        path=f"/quotes/{percent_encoded(symbol, safe='')}{query}",
+        read=lambda response: read(response.body, MarketQuote),
+    )
+
+
 def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
     path = f"{order_path(order_id)}/cancel"
@@ -225,7 +251,30 @@ def stream_headers(last_event_id: str | None) -> dict[str, str]:
 
 def order_path(order_id: str) -> str:
     """The path of an order."""
-    return f"/orders/{quote(order_id, safe='')}"
+    return f"/orders/{percent_encoded(order_id, safe='')}"
+
+
+def _order_request(
+    symbol: str,
+    side: Side,
+    qty: ExactAmount,
+    limit_price: ExactAmount | None,
+    time_in_force: TimeInForce | None,
+    client_order_id: str | None,
+    strategy: str | None,
+    tags: Sequence[str],
+) -> OrderRequest:
+    return OrderRequest(
+        symbol=symbol,
+        side=side,
+        type="MARKET" if limit_price is None else "LIMIT",
+        qty=exact_amount(qty, "qty"),
+        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
+        time_in_force=time_in_force,
+        client_order_id=client_order_id,
+        strategy=strategy,
+        tags=tuple(tags),
+    )
 
 
 def _new_key() -> str:

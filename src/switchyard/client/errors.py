@@ -29,7 +29,14 @@ class ClientError(SwitchyardError):
 
 
 class ApiError(ClientError):
-    """An error response of the gateway: HTTP status, error code (`reason`), message, and the field it names."""
+    """An error response of the gateway: HTTP status, error code (`reason`), message, and the field it names.
+
+    An order that a pre-trade check rejected has the status 422, the check's code as `reason` and its detail as
+    `message`; `order_id` names the order that was stored as rejected. On `/do/order` the code is in `reason_code`.
+    """
+
+    order_id: str | None = None
+    reason_code: str | None = None
 
     def __init__(self, status: int, reason: str, message: str, field: str | None = None) -> None:
         super().__init__(f"{reason}: {message}" if message else reason)

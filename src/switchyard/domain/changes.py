@@ -61,7 +61,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     in the database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and
     its caller reloads and decides again. An order, an outbox row and a position may come several times, each one the
     successor of the one before: the first gives the expected version, the last is written. A key's result expects
-    nothing: it is left out where the key is gone or belongs to another order by now.
+    nothing: it is left out where the key is gone or belongs to another order by now. See also `unqueued_rows`.
     """
 
     events: tuple[Event, ...] = ()
@@ -97,6 +97,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def position_moves(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
         return _moves(self.positions, lambda position: position.key)
+
+    def unqueued_rows(self) -> list[OutboxRow]:
+        """The new rows that were never queued: their first attempt begins in the commit that accepts the order.
+
+        They conflict where their lane has a queue, or where a venue has reported on the order before.
+        """
+        return [row for base, row in self.outbox_moves() if not base and row.status == "sending"]
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that describes an outbox row; 0 for a change without events."""

@@ -29,6 +29,7 @@ SwitchyardError
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
+│   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
@@ -37,6 +38,7 @@ SwitchyardError
 ├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
 ├── VenueUnavailable          a venue did not answer a question (ports/venue.py)
+├── UnreadableRecord          a file of recorded quotes cannot be replayed (adapters/files/recorded_quotes.py)
 ├── LogBroken                 the simulator's log cannot be written (adapters/venues/simulator/log.py)
 ├── ClientError               what the SDK raises (client/errors.py)
 │   ├── ApiError              the gateway answered with an error
@@ -264,6 +266,15 @@ class BrokerFailed(Unavailable):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.reason = "BROKER_DOWN"
+
+
+class NoQuote(Unavailable):
+    """The venue has no quote for the symbol, or only a stale one."""
+
+    reason = "NO_QUOTE"
+
+    def __init__(self, venue: str, symbol: str) -> None:
+        super().__init__(f"{venue} has no quote for {symbol}, or only one older than SWITCHYARD_QUOTE_AGE_MAX_SEC")
 
 
 class JournalUnavailable(Unavailable):

@@ -106,11 +106,13 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     result_digest: str
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True):
+class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
 
     bid: Decimal
     ask: Decimal
+    at: datetime | None = None
+    """When the market was like this, by the clock of the quote's source."""
 
 
 class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

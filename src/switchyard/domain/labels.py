@@ -1,4 +1,4 @@
-"""Texts that callers choose: labels, strategies and symbols.
+"""Texts that callers choose: labels, strategies, symbols and account ids.
 
 They go into logs, files, dashboards and venues' systems, where two labels that look alike must be the same label.
 """
@@ -12,10 +12,19 @@ LABEL_LENGTH_MAX = 128
 STRATEGY = re.compile(r"[a-z0-9._-]{1,64}")
 SYMBOL_LENGTH_MAX = 32
 SYMBOL = re.compile(r"[A-Z0-9][A-Z0-9._/:-]{0,31}")
+# Visible ASCII without quotes, slashes and backslashes.
+_ACCOUNT = re.compile(r"[!#-&(-.0-\[\]-~]{1,64}")
+# The account id of events that belong to no account.
+_SYSTEM_ACCOUNT = "-"
 # Characters without a glyph that Python calls printable: fillers, joiners and variation selectors.
 _INVISIBLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
+
+
+def is_account(text: str) -> bool:
+    """Whether the text can be an account id."""
+    return text != _SYSTEM_ACCOUNT and _ACCOUNT.fullmatch(text) is not None
 
 
 def check_label(field: str, text: str, length_max: int = LABEL_LENGTH_MAX) -> None:

@@ -11,7 +11,7 @@ import structlog
 
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import Unavailable
-from switchyard.domain.ids import KillId
+from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.kills import Kill, covering
 from switchyard.domain.orders import Order
 from switchyard.ports.kills import Kills
@@ -64,6 +64,13 @@ class ActiveKills:
             if notes == self._notes:
                 self._replace({kill.kill_id: kill for kill in active})
                 return active
+
+    async def covering_new(
+        self, account: AccountId, strategy: str | None, venue: VenueName, symbol: str
+    ) -> Kill | None:
+        """The oldest active kill that would cover a new order; reads the kills."""
+        active = await self.refresh()
+        return next((kill for kill in active if kill.covers_scope(account, strategy, venue, symbol)), None)
 
     async def changed_within(self, seconds: float) -> None:
         """Wait until a kill is set or cleared, for a limited time."""

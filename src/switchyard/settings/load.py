@@ -7,6 +7,7 @@ from typing import Any
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Catalogue
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.names import unknown_shared_names
@@ -50,6 +51,12 @@ def load_settings(
             check_secret(setting_name, values[field])
     venue_section = document.pop("venues", {}) or {}
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
+    for each in venues:
+        if each.quotes == "venue" and each.url.startswith("http") and each.quotes_poll >= values["quote_age_max"]:
+            raise SettingError(
+                f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
+                "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
+            )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
         document.pop(SECTION, None),
@@ -58,7 +65,11 @@ def load_settings(
         secret=values.pop("idempotency_secret"),
         redis_url=values["redis_url"],
     )
-    risk = risk_of(document.pop(RISK_SECTION, None), environment)
+    risk = risk_of(
+        document.pop(RISK_SECTION, None),
+        environment,
+        Catalogue(instruments, allows_unlisted=values["unlisted_symbols"] == "allow"),
+    )
     if document:
         raise SettingError(
             "SWITCHYARD_CONFIG",

@@ -177,6 +177,9 @@ class Metrics:
             buckets=(0.1, 0.5, 1, 5, 10),
             registry=registry,
         )
+        self.risk_rejections = Counter(
+            "risk_rejections_total", "Orders that a pre-trade check rejected, by reason", ["reason"], registry=registry
+        )
         self.do_requests = Counter(
             "order_requests_total", "Responses of /do/order, by status", ["status"], registry=registry
         )
@@ -262,6 +265,21 @@ class Metrics:
         self.venue_answering = Gauge(
             "venue_answering_seconds",
             "Time for which the venue has answered every probe within a second",
+            ["venue"],
+            registry=registry,
+        )
+        self.quote_polls = Counter(
+            "quote_polls_total", "Requests for quotes to venues, by outcome", ["venue", "outcome"], registry=registry
+        )
+        self.quotes_unusable = Counter(
+            "quotes_unusable_total",
+            "Quotes that were not used: crossed, unreadable or from the future",
+            ["venue"],
+            registry=registry,
+        )
+        self.quotes_missing = Counter(
+            "quotes_missing_total",
+            "Looks at a venue's quote that found none, or a stale one",
             ["venue"],
             registry=registry,
         )

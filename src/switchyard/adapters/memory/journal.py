@@ -15,7 +15,15 @@ from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execu
 from switchyard.domain.errors import GroupRejected, HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, Installation, KillId, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import (
+    AccountId,
+    Installation,
+    KillId,
+    OrderId,
+    VenueClientOrderId,
+    VenueName,
+    last_generation,
+)
 from switchyard.domain.kills import Kill, KillOrder, covering
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.lines import AuditLine
@@ -221,6 +229,8 @@ class MemoryJournal:
             kill = covering(self.kills.values(), order)
             if kill is not None:
                 return Conflict(kill=kill)
+        if any(self._is_early(row) for row in change.unqueued_rows()):
+            return Conflict()
         is_stale = (
             any(_version(self.kills.get(kill.kill_id)) != kill.version - 1 for kill in change.kills)
             or any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_moves())
@@ -237,6 +247,20 @@ class MemoryJournal:
             )
         )
         return Conflict() if is_stale else None
+
+    def _is_early(self, row: OutboxRow) -> bool:
+        """Whether others of the row's lane wait, or a venue has reported on its order before."""
+        has_queue = any(
+            other.lane == row.lane and other.kind == "new" and other.status in ("queued", "failed")
+            for other in self.outbox.values()
+        )
+        return has_queue or self.is_reported(row.venue_client_order_id)
+
+    def is_reported(self, client_id: VenueClientOrderId) -> bool:
+        """Return whether a report without an order names the id, or a later generation of its key."""
+        last = last_generation(client_id)
+        strays = (execution.stray_client_order_id for execution in self.executions.values())
+        return any(stray is not None and client_id <= stray <= last for stray in strays)
 
     def _client_id(self, execution: Execution) -> VenueClientOrderId | None:
         order = self.orders.get(execution.order_id)

@@ -59,3 +59,30 @@ redis.call('LTRIM', KEYS[1], 0, limit - 1)
 redis.call('PEXPIRE', KEYS[1], window)
 return 0
 """
+
+# KEYS: the time, in microseconds, at which the account's bucket is full again. ARGV: microseconds for one token, burst,
+# step. Returns the microseconds to wait, 0 if there is a token. A time further in the future than an empty bucket means
+# that the server's clock was set back; the bucket is then full.
+BUCKET = """
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local interval, burst, step = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
+local full_at = tonumber(redis.call('GET', KEYS[1]) or now) or now
+if full_at < now or full_at > now + (burst + 1) * interval then full_at = now end
+local wait = full_at - now - (burst - 1) * interval
+if step == 'put_back' then
+  full_at = full_at - interval
+elseif wait >= 1 then
+  return math.ceil(wait)
+elseif step == 'wait' then
+  return 0
+else
+  full_at = full_at + interval
+end
+if full_at > now then
+  redis.call('SET', KEYS[1], string.format('%.3f', full_at), 'PX', math.ceil((full_at - now) / 1000) + 1)
+else
+  redis.call('DEL', KEYS[1])
+end
+return 0
+"""

@@ -60,14 +60,14 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
     executions = rows.json_rows([row for change in changes for row in change.executions])
-    orders = [row for change in changes for _, row in change.order_moves()]
+    orders = [move for change in changes for move in change.order_moves()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
-        new_orders=rows.json_rows([row for row in orders if row.version == 1]),
-        changed_orders=rows.json_rows([row for row in orders if row.version > 1]),
-        new_outbox=rows.json_rows([row for row in outbox if row.version == 1]),
-        changed_outbox=rows.json_rows([row for row in outbox if row.version > 1]),
+        new_orders=rows.json_rows([row for base, row in orders if not base]),
+        changed_orders=rows.json_rows([row for base, row in orders if base]),
+        new_outbox=rows.json_rows([row for base, row in outbox if not base]),
+        changed_outbox=rows.json_rows([row for base, row in outbox if base]),
         keys=rows.json_rows([row for change in changes for row in change.keys]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,
@@ -86,15 +86,15 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     )
 
 
-def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[OutboxRow]:
-    """The outbox rows; each new one with the number of the event that describes it."""
+def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[tuple[int, OutboxRow]]:
+    """The outbox rows with the versions that they expect; new ones have the numbers of their events."""
     first = 0
     for change in changes:
-        for _, row in change.outbox_moves():
-            if row.version == 1 and change.events:
-                yield msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
+        for base, row in change.outbox_moves():
+            if not base and change.events:
+                yield base, msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
             else:
-                yield row
+                yield base, row
         first += len(change.events)
 
 

@@ -14,11 +14,13 @@ from switchyard.adapters.sqlite.statements import (
     ACTIVE_KILLS,
     KEY_ENTRIES,
     KILL_VERSION,
+    LANES_WITH_QUEUE,
     ORDER_VERSIONS,
     OUTBOX_VERSIONS,
     POSITION_VERSIONS,
     SEEN_EXECUTIONS,
 )
+from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.kills import Kill, covering
 
@@ -60,6 +62,7 @@ class Expectations:
         if thorough:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
+        conflicts.update(_early_attempts(connection, numbered))
         conflicts.update(self._killed(connection, numbered))
         conflicts.update(_taken_keys(connection, numbered))  # last: a repeat gets its order, also under a kill
         return conflicts
@@ -140,6 +143,17 @@ def _seen_executions(connection: apsw.Connection, numbered: Sequence[tuple[int, 
     keys = [(row.venue, row.exec_id, row.order_id) for _, row in checked]
     seen = set(connection.execute(SEEN_EXECUTIONS, (rows.json_array(keys),)))
     return {number: Conflict() for number, row in checked if (row.venue, row.exec_id) in seen}
+
+
+def _early_attempts(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+    """The changes whose new order begins its attempt too early: others of its lane wait, or a venue reported on it."""
+    begun = [(number, row) for number, change in numbered for row in change.unqueued_rows()]
+    if not begun:
+        return {}
+    lanes = rows.json_array(sorted({row.lane for _, row in begun}))
+    queued = {lane for (lane,) in connection.execute(LANES_WITH_QUEUE, (lanes,))}
+    strays = reported_before(connection, [row.venue_client_order_id for _, row in begun])
+    return {number: Conflict() for number, row in begun if row.lane in queued or row.venue_client_order_id in strays}
 
 
 def _taken_keys(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:

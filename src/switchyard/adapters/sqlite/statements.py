@@ -21,6 +21,11 @@ POSITION_VERSIONS = """
 SELECT stored.account_id, stored.symbol, stored.version FROM jsonb_each(?) AS requested
 CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requested.value->>0, requested.value->>1)
 """
+LANES_WITH_QUEUE = """
+SELECT value FROM json_each(?) WHERE EXISTS (
+    SELECT 1 FROM outbox_orders WHERE lane = value AND status IN ('queued', 'failed') AND kind = 'new'
+)
+"""
 SEEN_EXECUTIONS = """
 SELECT stored.venue, stored.exec_id FROM jsonb_each(?) AS requested
 CROSS JOIN executions AS stored ON (stored.venue, stored.exec_id) = (requested.value->>0, requested.value->>1)

@@ -9,7 +9,8 @@
 | `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, one page per request |
 | `GET /reports?after=N&limit=M` | `Reports`; the broker holds the request briefly if there are none |
-| `GET /quotes/{symbol}` | `QuoteResponse` |
+| `GET /quotes?symbols=A,B` | `QuotesResponse`; symbols without a market are left out |
+| `GET /quotes/{symbol}` | `QuoteResponse`, for people; the adapter does not use it |
 | `GET /statement?after=N&limit=M` | `Statement` |
 
 `QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
@@ -187,15 +188,22 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The current market."""
+    """The market of one symbol; usable if 0 < `bid` <= `ask`."""
 
     symbol: Id
     bid: Decimal
     ask: Decimal
     at: datetime
+    """When the market was like this, by the clock of `X-Venue-Time`: their difference is the quote's age."""
 
     def __post_init__(self) -> None:
         _check_amounts(self.bid, self.ask)
+
+
+class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The markets of the symbols that were asked for; each is decoded on its own, as a `QuoteResponse`."""
+
+    quotes: tuple[msgspec.Raw, ...]
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

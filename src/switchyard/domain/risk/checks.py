@@ -1,9 +1,12 @@
-"""A check: a name and a pure function from a subject to a violation or none; the list of checks is judged in order."""
+"""The one list of checks that every new order goes through, for orders and for the dry run."""
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
+from switchyard.domain.risk import guards, rules
+from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import Subject
 
@@ -23,3 +26,31 @@ class CheckResult(msgspec.Struct, frozen=True):
     name: str
     violation: Violation | None
     """None: passed."""
+
+
+def checks_of(limits: RiskLimits) -> list[Check]:
+    """The checks that these limits need, in the order in which they are judged; the first violation is the answer.
+
+    The smallest size comes last: a reducing order is exempt from it, and must not have broken another rule.
+    """
+    checks: list[Check] = []
+    if limits.restricted_symbols:
+        checks.append(Check("RESTRICTED", partial(guards.restricted, limits)))
+    if limits.allowed_symbols_by_account:
+        checks.append(Check("RISK_SYMBOL_NOT_ALLOWED", partial(rules.symbol_allowed, limits)))
+    if limits.allowed_sides is not None or limits.allowed_sides_by_account or limits.allowed_sides_by_symbol:
+        checks.append(Check("RISK_SIDE_NOT_ALLOWED", partial(rules.side_allowed, limits)))
+    if limits.allowed_types is not None or limits.allowed_types_by_account or limits.allowed_types_by_symbol:
+        checks.append(Check("RISK_TYPE_NOT_ALLOWED", partial(rules.type_allowed, limits)))
+    if limits.max_qty is not None or limits.max_qty_by_account or limits.max_qty_by_account_symbol:
+        checks.append(Check("RISK_MAX_QTY", partial(rules.quantity, limits)))
+    checks.append(Check("MAX_ORDER_SIZE", guards.largest_size))
+    if limits.min_price is not None or limits.min_price_by_account or limits.min_price_by_symbol:
+        checks.append(Check("RISK_MIN_PRICE", partial(rules.lowest_price, limits)))
+    if limits.max_price is not None or limits.max_price_by_account or limits.max_price_by_symbol:
+        checks.append(Check("RISK_MAX_PRICE", partial(rules.highest_price, limits)))
+    if limits.max_notional is not None or limits.max_notional_by_account or limits.max_notional_by_account_symbol:
+        checks.append(Check("RISK_MAX_NOTIONAL", partial(rules.notional, limits)))
+    checks.append(Check("COLLAR", guards.collar))
+    checks.append(Check("MIN_ORDER_SIZE", guards.smallest_size))
+    return checks

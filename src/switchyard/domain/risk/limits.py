@@ -1,33 +1,60 @@
-"""The settings of the pre-trade rules, and the rules: pure functions from a subject to a violation or none."""
+"""The limits of the pre-trade rules, as the section `risk` of the settings has them. No value: no limit."""
 
+import math
+from collections.abc import Mapping
+from datetime import timedelta
 from decimal import Decimal
 
 import msgspec
 
-from switchyard.domain.money import plain
-from switchyard.domain.risk.checks import Check, Judge
-from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import Subject
+from switchyard.domain.ids import AccountId
+from switchyard.domain.orders import OrderType, Side
+
+Pair = tuple[AccountId, str]
+"""An account and a symbol."""
 
 
 class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the section `risk`; none: no limit."""
+    """One field for each setting, named like it; `settings/risk.py` describes them."""
 
     max_qty: Decimal | None = None
+    max_qty_by_account: Mapping[AccountId, Decimal] = {}
+    max_qty_by_account_symbol: Mapping[Pair, Decimal] = {}
+    max_notional: Decimal | None = None
+    max_notional_by_account: Mapping[AccountId, Decimal] = {}
+    max_notional_by_account_symbol: Mapping[Pair, Decimal] = {}
+    min_price: Decimal | None = None
+    min_price_by_account: Mapping[AccountId, Decimal] = {}
+    min_price_by_symbol: Mapping[str, Decimal] = {}
+    max_price: Decimal | None = None
+    max_price_by_account: Mapping[AccountId, Decimal] = {}
+    max_price_by_symbol: Mapping[str, Decimal] = {}
+    allowed_symbols_by_account: Mapping[AccountId, frozenset[str]] = {}
+    allowed_sides: frozenset[Side] | None = None
+    allowed_sides_by_account: Mapping[AccountId, frozenset[Side]] = {}
+    allowed_sides_by_symbol: Mapping[str, frozenset[Side]] = {}
+    allowed_types: frozenset[OrderType] | None = None
+    allowed_types_by_account: Mapping[AccountId, frozenset[OrderType]] = {}
+    allowed_types_by_symbol: Mapping[str, frozenset[OrderType]] = {}
+    restricted_symbols: frozenset[str] = frozenset()
+    rate_per_sec: Decimal | None = None
+    rate_burst: int | None = None
+    duplicate_window: timedelta = timedelta()
+    """Zero: equal orders are not compared."""
 
+    @property
+    def burst(self) -> int:
+        """The size of an account's bucket; without a setting the orders of one second."""
+        if self.rate_burst is not None or self.rate_per_sec is None:
+            return self.rate_burst or 1
+        return max(math.ceil(self.rate_per_sec), 1)
 
-def checks_of(limits: RiskLimits) -> list[Check]:
-    """The checks that these limits need, in the order in which they are judged."""
-    checks = []
-    if limits.max_qty is not None:
-        checks.append(Check("RISK_MAX_QTY", _max_qty(limits.max_qty)))
-    return checks
-
-
-def _max_qty(max_qty: Decimal) -> Judge:
-    def judge(subject: Subject) -> Violation | None:
-        if subject.qty <= max_qty:
-            return None
-        return Violation("RISK_MAX_QTY", f"qty {plain(subject.qty)} is above {plain(max_qty)}")
-
-    return judge
+    def symbols(self) -> frozenset[str]:
+        """Every symbol that a rule names."""
+        named: set[str] = set(self.restricted_symbols)
+        for by_pair in (self.max_qty_by_account_symbol, self.max_notional_by_account_symbol):
+            named.update(symbol for _, symbol in by_pair)
+        named.update(self.min_price_by_symbol, self.max_price_by_symbol)
+        named.update(self.allowed_sides_by_symbol, self.allowed_types_by_symbol)
+        named.update(*self.allowed_symbols_by_account.values())
+        return frozenset(named)

@@ -16,8 +16,25 @@ RISK_REASONS: Final[Mapping[str, str]] = {
     "RISK_MAX_QTY": "the quantity is above the largest one allowed for the account, or for the account and symbol",
     "KILL_SWITCH": "a kill of mode `block` covers the order",
     "REDUCE_ONLY": "a kill of mode `reduce_only` covers the order, and its venue does not enforce reduce-only orders",
+    "RISK_MAX_NOTIONAL": "quantity times price times multiplier is above the largest notional allowed",
+    "RISK_MIN_PRICE": "the price is below the lowest one allowed for the account, the symbol or everyone",
+    "RISK_MAX_PRICE": "the price is above the highest one allowed for the account, the symbol or everyone",
+    "RISK_NO_PRICE": "a MARKET order to which a notional or price rule applies, and the venue has no quote",
+    "RISK_SYMBOL_NOT_ALLOWED": "the account may not trade the symbol",
+    "RISK_SIDE_NOT_ALLOWED": "the side is not allowed for the account, the symbol or everyone",
+    "RISK_TYPE_NOT_ALLOWED": "the order type is not allowed for the account, the symbol or everyone",
+    "RISK_RATE": "the account sends orders faster than its rate; nothing is stored, repeat it after `Retry-After`",
+    "RESTRICTED": "the symbol is on the restricted list",
+    "MIN_ORDER_SIZE": "the quantity is below the smallest order of the instrument",
+    "MAX_ORDER_SIZE": "the quantity is above the largest order of the instrument",
+    "COLLAR": "the price is too far from the reference price of the instrument",
+    "COLLAR_NO_QUOTE": "the instrument has a price collar, and the venue has no quote",
+    "DUPLICATE_CONTENT": "the account placed an equal order within the duplicate window",
 }
 """Reason code → what it means. Codes are never renamed or reused."""
+
+WAIVED_FOR_REDUCING: Final = frozenset({"MIN_ORDER_SIZE"})
+"""The reasons from which an order is exempt that can only reduce the account's position."""
 
 
 class Violation(msgspec.Struct, frozen=True):

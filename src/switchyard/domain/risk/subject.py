@@ -7,7 +7,10 @@ import msgspec
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
+from switchyard.domain.money import ONE, ROUNDED
 from switchyard.domain.orders import OrderRequest
+
+_HALF = Decimal("0.5")
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +24,30 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     """The venue's market, where this process knows it."""
 
     @property
-    def qty(self) -> Decimal:
-        """The quantity in units."""
-        return self.order.qty
+    def price(self) -> Decimal | None:
+        """The price to judge the order by: its own, or the quote that a MARKET order would meet; none without one."""
+        order = self.order
+        if order.price is not None:
+            return order.price
+        if self.quote is None:
+            return None
+        price = self.quote.ask if order.side == "BUY" else self.quote.bid
+        return price if price > 0 else None
+
+    @property
+    def mid(self) -> Decimal | None:
+        """The middle of the market; none without a quote."""
+        quote = self.quote
+        if quote is None or quote.bid <= 0 or quote.ask <= 0:
+            return None
+        return ROUNDED.multiply(ROUNDED.add(quote.bid, quote.ask), _HALF)
+
+    @property
+    def notional(self) -> Decimal | None:
+        """Quantity times price times multiplier, in the settlement currency; none without a price."""
+        price = self.price
+        if price is None:
+            return None
+        notional = ROUNDED.multiply(self.order.qty, price)
+        multiplier = self.instrument.multiplier
+        return notional if multiplier is ONE else ROUNDED.multiply(notional, multiplier)

@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 
 from switchyard import __version__
-from switchyard.entrypoints.cli import failures, journal, kills, outbox, processes, reference, simulator, trading, watch
+from switchyard.entrypoints.cli import (
+    failures,
+    journal,
+    kills,
+    market,
+    outbox,
+    processes,
+    reference,
+    simulator,
+    trading,
+    watch,
+)
 
 app = typer.Typer(
     help="Exactly-once order execution between trading strategies and brokers.",
@@ -18,6 +29,7 @@ processes.register(app)
 simulator.register(app)
 trading.register(app)
 watch.register(app)
+market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from switchyard.client import RecordedEvent
+    from switchyard.client import DryRun, RecordedEvent
 
 # The width of output into a file or pipe: that of a terminal, or enough for one line per row with --wide.
 PIPE_WIDTH = 80
@@ -117,6 +117,23 @@ def event_table(events: Iterable["RecordedEvent"]) -> "Table":
     for event in events:
         detail = event_detail(event.type, read_anything(bytes(event.data)))
         table.add_row(str(event.seq), f"{event.at:%m-%d %H:%M:%S.%f}"[:-3], Text(event.type), Text(detail))
+    return table
+
+
+def check_table(checked: "DryRun") -> "Table":
+    """The pre-trade checks of a dry run, each with pass or fail."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("Check", "Result", "Detail"):
+        table.add_column(name)
+    for check in checked.checks:
+        table.add_row(check.check, "pass" if check.passed else "FAIL", Text(check.detail or ""))
+    total = "nothing was placed"
+    if checked.notional is not None:
+        total = f"notional {plain(checked.notional)} {checked.currency or ''}".rstrip() + f"; {total}"
+    table.add_row("", "pass" if checked.accepted else "FAIL", Text(total))
     return table
 
 

@@ -78,4 +78,5 @@ def _table(rows: list[str]) -> str:
 def _row(setting: Setting, name: str, suffix: str = "") -> str:
     default = f"`{setting.default}`" if setting.default else ""
     text = setting.text + (" A secret." if setting.secret else "")
-    return f"| `{name}`{suffix} | {default} | {text} |"
+    # GitHub splits cells at a bar even within code.
+    return f"| `{name}`{suffix} | {default} | {text.replace('|', chr(92) + '|')} |"

@@ -24,7 +24,7 @@ from switchyard.entrypoints.cli.connection import (
 )
 
 if TYPE_CHECKING:
-    from switchyard.client import Acknowledgement, AsyncClient, RecordedEvent
+    from switchyard.client import Acknowledgement, AsyncClient, DryRun, RecordedEvent
 
 # More than an order of many partial fills has; a longer history is read with the client.
 SHOWN_EVENTS_MAX = 1_000
@@ -119,11 +119,34 @@ def order(
     strategy: Annotated[str | None, typer.Option("--strategy", help="Strategy that the order belongs to.")] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="A tag; may be repeated.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until the order reaches a final state.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what every pre-trade check says, and place nothing.")
+    ] = False,
     url: UrlOption = None,
     account: AccountOption = DEFAULT_ACCOUNT,
     as_json: JsonOption = False,
 ) -> None:
-    """Place an order; with --wait, exit with code 1 if it is rejected."""
+    """Place an order; with --wait or --dry-run, exit with code 1 if it is rejected."""
+    if dry_run and (wait or key is not None):
+        raise typer.BadParameter("cannot be used with --wait or --key", param_hint="--dry-run")
+
+    async def check() -> "DryRun":
+        async with connect(url, account) as client:
+            return await client.dry_run(
+                symbol,
+                "BUY" if side == "buy" else "SELL",
+                qty,
+                limit_price=limit,
+                time_in_force=time_in_force,
+                client_order_id=client_order_id,
+                strategy=strategy,
+                tags=tags or (),
+            )
+
+    if dry_run:
+        checked = asyncio.run(check())
+        output.print_json(checked) if as_json else output.console().print(output.check_table(checked))
+        raise typer.Exit(0 if checked.accepted else 1)
 
     async def place() -> "tuple[Acknowledgement, OrderSnapshot | None]":
         async with connect(url, account) as client:

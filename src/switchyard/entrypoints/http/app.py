@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.errors import (
@@ -25,6 +26,7 @@ from switchyard.entrypoints.http.errors import (
     starlette_response,
 )
 from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
+from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
@@ -51,6 +53,7 @@ class Gateway:
         orders: OrderRoutes,
         do_orders: DoOrderRoutes,
         streams: StreamRoutes,
+        market: MarketRoutes,
         monitoring: MonitoringRoutes,
         admin: AdminRoutes,
         metrics: Metrics,
@@ -70,6 +73,7 @@ class Gateway:
             *orders.routes,
             *streams.routes,
             *admin.routes,
+            *market.routes,
             *ReferenceRoutes().routes,
         ]
         starlette = Starlette(
@@ -179,6 +183,13 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             metrics=engine.metrics,
         ),
         streams=StreamRoutes(endpoint, tokens),
+        market=MarketRoutes(
+            quotes=engine.quotes,
+            catalogue=engine.catalogue,
+            router=Router(settings.default_venue, settings.symbol_routes),
+            venues=settings.venue_names,
+            tokens=tokens,
+        ),
         monitoring=MonitoringRoutes(
             metrics=engine.metrics,
             observer=engine.observer,

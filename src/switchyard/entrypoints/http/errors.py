@@ -228,6 +228,8 @@ def error_response(error: Exception) -> WireResponse:
 def do_error_response(error: Exception) -> tuple[WireResponse, DoErrorBody]:
     """Return the error in seed 003's form, and its body for the log line."""
     found = _in_table(error)
+    if isinstance(error, RiskRejected):  # over the account's rate; every other rejection is an order's result
+        found = found._replace(http_status=429, reason=TooManyRequests.reason)
     body = DoErrorBody(
         error=_do_error(error, found.reason),
         message="body differs" if isinstance(error, IdempotencyConflict) else found.message or "internal error",
@@ -250,7 +252,7 @@ def _reason_code(error: Exception) -> str | None:
     """Return what the code leaves out."""
     if isinstance(error, ConstraintViolated):
         return error.reason_code
-    return error.reason if isinstance(error, UnknownSymbol | Unauthorized) else None
+    return error.reason if isinstance(error, UnknownSymbol | Unauthorized | RiskRejected) else None
 
 
 def error_reason(error: Exception) -> str:

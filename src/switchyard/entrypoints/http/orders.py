@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import get_args
 
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope
 
-from switchyard.domain.errors import InvalidKey, NotFound
+from switchyard.domain.errors import InvalidField, InvalidKey, NotFound
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
@@ -85,7 +86,10 @@ class OrderRoutes:
                     raise InvalidHeader("Idempotency-Derive", "must be given once")
                 derives = _boolean("Idempotency-Derive", value)
         account = self._tokens.verify(authorization)
+        is_dry_run = _is_dry_run(scope["query_string"]) if scope["query_string"] else False
         body = parse_object(await read_body(receive))
+        if is_dry_run:
+            return json_response(200, await self._desk.dry_run(account, body))
         if key is None and (derives or self._derives_for(account)):
             if not self._can_derive:
                 # A caller that asks for derived keys expects protection, so reject instead of placing an unprotected
@@ -199,6 +203,16 @@ class OrderRoutes:
         if order is None or order.account_id != account:
             raise NotFound
         return order
+
+
+def _is_dry_run(query_string: bytes) -> bool:
+    """Return whether to check the order only; a misspelt parameter must not place it."""
+    query = QueryParams(query_string)
+    only(query, ("dryRun",))
+    values = query.getlist("dryRun")
+    if len(values) != 1 or values[0] not in ("true", "false"):
+        raise InvalidField("dryRun", "must be true or false, once")
+    return values[0] == "true"
 
 
 def _boolean(header: str, value: bytes) -> bool:

@@ -16,12 +16,18 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.risk.checks import CheckResult
+from switchyard.domain.risk.dry_run import DryRun, dry_run_of
+from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import Violation, violation_of
 from switchyard.domain.risk.subject import Subject
 from switchyard.domain.routing import Destination
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
+from switchyard.flow.risk.contents import RecentContents
+from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
@@ -39,6 +45,9 @@ class RoutedOrder(msgspec.Struct, frozen=True):
     order: OrderRequest
     destination: Destination
 
+
+Write = Callable[[Violation | None], Awaitable[Placement]]
+"""Writes an order, rejected if it has a violation."""
 
 Prepare = Callable[[], Awaitable[RoutedOrder]]
 """Checks and routes a new order; called only where the intent may need one."""
@@ -65,6 +74,9 @@ class OrderIntake:
         catalogue: Catalogue,
         routes: Routes,
         risk: PreTradeRisk,
+        rate: OrderRate,
+        contents: RecentContents,
+        kills: ActiveKills,
         window: AdmissionWindow,
         writer: OrderWriter,
         journal: Journal,
@@ -76,6 +88,9 @@ class OrderIntake:
         self._catalogue = catalogue
         self._routes = routes
         self._risk = risk
+        self._rate = rate
+        self._contents = contents
+        self._kills = kills
         self._window = window
         self._writer = writer
         self._journal = journal
@@ -94,17 +109,28 @@ class OrderIntake:
 
     async def place(self, account: AccountId, order: OrderRequest) -> Placement:
         """Place an order without a key, or store it as rejected; each call stores a new one."""
-        routed = await self.routed(order)
+        exceeded = await self._rate.take(account)
+        if exceeded is not None:
+            raise self._unstored(account, exceeded)
+        routed = RoutedOrder(order, self._routes.route_for(order))
         destination = routed.destination
-        violation = self._judged(account, routed)
+        violation = self._risk.judge(self._subject(account, routed))
+
+        def write(violation: Violation | None) -> Awaitable[Placement]:
+            return self._writer.place(account, order, destination, violation)
+
         if violation is not None:
-            return await self._writer.place(account, order, destination, violation)
-        await self._window.enter(destination.venue, order.time_in_force)
-        try:
-            placement = await self._writer.place(account, order, destination, None)
-        finally:
-            self._window.leave(destination.venue)
-        self._duplicates.count_new_order()
+            placement = await write(violation)
+        else:
+            await self._window.enter(destination.venue, order.time_in_force)
+            try:
+                placement = await self._claimed(account, order, "", write)
+            finally:
+                self._window.leave(destination.venue)
+        if placement.violation is None:
+            self._duplicates.count_new_order()
+        else:
+            self._risk.note_rejection(account, placement.order_id, placement.violation)
         return placement
 
     async def place_once(
@@ -114,8 +140,8 @@ class OrderIntake:
 
         Without `lookup_first` a request that misses the cache goes straight to the commit, which finds an existing
         key too. That is the cheapest way for new orders. With it, the key store is asked before `prepare` is called.
-        Raises IdempotencyConflict where the key belongs to another request, and QueueDelayed where a new order is
-        needed and its venue's queue is too slow.
+        Raises IdempotencyConflict where the key belongs to another request, and where a new order is needed,
+        QueueDelayed if its venue's queue is too slow and RiskRejected if the account is over its rate.
         """
         cached = await self._key_cache.find(intent)
         if cached is not None and rules.may_answer_from_cache(intent, cached):
@@ -127,8 +153,24 @@ class OrderIntake:
         assert placement.entry is not None, "a placement that is not from the cache has its key's row"
         if placement.entry.request_digest != intent.digest:
             raise IdempotencyConflict(intent.key)
-        self._duplicates.count(placement)
+        if placement.violation is None:
+            self._duplicates.count(placement)
+        else:
+            self._risk.note_rejection(intent.account_id, placement.order_id, placement.violation)
         return placement
+
+    async def dry_run(self, account: AccountId, order: OrderRequest) -> DryRun:
+        """Return what every check says about the order; stores nothing and takes no token."""
+        subject = self._subject(account, await self.routed(order))
+        # For the dry run only: of a real order the commit itself decides whether a kill covers it.
+        kill = await self._kills.covering_new(account, order.strategy, subject.venue, order.symbol)
+        results = [
+            CheckResult("KILL_SWITCH", None if kill is None else killed(kill)),
+            *await self._rate.checks(account),
+            *self._risk.checks(subject),
+            *await self._contents.checks(account, order),
+        ]
+        return dry_run_of(subject, results)
 
     async def rejection(self, placement: Placement) -> RiskRejected | None:
         """Return the error for an order that risk rejected, in this request or in the one that it repeats."""
@@ -146,22 +188,45 @@ class OrderIntake:
             replayed=placement.replayed,
         )
 
-    def _judged(self, account: AccountId, routed: RoutedOrder) -> Violation | None:
-        order, destination = routed.order, routed.destination
-        return self._risk.judge(
-            Subject(
-                account_id=account,
-                order=order,
-                instrument=self._catalogue.find(order.symbol),
-                venue=destination.venue,
-                quote=destination.quote,
-            )
+    def _subject(self, account: AccountId, routed: RoutedOrder) -> Subject:
+        return Subject(
+            account_id=account,
+            order=routed.order,
+            instrument=self._catalogue.find(routed.order.symbol),
+            venue=routed.destination.venue,
+            quote=routed.destination.quote,
         )
 
+    def _unstored(self, account: AccountId, violation: Violation) -> RiskRejected:
+        """Return the error for an order of which nothing is stored."""
+        self._risk.note_rejection(account, None, violation)
+        return RiskRejected(violation.reason, violation.detail, retry_after=violation.retry_after)
+
+    async def _claimed(self, account: AccountId, order: OrderRequest, owner: str, write: Write) -> Placement:
+        """Write the order unless the account placed an equal one within the duplicate window."""
+        if not self._contents.is_on:
+            return await write(None)
+        async with self._contents.claimed(account, order, owner) as claim:
+            placement = await write(claim.violation)
+            claim.is_used = not placement.replayed and placement.violation is None
+        return placement
+
     async def _write_or_find(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
+        exceeded = await self._rate.take(intent.account_id)
+        if exceeded is not None:
+            placement = await self._find(intent, rules)  # a repeat needs no token
+            if placement is None:
+                raise self._unstored(intent.account_id, exceeded)
+            return placement
+        placement = await self._judge_and_write(intent, prepare, rules)
+        if placement.replayed:
+            await self._rate.put_back(intent.account_id)
+        return placement
+
+    async def _judge_and_write(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
-        violation = self._judged(intent.account_id, routed)
+        violation = self._risk.judge(self._subject(intent.account_id, routed))
         if violation is not None:  # it needs no room, because it is never sent
             return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
         if not self._window.try_enter(venue, order.time_in_force):
@@ -175,8 +240,12 @@ class OrderIntake:
                 return placement
             # An order's send deadline counts from its acceptance.
             intent = msgspec.structs.replace(intent, created_at=self._clock.now())
+
+        def write(violation: Violation | None) -> Awaitable[Placement]:
+            return self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
+
         try:
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, None)
+            return await self._claimed(intent.account_id, order, f"{intent.operation}:{intent.key}", write)
         finally:
             self._window.leave(venue)
 

@@ -16,6 +16,7 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import order_digest
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.risk.dry_run import DryRun
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.order_intake import OrderIntake
@@ -69,6 +70,10 @@ class OrderDesk:
             # would slow down every order for the sake of the few repeats.
             self._key_cache.keep(placement.entry, "submitted", now=intent.created_at)
         return placement
+
+    async def dry_run(self, account: AccountId, body: Mapping[str, Any]) -> DryRun:
+        """Return what every pre-trade check says about the order; places nothing."""
+        return await self._intake.dry_run(account, self._intake.checked_order(body))
 
     async def cancel(self, account: AccountId, order_id: OrderId) -> None:
         """Request a cancel; raises NotFound for a missing order and for another account's."""

@@ -1,20 +1,28 @@
 """Pre-trade risk: judges a new order after a known key was answered and before the commit that accepts it.
 
-Reads nothing but its checks; writes nothing. The commit stores a violation as a rejected order (ADR 18).
+Reads nothing but its checks; counts and logs rejections. The commit stores a violation as a rejected order (ADR 18).
 """
 
 from collections.abc import Sequence
 
+import structlog
+
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.risk.checks import Check, CheckResult
-from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.risk.reasons import RISK_REASONS, Violation
 from switchyard.domain.risk.subject import Subject
+from switchyard.telemetry.metrics import Metrics
+
+log = structlog.get_logger()
 
 
 class PreTradeRisk:
     """One list of checks, used for new orders and for the dry run."""
 
-    def __init__(self, checks: Sequence[Check] = ()) -> None:
+    def __init__(self, checks: Sequence[Check], metrics: Metrics) -> None:
         self._checks = tuple(checks)
+        # Every series from the start: an alert on a counter that appears with its first rejection misses that one.
+        self._rejections = {reason: metrics.risk_rejections.labels(reason) for reason in RISK_REASONS}
 
     def judge(self, subject: Subject) -> Violation | None:
         """Return the violation of the first check that fails; none where all pass."""
@@ -27,3 +35,14 @@ class PreTradeRisk:
     def checks(self, subject: Subject) -> list[CheckResult]:
         """Return the result of every check."""
         return [CheckResult(check.name, check.judge(subject)) for check in self._checks]
+
+    def note_rejection(self, account: AccountId, order_id: OrderId | None, violation: Violation) -> None:
+        """Count and log a rejected order; `order_id` is none where nothing was stored."""
+        self._rejections[violation.reason].inc()
+        log.info(
+            "order_risk_rejected",
+            account_id=account,
+            order_id=order_id,
+            reason=violation.reason,
+            detail=violation.detail,
+        )

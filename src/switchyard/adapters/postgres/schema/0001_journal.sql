@@ -130,6 +130,8 @@ CREATE TABLE outbox_orders (
 -- each claim.
 CREATE INDEX outbox_queued ON outbox_orders (seq) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
+-- Which lanes have a queue: a new order of such a lane is not sent before those that wait.
+CREATE INDEX outbox_waiting ON outbox_orders (lane) WHERE status IN ('queued', 'failed') AND kind = 'new';
 CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE status IN ('sending', 'uncertain');
 
 -- Which workers run and which lanes they own. These two tables are not derived from the journal.

@@ -130,6 +130,8 @@ CREATE TABLE outbox_orders (
 -- Sent and dead rows are in neither index, so their number does not slow a claim down.
 CREATE INDEX outbox_due ON outbox_orders (seq, next_attempt_at, kind)
     WHERE status IN ('queued', 'failed');
+-- Which lanes have a queue: a new order of such a lane is not sent before those that wait.
+CREATE INDEX outbox_waiting ON outbox_orders (lane) WHERE status IN ('queued', 'failed') AND kind = 'new';
 CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
 
 CREATE TABLE positions (

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeGuard
 import jwt
 from starlette.types import Scope
 
+from switchyard.domain import labels
 from switchyard.domain.errors import Forbidden, InvalidField, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
-from switchyard.domain.labels import check_label
 from switchyard.ports.clock import Clock
 
 # One algorithm for one kind of key, so that a public key can never be used as a shared secret.
@@ -45,12 +45,8 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
     (jwt.InvalidIssuerError, "TOKEN_INVALID", "the token's iss is not the issuer that this server trusts"),
 )
 
-# Printable ASCII except space, quotes, slash and backslash: safe in paths, logs and file names.
-_ACCOUNT = re.compile(r"[!#-&(-.0-\[\]-~]{1,64}")
 # RFC 6749: the scopes of a token are one text, separated by spaces.
 _SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
-# The account id of events that belong to no account.
-_SYSTEM_ACCOUNT = "-"
 
 
 class Grant(NamedTuple):
@@ -176,7 +172,7 @@ def issue_token(
         if _SCOPE.fullmatch(scope) is None:
             raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
     if subject is not None:
-        check_label("subject", subject)
+        labels.check_label("subject", subject)
     if not is_account(account):
         raise InvalidField(
             "account", "must be 1 to 64 visible ASCII characters without quotes and slashes, and not '-'"
@@ -197,7 +193,7 @@ def issue_token(
 
 def is_account(value: object) -> TypeGuard[str]:
     """Whether a claim is a valid account id."""
-    return isinstance(value, str) and value != _SYSTEM_ACCOUNT and _ACCOUNT.fullmatch(value) is not None
+    return isinstance(value, str) and labels.is_account(value)
 
 
 def authorization_header(scope: Scope) -> bytes | None:

@@ -1,0 +1,38 @@
+"""Subjects of risk checks."""
+
+from decimal import Decimal
+from typing import Any
+
+from switchyard.domain.facts import Quote
+from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.instruments import Instrument
+from switchyard.domain.orders import OrderRequest
+from switchyard.domain.risk.checks import checks_of
+from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.risk.subject import Subject
+
+BTC = Instrument(symbol="BTC", quote="USD", settle="USD")
+QUOTE = Quote(bid=Decimal(99), ask=Decimal(101))
+
+
+def a_subject(
+    account: str = "acctA", *, instrument: Instrument = BTC, quote: Quote | None = QUOTE, **changes: Any
+) -> Subject:
+    """A LIMIT order to buy 10 at 100, with changes; `price=None` makes it a MARKET order."""
+    members: dict[str, Any] = {
+        "symbol": instrument.symbol,
+        "side": "BUY",
+        "qty": Decimal(10),
+        "price": Decimal(100),
+    } | changes
+    kind = "MARKET" if members["price"] is None else "LIMIT"
+    order = OrderRequest(**({"type": kind, "time_in_force": "GTC"} | members))
+    return Subject(
+        account_id=AccountId(account), order=order, instrument=instrument, venue=VenueName("sim"), quote=quote
+    )
+
+
+def reasons_of(limits: RiskLimits, subject: Subject) -> list[str]:
+    """The reasons of all checks that fail, in their order; the first one is the answer to an order."""
+    violations = [check.judge(subject) for check in checks_of(limits)]
+    return [violation.reason for violation in violations if violation is not None]
