@@ -47,12 +47,12 @@ class ScriptedFeed:
 class Setup:
     """A board over one polled venue."""
 
-    def __init__(self, *listed: str) -> None:
+    def __init__(self, *listed: str, interval: timedelta = SECOND) -> None:
         self.clock = ManualClock()
         self.metrics = Metrics()
         self.feed = ScriptedFeed(self.clock, "BTC", "ETH", "XRP")
         self.polled = PolledQuotes(
-            SIM, self.feed, listed=listed, interval=SECOND, clock=self.clock, metrics=self.metrics
+            SIM, self.feed, listed=listed, interval=interval, clock=self.clock, metrics=self.metrics
         )
         self.board = QuoteBoard(self.clock, self.metrics, age_max=5 * SECOND)
         self.board.add(SIM, self.polled)
@@ -162,7 +162,7 @@ async def test_an_unusable_quote_is_counted_each_time_and_logged_once() -> None:
 
 
 async def test_asking_for_a_new_symbol_waits_for_its_first_poll() -> None:
-    setup = Setup("BTC")
+    setup = Setup("BTC", interval=timedelta(hours=1))
     running = asyncio.create_task(setup.polled.run())
     try:
         assert await setup.board.ask(SIM, "ETH") == QUOTE
@@ -170,6 +170,7 @@ async def test_asking_for_a_new_symbol_waits_for_its_first_poll() -> None:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+    assert setup.feed.asked == [["BTC", "ETH"], ["DOGE"]]  # between two polls only the new symbol
 
 
 async def test_asking_does_not_wait_for_a_venue_that_hangs_or_for_a_symbol_that_is_polled(

@@ -35,7 +35,7 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
         elif settings.quotes != "none":
             core.quotes.add(settings.name, await _open_local(settings, core))
     if polls_catalogue and polled:
-        first_polls = [asyncio.create_task(source.polled()) for source in polled]
+        first_polls = [asyncio.create_task(source.started()) for source in polled]
         _, late = await asyncio.wait(first_polls, timeout=FIRST_POLL_SECONDS)
         for task in late:
             task.cancel()

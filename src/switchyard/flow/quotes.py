@@ -14,6 +14,7 @@ import structlog
 
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName
+from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.quote_feed import QuoteFeed
 from switchyard.ports.quote_source import QuoteSource, TimedQuote
@@ -30,10 +31,10 @@ ASKED_MAX = 128
 ASKED_SECONDS = 600.0
 # Symbols per request: the longest possible ones stay well below the 8 KiB that common servers accept as a target.
 PAGE_MAX = 64
-# The shortest pause between two polls: symbols that are asked for the first time wait for it together.
+# The shortest pause after a poll: symbols that are asked for the first time wait for it together.
 PAUSE_SECONDS_MIN = 0.1
-# A venue that fails is asked less often, up to this factor of the interval.
-BACKOFF_MAX = 8
+# A venue that fails is asked less often, up to this factor of the interval: its quotes should be back soon after it is.
+BACKOFF_MAX = 4
 # How long `ask` waits for the first quote of a symbol: a request to a healthy venue takes far less.
 ASK_SECONDS = 1.0
 
@@ -60,12 +61,12 @@ class PolledQuotes:
         self._latest: dict[str, TimedQuote] = {}
         self._asked: dict[str, float] = {}
         """When each symbol outside `_listed` was last asked for, the least recent first."""
-        self._symbols_polled: frozenset[str] = frozenset()
+        self._polled: frozenset[str] = frozenset()
         """The symbols of the last poll, also of a failed one."""
-        self._is_polled = False
+        self._is_started = False
         self._failures = 0
         self._unusable: frozenset[str] = frozenset()
-        self._wanted = asyncio.Event()
+        self._wanted = Wake()
         self._done = asyncio.Event()
 
     def current(self, symbol: str) -> TimedQuote | None:
@@ -79,46 +80,52 @@ class PolledQuotes:
         found = self.current(symbol)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ASK_SECONDS):
-                while symbol not in self._symbols_polled:
+                while symbol not in self._polled:
                     await self._done.wait()
         return found or self._latest.get(symbol)
 
-    async def polled(self) -> None:
+    async def started(self) -> None:
         """Return once the first poll has ended, with quotes or without."""
-        while not self._is_polled:
+        while not self._is_started:
             await self._done.wait()
 
     async def run(self) -> None:
         """Poll for ever; a symbol that is asked for the first time is polled at once while the venue answers."""
+        loop = asyncio.get_running_loop()
         while True:
             await self.run_once()
+            ends_at = loop.time() + self._interval * min(1 + self._failures, BACKOFF_MAX)
             await asyncio.sleep(PAUSE_SECONDS_MIN)
-            pause_seconds = self._interval * min(2**self._failures, BACKOFF_MAX) - PAUSE_SECONDS_MIN
-            if self._failures:
-                await asyncio.sleep(pause_seconds)
-            else:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause_seconds):
-                        await self._wanted.wait()
+            while not self._failures and loop.time() < ends_at:
+                await self._wanted.wait(ends_at - loop.time())
+                if new := [symbol for symbol in self._asked if symbol not in self._polled]:
+                    await self._poll(new)
+                    self._end(self._polled.union(new))
+                    await asyncio.sleep(PAUSE_SECONDS_MIN)
+            await asyncio.sleep(ends_at - loop.time())
 
     async def run_once(self) -> int:
         """Ask once for every symbol in use; returns the number of usable quotes."""
-        self._wanted.clear()
         symbols = self._symbols()
         for symbol in self._latest.keys() - symbols:
             del self._latest[symbol]
-        try:
-            count = await self._read(list(symbols))
-        except VenueUnavailable as error:
-            count = 0
-            self._fail(str(error))
-        self._symbols_polled = frozenset(symbols)
-        self._is_polled = True
+        await self._poll(list(symbols))
+        self._end(frozenset(symbols))
+        return 0 if self._failures else len(self._latest)
+
+    def _end(self, polled: frozenset[str]) -> None:
+        self._polled = polled
+        self._is_started = True
         done, self._done = self._done, asyncio.Event()
         done.set()
-        return count
 
-    async def _read(self, symbols: list[str]) -> int:
+    async def _poll(self, symbols: list[str]) -> None:
+        try:
+            await self._read(symbols)
+        except VenueUnavailable as error:
+            self._fail(str(error))
+
+    async def _read(self, symbols: list[str]) -> None:
         unusable: dict[str, str] = {}
         for start in range(0, len(symbols), PAGE_MAX):
             page = symbols[start : start + PAGE_MAX]
@@ -133,8 +140,7 @@ class PolledQuotes:
             if self._failures:
                 log.info("quotes_available", venue=self._venue)
             self._failures = 0
-        self._report(unusable)
-        return len(self._latest)
+        self._report(unusable, symbols)
 
     def _fail(self, error: str) -> None:
         self._metrics.quote_polls.labels(self._venue, "failed").inc()
@@ -142,12 +148,12 @@ class PolledQuotes:
             log.warning("quotes_unavailable", venue=self._venue, error=error)
         self._failures += 1
 
-    def _report(self, unusable: dict[str, str]) -> None:
+    def _report(self, unusable: dict[str, str], symbols: list[str]) -> None:
         if unusable:
             self._metrics.quotes_unusable.labels(self._venue).inc(len(unusable))
         for symbol in sorted(unusable.keys() - self._unusable):
             log.warning("quote_unusable", venue=self._venue, symbol=symbol, error=unusable[symbol])
-        self._unusable = frozenset(unusable)
+        self._unusable = self._unusable.difference(symbols, ("?",)).union(unusable)
 
     def _symbols(self) -> dict[str, None]:
         now = self._clock.monotonic()
@@ -159,7 +165,7 @@ class PolledQuotes:
         if self._asked.pop(symbol, None) is None:
             if len(self._asked) >= ASKED_MAX:
                 del self._asked[next(iter(self._asked))]
-            self._wanted.set()
+            self._wanted.notify()
         self._asked[symbol] = self._clock.monotonic()
 
 

@@ -129,19 +129,23 @@ def _json_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object
 
 def _recorded(row: Mapping[str, object]) -> _Recorded:
     at, symbol = str(row.get("at") or ""), str(row.get("symbol") or "")
-    try:
-        parsed = datetime.fromisoformat(at)
-        if parsed.tzinfo is None:
-            raise ValueError
-        parsed = parsed.astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidField("at", f"must be a time with its offset, such as 2026-01-05T09:00:00Z, not {at!r}") from None
+    parsed = _instant(at)
+    if parsed is None:
+        raise InvalidField("at", f"must be a time with its offset, such as 2026-01-05T09:00:00Z, not {at!r}")
     if not SYMBOL.fullmatch(symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}, not {symbol!r}")
     bid, ask = _amount(row, "bid"), _amount(row, "ask")
     if bid > ask:
         raise InvalidField("bid", f"must not be above the ask, {bid} > {ask}")
     return _Recorded(parsed, symbol, bid, ask)
+
+
+def _instant(text: str) -> datetime | None:
+    try:
+        at = datetime.fromisoformat(text)
+        return None if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _amount(row: Mapping[str, object], field: str) -> Decimal:
