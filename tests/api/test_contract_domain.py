@@ -38,6 +38,8 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (f"{EVENT}#/$defs/cutFact", facts.CutFact),
         (f"{EVENT}#/$defs/setAsideFact", facts.SetAsideFact),
         (f"{EVENT}#/$defs/epochFact", facts.EpochFact),
+        (f"{EVENT}#/$defs/killFact", facts.KillFact),
+        (f"{EVENT}#/$defs/killClearedFact", facts.KillClearedFact),
         (DO_REQUEST, do_order.DoOrderRequest),
         (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
         (f"{OPENAPI}#/components/schemas/MarketQuote", market.MarketQuote),

@@ -16,6 +16,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -138,6 +139,7 @@ class Setup:
             retry_max=8,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
+            kills=ActiveKills(database.kills, self.metrics),
             waiting=WaitingLanes(Wake()),
             venues={VENUE: self.venue},
             **common,  # type: ignore[arg-type]

@@ -42,7 +42,7 @@ OPERATION = _object(
         "operationId": TEXT,
         "tags": {
             "type": "array",
-            "items": {"enum": ["orders", "events", "streams", "market", "operations", "documentation"]},
+            "items": {"enum": ["orders", "events", "streams", "market", "kill switch", "operations", "documentation"]},
         },
         "summary": TEXT,
         "responses": _map(_or_reference(RESPONSE), "^[1-5][0-9]{2}$"),

@@ -11,6 +11,7 @@ from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxStatus
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -62,6 +63,7 @@ class Sending:
         waiting = WaitingLanes(Wake())
         self.sequencer = running_sequencer(wrapped, self.clock, self.metrics, note=waiting.note)
         self.lanes = HeldLanes(self.database.lanes, OWN, self.clock)
+        self.kills = ActiveKills(self.database.kills, self.metrics)
         self.dispatcher = Dispatcher(
             worker=OWN,
             sequencer=self.sequencer,
@@ -77,6 +79,7 @@ class Sending:
             retry_max=retry_max,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
+            kills=self.kills,
             waiting=waiting,
         )
         self.recorder = Recorder(

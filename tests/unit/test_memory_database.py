@@ -8,6 +8,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Committed
 from switchyard.domain.ids import WorkerId
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -48,6 +49,7 @@ async def test_an_order_is_accepted_sent_and_filled() -> None:
         retry_max=8,
         idle_seconds=0.01,
         stuck_after=timedelta(minutes=10),
+        kills=ActiveKills(database.kills, metrics),
         waiting=WaitingLanes(Wake()),
     )
     recorder = Recorder(

@@ -19,6 +19,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
+from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
@@ -57,8 +58,10 @@ from switchyard.ports.epochs import Epochs
 from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
+from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
@@ -72,7 +75,7 @@ from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import CacheMetrics
 
-# A database brings the SQL engines' journal, queries, key store, liveness and lanes with it.
+# A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
@@ -83,6 +86,8 @@ key_stores: list[type[KeyStore]] = [MemoryKeyStore]
 database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime]
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
+kills: list[type[Kills]] = [MemoryKills]
+mass_cancels: list[type[MassCancel]] = [HttpVenue]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]

@@ -8,9 +8,11 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import Installation, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
+from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
@@ -68,6 +70,7 @@ class Core:
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
+        self.kills = ActiveKills(database.kills, self.metrics)
         self.waiting = WaitingLanes(self.wakes.dispatch)
         self.sequencer = Sequencer(
             database.journal,
@@ -78,7 +81,15 @@ class Core:
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note, self.waiting.note],
+            on_committed=[results.count, self.window.note, self.waiting.note, self.kills.note_change],
+        )
+        self.kill_switch = KillSwitch(
+            journal=database.journal,
+            kills=database.kills,
+            commit=self.sequencer.commit,
+            clock=self.clock,
+            randomness=self.randomness,
+            venues=settings.venue_names,
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -91,4 +102,6 @@ class Core:
         await self.clock.start()
         self.supervisor.start(stack, "clock", self.clock.run)
         self.supervisor.start(stack, "sequencer", self.sequencer.run)
+        await self.kills.refresh()
+        self.supervisor.start(stack, "kills", self.kills.run)
         stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)

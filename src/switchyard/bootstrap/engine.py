@@ -67,6 +67,7 @@ class Engine:
             queue_capacity=settings.sse_queue_capacity,
             metrics=core.metrics,
         )
+        self.kill_switch = core.kill_switch
         self.observer = Gauges(
             queries=database.queries, sequencer=core.sequencer, clock=core.clock, metrics=core.metrics
         )

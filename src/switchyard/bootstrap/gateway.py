@@ -29,6 +29,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         restored_at=await restored_at(core.database.journal),
         metrics=core.metrics,
         window=core.window,
+        kills=core.kills,
     )
     core.supervisor.start(stack, "forecast", core.forecast.run)
     core.supervisor.start(stack, "admission", core.window.run)

@@ -59,6 +59,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         acceptance_window=settings.window,
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
+        cancel_all=settings.cancel_all,
         execution_ids=settings.exec_id_scope,
     )
 

@@ -18,6 +18,7 @@ from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
+from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
@@ -33,6 +34,8 @@ __all__ = [
     "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
+    "KillState",
+    "KillView",
     "ListedInstrument",
     "MarketQuote",
     "Message",

@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from switchyard.client import calls
+from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
@@ -86,6 +87,10 @@ class AsyncClient:
     order = _method(calls.order)
     quote = _method(calls.quote)
     cancel = _method(calls.cancel)
+    kill = _method(kill_calls.kill)
+    kill_state = _method(kill_calls.kill_state)
+    kills = _method(kill_calls.kills)
+    clear_kill = _method(kill_calls.clear_kill)
 
     async def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None

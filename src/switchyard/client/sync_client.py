@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from switchyard.client import calls
+from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, stream_headers, stream_path
@@ -78,6 +79,10 @@ class Client:
     order = _method(calls.order)
     quote = _method(calls.quote)
     cancel = _method(calls.cancel)
+    kill = _method(kill_calls.kill)
+    kill_state = _method(kill_calls.kill_state)
+    kills = _method(kill_calls.kills)
+    clear_kill = _method(kill_calls.clear_kill)
 
     def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None

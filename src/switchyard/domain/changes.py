@@ -6,9 +6,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import Event, EventType
 from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -70,6 +72,19 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     executions: tuple[Execution, ...] = ()
     cursors: tuple[Cursor, ...] = ()
     results: tuple[KeyResult, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    """A change with a kill is appended alone; the append adds the open orders that a new kill covers."""
+    kill_orders: tuple[KillOrder, ...] = ()
+    """Only for a rebuild, which knows them from the events."""
+
+    def orders_to_place(self) -> list[Order]:
+        """The orders that the change accepts, or begins to send: an active kill that covers one rejects the change."""
+        sending = {row.order_id for row in self.outbox if row.kind == "new" and row.status == "sending"}
+        return [
+            order
+            for base, order in self.order_moves()
+            if order.order_id in sending or (not base and order.status != "REJECTED")
+        ]
 
     def order_moves(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
@@ -133,9 +148,20 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing of the change was written: a row has a newer version, or `key` already holds the idempotency key."""
+    """Nothing of the change was written.
+
+    A row has a newer version, `key` already holds the idempotency key, or `kill` covers an order that the change
+    accepts or begins to send.
+    """
 
     key: KeyEntry | None = None
+    kill: Kill | None = None
 
 
 Outcome = Committed | Conflict
+
+
+def check_kills_alone(changes: Sequence[Change]) -> None:
+    """Raise GroupRejected where a kill shares a group: the other changes would be judged without it."""
+    if len(changes) > 1 and any(change.kills for change in changes):
+        raise GroupRejected("a kill must be appended alone")

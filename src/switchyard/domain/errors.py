@@ -10,6 +10,9 @@ SwitchyardError
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
+│   ├── Forbidden             a token without the scope that the request needs
+│   ├── KillCleared           the kill was cleared before
+│   ├── TooManyKills          the number of active kills is at its bound
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
@@ -31,7 +34,7 @@ SwitchyardError
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
-├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
+├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay_mismatch.py)
 ├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
 ├── VenueUnavailable          a venue did not answer a question (ports/venue.py)
@@ -125,6 +128,33 @@ class NotFound(RequestError):
 
     def __init__(self, message: str = "not found") -> None:
         super().__init__(message)
+
+
+class Forbidden(RequestError):
+    """The token is valid, and does not have the scope that the request needs."""
+
+    reason = "FORBIDDEN"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the token needs the scope {scope}: `switchyard token --scope {scope}`")
+
+
+class KillCleared(RequestError):
+    """The kill was cleared before."""
+
+    reason = "KILL_CLEARED"
+
+    def __init__(self, kill_id: str, by: str) -> None:
+        super().__init__(f"kill {kill_id} was cleared before, by {by}")
+
+
+class TooManyKills(RequestError):
+    """The number of active kills is at its bound."""
+
+    reason = "TOO_MANY_KILLS"
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__(f"{count_max} kills are active, the maximum: clear some, or set one with a wider scope")
 
 
 class IdempotencyConflict(RequestError):

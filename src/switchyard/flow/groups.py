@@ -63,6 +63,13 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
     size, blocked, deferred = 0, set[Hashable](), list[Waiting | Proposed]()
     while pending and size < size_max:
         item = pending.popleft()
+        if isinstance(item, Waiting) and item.change.kills:
+            if size:
+                pending.appendleft(item)
+            else:
+                group.append(item)
+                size = 1
+            break  # a kill is committed alone, so that the changes after it are judged with it
         if isinstance(item, Proposed):
             keys = _proposed_keys(item.proposal)
             if _must_wait(keys, blocked, rows, in_flight):

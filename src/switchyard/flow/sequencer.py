@@ -90,9 +90,13 @@ class Sequencer:
         return await self.commit(change)
 
     async def commit(self, change: Change) -> Outcome:
-        """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages."""
+        """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages.
+
+        A kill goes before everything that waits.
+        """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._pending.append(Waiting(change, future))
+        waiting = Waiting(change, future)
+        self._pending.appendleft(waiting) if change.kills else self._pending.append(waiting)
         self._arrived.set()
         return await future
 

@@ -58,7 +58,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     amend: bool = False
     """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
-    """Whether all open orders can be cancelled with one request; not used yet."""
+    """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -155,6 +155,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool
+    cancel_all: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
@@ -186,6 +187,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_WINDOW_SEC_", "window", "", parse.optional(parse.seconds(0, 86_400)),
             "Broker: seconds after a send within which the order may still appear there. Without it, an order in doubt "
             "is never sent again automatically: it waits for evidence or for an operator."),
+    Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
+            "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
+            "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),

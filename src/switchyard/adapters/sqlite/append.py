@@ -12,6 +12,7 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OutboxRow
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
@@ -34,6 +35,9 @@ class AppendGroup(NamedTuple):
     checked_executions: str | None = None
     cursors: str | None = None
     results: str | None = None
+    new_kills: str | None = None
+    kills: str | None = None
+    kill_orders: str | None = None
     group_id: str | None = None
     outcomes: str | None = None
     seq: int | None = None
@@ -70,6 +74,15 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         checked_executions=executions if checked else None,
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
         results=rows.json_rows([row for change in changes for row in change.results]),
+        new_kills=rows.json_rows(
+            [
+                msgspec.structs.replace(kill, seq=events[0].seq)
+                for change in changes
+                for kill in change.kills
+                if kill.version == 1
+            ]
+        ),
+        kills=rows.json_rows([kill for change in changes for kill in change.kills if kill.version > 1]),
     )
 
 
@@ -113,12 +126,15 @@ class _StoredOutcome(msgspec.Struct, array_like=True):
 
     first_seq: int | None
     key: KeyEntry | None = None
+    kill: Kill | None = None
 
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """The outcomes of a group, as stored with it."""
     stored = [
-        _StoredOutcome(outcome.first_seq) if isinstance(outcome, Committed) else _StoredOutcome(None, outcome.key)
+        _StoredOutcome(outcome.first_seq)
+        if isinstance(outcome, Committed)
+        else _StoredOutcome(None, outcome.key, outcome.kill)
         for outcome in outcomes
     ]
     return msgspec.json.encode(stored).decode()
@@ -127,4 +143,7 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
 def outcomes_from(text: str) -> list[Outcome]:
     """The outcomes of a group that was committed before."""
     stored = msgspec.json.decode(text, type=list[_StoredOutcome])
-    return [Conflict(outcome.key) if outcome.first_seq is None else Committed(outcome.first_seq) for outcome in stored]
+    return [
+        Conflict(outcome.key, outcome.kill) if outcome.first_seq is None else Committed(outcome.first_seq)
+        for outcome in stored
+    ]

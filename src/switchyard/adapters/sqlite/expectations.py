@@ -11,7 +11,9 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.statements import (
+    ACTIVE_KILLS,
     KEY_ENTRIES,
+    KILL_VERSION,
     LANES_WITH_QUEUE,
     ORDER_VERSIONS,
     OUTBOX_VERSIONS,
@@ -20,6 +22,7 @@ from switchyard.adapters.sqlite.statements import (
 )
 from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.kills import Kill, covering
 
 # An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
 REMEMBERED_MAX = 50_000
@@ -34,6 +37,8 @@ class Expectations:
 
     def __init__(self) -> None:
         self._versions: dict[_Key, int] = {}
+        self._kills: list[Kill] | None = None
+        """The active kills; none until they are read."""
 
     def conflicts_of(
         self, connection: apsw.Connection, changes: Sequence[Change], thorough: bool
@@ -58,7 +63,8 @@ class Expectations:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
         conflicts.update(_early_attempts(connection, numbered))
-        conflicts.update(_taken_keys(connection, numbered))  # last: these conflicts name the key
+        conflicts.update(self._killed(connection, numbered))
+        conflicts.update(_taken_keys(connection, numbered))  # last: a repeat gets its order, also under a kill
         return conflicts
 
     def note_written(self, changes: Iterable[Change]) -> None:
@@ -69,10 +75,30 @@ class Expectations:
             self._versions.update((order.order_id, order.version) for order in change.orders)
             self._versions.update((row.key, row.version) for row in change.outbox)
             self._versions.update((position.key, position.version) for position in change.positions)
+            if change.kills:
+                self._kills = None
 
     def forget(self) -> None:
         """Read all versions again: a write failed, or was not a group of changes."""
         self._versions.clear()
+        self._kills = None
+
+    def _killed(self, connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+        """The changes that accept or begin to send an order that a kill covers, and stale versions of kills."""
+        if self._kills is None:
+            self._kills = list(map(rows.kill, connection.execute(ACTIVE_KILLS)))
+        conflicts = {
+            number: Conflict()
+            for number, change in numbered
+            for kill in change.kills
+            if (connection.execute(KILL_VERSION, (kill.kill_id,)).get or 0) != kill.version - 1
+        }
+        if self._kills:
+            for number, change in numbered:
+                for order in change.orders_to_place():
+                    if (kill := covering(self._kills, order)) is not None:
+                        conflicts[number] = Conflict(kill=kill)
+        return conflicts
 
     def _stale(
         self,

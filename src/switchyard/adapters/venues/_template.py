@@ -23,7 +23,8 @@ Declare a capability only if this holds:
 | `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window, in venue time |
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
-| `amend`, `cancel_all` | the venue supports it; not used yet |
+| `amend` | the venue supports it; not used yet |
+| `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
 read goes to `ReportPage.unreadable`, and the page's cursor moves on. Fill in `fee`, `fee_currency`, `exec_type` and

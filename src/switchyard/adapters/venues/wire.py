@@ -5,6 +5,7 @@
 | `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400, 401, 403 or 422 rejected, 409 processed before |
 | `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
+| `POST /orders/cancel-all` | `CanceledAll`; cancels every open order under the credentials |
 | `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, one page per request |
 | `GET /reports?after=N&limit=M` | `Reports`; the broker holds the request briefly if there are none |
@@ -127,6 +128,12 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.filled_qty)
+
+
+class CanceledAll(msgspec.Struct, frozen=True):
+    """How many open orders were canceled."""
+
+    canceled: int
 
 
 class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,6 +9,7 @@ from switchyard import __version__
 from switchyard.entrypoints.cli import (
     failures,
     journal,
+    kills,
     market,
     outbox,
     processes,
@@ -31,6 +32,7 @@ watch.register(app)
 market.register(app)
 journal.register(app)
 outbox.register(app)
+kills.register(app)
 reference.register(app)
 
 

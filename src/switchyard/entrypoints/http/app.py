@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import RequestError, SwitchyardError
 from switchyard.domain.routing import Router
+from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
@@ -54,6 +55,7 @@ class Gateway:
         streams: StreamRoutes,
         market: MarketRoutes,
         monitoring: MonitoringRoutes,
+        admin: AdminRoutes,
         metrics: Metrics,
         doors: Doors,
         caps: ConnectionCaps,
@@ -70,6 +72,7 @@ class Gateway:
             *do_orders.routes,
             *orders.routes,
             *streams.routes,
+            *admin.routes,
             *market.routes,
             *ReferenceRoutes().routes,
         ]
@@ -193,6 +196,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             metrics_token=settings.metrics_token,
             problems=engine.venue_problems,
         ),
+        admin=AdminRoutes(engine.kill_switch, tokens),
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
         caps=ConnectionCaps(

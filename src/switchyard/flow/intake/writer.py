@@ -22,6 +22,7 @@ from switchyard.domain.ids import (
     venue_client_order_id,
 )
 from switchyard.domain.orders import OrderRequest
+from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.routing import Destination
 from switchyard.flow.decide import Commit
@@ -107,8 +108,11 @@ class OrderWriter:
                 now=now,
                 violation=violation,
             )
-            if isinstance(await self._commit(change), Committed):
+            outcome = await self._commit(change)
+            if isinstance(outcome, Committed):
                 return Placement(new_id, violation=violation)
+            if outcome.kill is not None:
+                violation = killed(outcome.kill)
         raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
 
     async def place_once(
@@ -142,7 +146,9 @@ class OrderWriter:
             if isinstance(outcome, Committed):
                 return Placement(entry.order_id, entry, previous=previous, violation=violation)
             existing = outcome.key
-            if existing is None:
+            if outcome.kill is not None:
+                violation = killed(outcome.kill)
+            elif existing is None:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.
                 generation, version = await self._first_free_generation(intent, generation + 1), 1
             elif await may_reuse_key(intent, existing):

@@ -12,12 +12,14 @@ from datetime import datetime, timedelta
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.express import Express
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
@@ -67,6 +69,7 @@ class Dispatcher:
         retry_max: int,
         idle_seconds: float,
         stuck_after: timedelta,
+        kills: ActiveKills,
         was_read: WasRead = always_read,
         lost_keys: LostKeys | None = None,
         waiting: WaitingLanes,
@@ -82,6 +85,7 @@ class Dispatcher:
         self._metrics = metrics
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._idle_seconds = idle_seconds
+        self._kills = kills
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
@@ -104,6 +108,7 @@ class Dispatcher:
             outcomes=self._outcomes,
             first_sends=self._first_sends,
             newest=sequencer.states.order,
+            kills=kills,
             clock=clock,
             metrics=metrics,
         )
@@ -230,10 +235,13 @@ class Dispatcher:
                 self._sends.release(due.row, never_left=True)
 
     async def _begin(self, page: Sequence[Due]) -> int:
+        if not self._kills.is_empty:
+            # An order that was accepted after a kill was cleared must not end because of it.
+            await self._kills.refresh()
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
         now = self._clock.now()
-        answers = await decide_all(self._sequencer.propose, [self._proposal(due, now) for due in page])
+        answers = await decide_all(self._propose, [self._proposal(due, now) for due in page])
         failed_lines: set[Hashable] = set()
         sends: list[Send] = []
         for due, answer in zip(page, answers, strict=True):
@@ -249,6 +257,15 @@ class Dispatcher:
                 raise answer.error
         # The others were claimed by another worker or have changed.
         return sum(answer is not None for answer in answers)
+
+    async def _propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
+        """Propose, and note the kills that have rejected an attempt: decided again, their orders end."""
+        answers = await self._sequencer.propose(proposals)
+        for answer in answers:
+            if isinstance(answer, Conflict) and answer.kill is not None:
+                self._kills.note(answer.kill)
+                self._metrics.kills.blocked.labels("attempt").inc()
+        return answers
 
     async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
         """The rows that may be claimed: the venue does not have them from a history that was lost.
@@ -292,6 +309,9 @@ class Dispatcher:
         if order.status not in SENDABLE:
             # A report has shown that the venue has the order.
             return decisions.record_sent(state, row, order.venue_order_id, now)
+        kill = self._kills.covering(order)
+        if kill is not None:
+            return self._change_under_kill(state, row, kill, now)
         is_late = decisions.is_past_deadline(order, now)
         if order.status == "UNKNOWN":
             if not is_late and self._first_sends.may_resend(row):
@@ -309,6 +329,14 @@ class Dispatcher:
         return decisions.record_expired(
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
+
+    def _change_under_kill(self, state: OrderState, row: OutboxRow, kill: Kill, now: datetime) -> Change:
+        if state.order.status == "ACCEPTED":
+            return decisions.end_killed(state, kill, now)
+        # A resend is an execution: the order stays in doubt, and the venue can only be asked.
+        self._first_sends.settle(row)
+        code = row.last_error or "KILL_SWITCH"
+        return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
 
 
 def _is_stray(due: Due) -> bool:

@@ -160,6 +160,9 @@ class OutcomeWriter:
                     retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
+                if code == "KILL_SWITCH":
+                    # Claimed again at once: the kill then ends the order, or has been cleared.
+                    retry_at, is_exhausted, is_safe_to_repeat = now, False, False
                 if in_doubt:
                     resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
                     return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)

@@ -15,6 +15,7 @@ from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
@@ -66,6 +67,7 @@ class Sends:
         outcomes: OutcomeWriter,
         first_sends: FirstSends,
         newest: KnownState,
+        kills: ActiveKills,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
@@ -75,6 +77,7 @@ class Sends:
         self._outcomes = outcomes
         self._first_sends = first_sends
         self._newest = newest
+        self._kills = kills
         self._clock = clock
         self._metrics = metrics
         self._tasks: dict[OutboxKey, asyncio.Task[None] | None] = {}
@@ -257,6 +260,9 @@ class Sends:
         if newest is not None and decisions.is_at_venue(newest.order):
             # A report has shown since the claim, perhaps in the same commit, that the venue has the order.
             return Accepted(newest.order.venue_order_id or "")
+        if self._kills.covering(send.state.order) is not None:
+            self._metrics.kills.blocked.labels("send").inc()
+            return Unsent("KILL_SWITCH")
         return Unsent("DEADLINE_PASSED") if send.is_late(now) else None
 
 

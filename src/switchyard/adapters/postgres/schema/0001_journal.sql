@@ -194,12 +194,38 @@ CREATE TABLE reader_cursors (
     hash text NOT NULL
 );
 
+CREATE TABLE kills (
+    kill_id text COLLATE "C" PRIMARY KEY,
+    account_id text COLLATE "C", -- NULL here and in the next three columns: any
+    strategy text,
+    venue text,
+    symbol text,
+    mode text NOT NULL,
+    set_by text NOT NULL,
+    set_reason text NOT NULL,
+    set_at timestamptz NOT NULL,
+    version integer NOT NULL,
+    cleared_by text,
+    cleared_reason text,
+    cleared_at timestamptz,
+    seq bigint NOT NULL -- the journal number of the event that set it
+);
+CREATE INDEX kills_active ON kills (seq) WHERE cleared_at IS NULL;
+
+-- The orders that were open, and covered, when a kill was set.
+CREATE TABLE kill_orders (
+    kill_id text COLLATE "C" NOT NULL,
+    order_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (kill_id, order_id)
+);
+
 -- The outcomes of recent groups, so that a repeated group id gets the same answer.
 CREATE TABLE append_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     seq_before bigint NOT NULL,
     conflicts integer[] NOT NULL,
     taken json,
+    killed json,
     recorded_at timestamptz NOT NULL
 );
 CREATE INDEX append_groups_by_age ON append_groups (recorded_at);

@@ -137,6 +137,19 @@ class HttpVenue(OneByOne):
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
         return cancelled(order, exchange, self._clock.now(), self._final_errors)
 
+    async def cancel_all(self) -> None:
+        """Cancel every open order under our credentials; raises VenueUnavailable."""
+        exchange = await self._sends.ask(
+            "POST",
+            "/orders/cancel-all",
+            body=b"",
+            headers={"Content-Type": "application/json"},
+            response_seconds=max(self._response_seconds.values()),
+            bytes_max=ORDER_BYTES_MAX,
+        )
+        if not _is_ok(exchange):
+            raise self._unavailable(exchange)
+
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the broker has it, or None if the broker reports it unknown; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":

@@ -29,6 +29,7 @@ from switchyard.adapters.venues.wire import (
     REQUEST_EXPIRED,
     UNKNOWN_ORDER,
     AmendOrder,
+    CanceledAll,
     OpenOrders,
     PlaceOrder,
     QuoteResponse,
@@ -93,6 +94,8 @@ class SimulatorApp:
         match (scope["method"], *scope["path"].strip("/").split("/")):
             case ("POST", "orders"):
                 return self._place(scope, body)
+            case ("POST", "orders", "cancel-all"):
+                return self._cancel_all()
             case ("POST", "orders", client_order_id, "cancel"):
                 return self._cancel(client_order_id)
             case ("PATCH", "orders", client_order_id):
@@ -195,6 +198,12 @@ class SimulatorApp:
         if order.state.status != "CANCELED":
             return error_response(409, ORDER_FINAL, "the order has ended and cannot be canceled")
         return with_faults(json_response(200, order_response(order)), self._plan)
+
+    def _cancel_all(self) -> SimulatorResponse:
+        if (unavailable := self._unavailable()) is not None:
+            return unavailable
+        canceled = CanceledAll(0 if self._plan.hits("cancel_lost") else self._broker.cancel_all())
+        return with_faults(json_response(200, canceled), self._plan)
 
     def _amend(self, client_order_id: str, body: bytes) -> SimulatorResponse:
         try:
