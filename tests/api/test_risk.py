@@ -2,16 +2,18 @@
 
 import asyncio
 import subprocess
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from switchyard.client import ApiError, AsyncClient, Client, DryRun
+from switchyard.client import ApiError, AsyncClient, Client, DryRun, OrderUpdate
 from tests.support.do_order import do_order
 from tests.support.figures import figures_of
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.process import SECRET, run_command
+from tests.support.redis import RedisServer
 
 LIMIT = {"RISK_MAX_QTY": "1000"}
 MARKET: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "MARKET", "qty": 1000}
@@ -229,3 +231,36 @@ async def test_both_clients_check_an_order_and_name_the_rejected_one(tmp_path: P
 
         shown = await asyncio.to_thread(check)
         assert [check.reason for check in shown.checks if not check.passed] == ["RISK_MAX_QTY"]
+
+
+async def test_a_stream_shows_the_rejected_order(tmp_path: Path, engine_settings: dict[str, str]) -> None:
+    async with (
+        running_gateway(tmp_path, **LIMIT, **engine_settings) as gateway,
+        AsyncClient(gateway.url, gateway.token()) as client,
+    ):
+        order_id = (await gateway.place(qty=2000)).json["orderId"]
+        async with aclosing(client.stream(last_event_id="0")) as events:
+            async for event in events:
+                if isinstance(event, OrderUpdate):
+                    break
+        assert isinstance(event, OrderUpdate)
+        assert (event.order.order_id, event.order.status, event.id) == (order_id, "REJECTED", "1")
+
+
+async def test_two_gateways_with_one_redis_share_the_rate_of_an_account(
+    tmp_path: Path, database_url: str, redis_server: RedisServer
+) -> None:
+    redis_server.flush()
+    settings = {
+        "SWITCHYARD_DATABASE_URL": database_url,
+        "SWITCHYARD_REDIS_URL": redis_server.url,
+        "RISK_RATE_PER_SEC": "0.001",
+        "RISK_RATE_BURST": "10",
+        "SWITCHYARD_WORKER": "false",
+    }
+    async with (
+        running_gateway(tmp_path / "one", **settings) as one,
+        running_gateway(tmp_path / "two", **settings) as two,
+    ):
+        answers = await asyncio.gather(*((one, two)[number % 2].place(key=f"k-{number}") for number in range(30)))
+        assert sorted(answer.status for answer in answers) == [202] * 10 + [422] * 20
