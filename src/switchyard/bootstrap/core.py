@@ -6,13 +6,13 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.ids import Installation, VenueName
+from switchyard.domain.ids import AccountId, Installation, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
-from switchyard.flow.kill.switch import KillSwitch
+from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
@@ -35,7 +35,8 @@ class Wakes:
         self.dispatch = Wake()
         self.audit = Wake()
         self.stream = Wake()
-        self.all = (self.dispatch, self.audit, self.stream)
+        self.fills = Wake()
+        self.all = (self.dispatch, self.audit, self.stream, self.fills)
 
     def notify(self) -> None:
         """Notify all stages: another process has committed."""
@@ -77,7 +78,7 @@ class Core:
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=[self.wakes.audit, self.wakes.stream],
+            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
@@ -90,6 +91,16 @@ class Core:
             clock=self.clock,
             randomness=self.randomness,
             venues=settings.venue_names,
+        )
+
+    async def stop_everything(self, watcher: str, reason: str) -> None:
+        """Set a kill of everything in the name of one of Switchyard's own watchers."""
+        await self.kill_switch.set(KillRequest(everything=True, by=f"switchyard {watcher}", reason=reason))
+
+    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str) -> None:
+        """Set a kill of an account's strategy in the name of the repeated-execution throttle."""
+        await self.kill_switch.set(
+            KillRequest(account=account, strategy=strategy, by="switchyard repeated executions", reason=reason)
         )
 
     async def start(self, stack: AsyncExitStack) -> None:

@@ -23,6 +23,7 @@ from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time
+from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
@@ -33,7 +34,14 @@ log = structlog.get_logger()
 
 async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
-    dispatcher = await _start_dispatcher(core, stack)
+    sent_ids = SentIds(
+        journal=core.database.journal,
+        queries=core.database.queries,
+        metrics=core.metrics,
+        trip=partial(core.stop_everything, "sent ids"),
+    )
+    await sent_ids.start()
+    dispatcher = await _start_dispatcher(core, sent_ids, stack)
     core.window.start(dispatcher)
     cancels = KillCancels(
         kills=core.database.kills,
@@ -44,6 +52,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         mass_cancels=partial(_mass_cancels, core),
     )
     core.supervisor.start(stack, "kill cancels", cancels.run)
+    core.supervisor.start(stack, "sent ids", sent_ids.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
@@ -75,7 +84,7 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
     return watch
 
 
-async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
+async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack) -> Dispatcher:
     settings, database = core.settings, core.database
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
@@ -99,6 +108,7 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         was_read=partial(was_read, database.journal),
         lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
         waiting=core.waiting,
+        sent_ids=sent_ids,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)

@@ -11,6 +11,11 @@ class KillMetrics:
         self.cancels = Counter(
             "kill_switch_cancels_total", "Open orders cancelled or ended because of a kill", registry=registry
         )
+        self.ids_exceeded = Counter(
+            "sent_ids_exceeded_total",
+            "Times that more client order ids left than orders were accepted",
+            registry=registry,
+        )
         self.blocked = Counter(
             "kill_switch_blocked_total",
             "Attempts that a kill stopped, by place: in the commit (attempt) or before the wire (send)",

@@ -138,6 +138,11 @@ class MemoryQueries:
                 oldest.setdefault(row.venue, QueueHead(row.seq, row.created_at))
         return oldest
 
+    async def accepted_since(self, seq: int) -> int:
+        """Return how many orders were accepted after this event."""
+        events = self._journal.events.get(0, [])
+        return sum(event.seq > seq and event.type == "OrderAccepted" for event in events)
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         by_status = {status: self._rows(status) for status in _UNFINISHED}

@@ -70,6 +70,7 @@ JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.v
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 ORDER BY exec_id LIMIT ?
 """
+_ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE seq > ? AND type = 'OrderAccepted'"
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -200,6 +201,12 @@ class SqliteQueries:
             lambda connection: connection.execute(_MATCHED_STRAYS, values).fetchall()
         )
         return [Execution(*columns) for columns in stored]
+
+    async def accepted_since(self, seq: int) -> int:
+        """How many orders were accepted after this event."""
+        row = await self._connections.read(lambda connection: connection.execute(_ACCEPTED_SINCE, (seq,)).fetchone())
+        assert row is not None, "an aggregate always returns a row"
+        return int(row[0])
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

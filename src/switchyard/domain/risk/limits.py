@@ -42,6 +42,9 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     duplicate_window: timedelta = timedelta()
     """Zero: equal orders are not compared."""
 
+    strategy_fills_max: int | None = None
+    strategy_fills_window: timedelta = timedelta(seconds=60)
+
     @property
     def burst(self) -> int:
         """The size of an account's bucket; without a setting the orders of one second."""

@@ -27,6 +27,7 @@ from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.sends import Send, Sends, line_of
+from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.states import after
@@ -73,6 +74,7 @@ class Dispatcher:
         was_read: WasRead = always_read,
         lost_keys: LostKeys | None = None,
         waiting: WaitingLanes,
+        sent_ids: SentIds | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -111,6 +113,7 @@ class Dispatcher:
             kills=kills,
             clock=clock,
             metrics=metrics,
+            sent_ids=sent_ids,
         )
         self.express = Express(
             worker=worker,

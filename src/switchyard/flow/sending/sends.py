@@ -19,6 +19,7 @@ from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import KnownState
@@ -70,6 +71,7 @@ class Sends:
         kills: ActiveKills,
         clock: Clock,
         metrics: Metrics,
+        sent_ids: SentIds | None = None,
     ) -> None:
         self._slots = slots
         self._venues = venues
@@ -80,6 +82,7 @@ class Sends:
         self._kills = kills
         self._clock = clock
         self._metrics = metrics
+        self._sent_ids = sent_ids
         self._tasks: dict[OutboxKey, asyncio.Task[None] | None] = {}
         """None for an attempt that is registered: its commit has not ended."""
         self._never_left: dict[OutboxKey, None] = {}
@@ -251,6 +254,8 @@ class Sends:
         sent: Iterator[SendOutcome] = iter(())
         if orders:
             depart = turn.depart if turn is not None else ignore_departure
+            if self._sent_ids is not None:
+                self._sent_ids.note(order.venue_client_order_id for order in orders)
             sent = iter(await venue.submit_many(orders, depart))
         return [next(sent) if outcome is None else outcome for outcome in instead]
 
