@@ -6,12 +6,14 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from switchyard.domain import do_order, errors, events, facts, labels, orders, reports
+from switchyard.domain import do_order, errors, events, facts, labels, market, orders, reports
 from switchyard.domain.idempotency import KEY_LENGTH_MAX
+from switchyard.domain.ids import VenueName
+from switchyard.domain.instruments import Instrument, InstrumentKind
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
 from switchyard.domain.reports import ExecType, ReportStatus
-from tests.support.contract import decoded, documents, problems, registry
+from tests.support.contract import OPENAPI, decoded, documents, problems, registry
 from tests.support.contract_files import DO_REQUEST, EVENT, REPORT, REQUEST, RESULT, SNAPSHOT, openapi, walk
 from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
 
@@ -36,8 +38,11 @@ from tests.support.order_story import LIMIT, MARKET, checked, line_of, story
         (f"{EVENT}#/$defs/cutFact", facts.CutFact),
         (f"{EVENT}#/$defs/setAsideFact", facts.SetAsideFact),
         (f"{EVENT}#/$defs/epochFact", facts.EpochFact),
+        (f"{EVENT}#/$defs/killFact", facts.KillFact),
+        (f"{EVENT}#/$defs/killClearedFact", facts.KillClearedFact),
         (DO_REQUEST, do_order.DoOrderRequest),
         (f"{DO_REQUEST}#/$defs/riskConstraints", do_order.RiskConstraints),
+        (f"{OPENAPI}#/components/schemas/MarketQuote", market.MarketQuote),
         (RESULT, do_order.ExecResult),
         (f"{RESULT}#/$defs/fill", do_order.DoFill),
     ],
@@ -73,6 +78,13 @@ def test_a_schema_has_the_members_of_its_struct(reference: str, struct: type[msg
 )
 def test_an_enum_has_the_values_of_the_domain(reference: str, literal: Any) -> None:
     assert tuple(registry().resolver().lookup(reference).contents["enum"]) == get_args(literal)
+
+
+def test_the_schema_of_an_instrument_has_every_property_of_the_catalogue() -> None:
+    schema = openapi()["components"]["schemas"]["Instrument"]
+    listed = market.as_listed(Instrument(symbol="BTC"), VenueName("sim"))
+    assert list(schema["properties"]) == schema["required"] == list(listed)
+    assert tuple(schema["properties"]["kind"]["enum"]) == get_args(InstrumentKind)
 
 
 def test_the_event_types_are_those_of_the_domain() -> None:

@@ -110,7 +110,10 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
                 body["price"] = multiple(body, "price", 1)
         case _:
             case.path_parameters.update(
-                {name: {"orderId": order_id, "accountId": "demo"}[name] for name in case.path_parameters}
+                {
+                    name: {"orderId": order_id, "accountId": "demo", "symbol": "BTC"}[name]
+                    for name in case.path_parameters
+                }
             )
     case.call_and_validate(base_url=process.url, headers=headers, checks=CHECKS)
 

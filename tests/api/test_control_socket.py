@@ -7,7 +7,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from switchyard.adapters.sqlite.connections import hold_alone
 from switchyard.entrypoints.control import server
 from switchyard.entrypoints.control.messages import REQUEST_BYTES_MAX
+from switchyard.flow.kill.switch import KillSwitch
 from tests.support.cluster import Cluster
 from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.process import Process, run_command
@@ -273,7 +274,7 @@ async def test_an_unfinished_request_is_disconnected(tmp_path: Path, monkeypatch
     async def not_called(*_: object) -> Any:
         raise AssertionError("there was no complete request")
 
-    listening = server.ControlServer(tmp_path / "control.sock", not_called)
+    listening = server.ControlServer(tmp_path / "control.sock", not_called, cast(KillSwitch, None))
     await listening.start()
     reader, writer = await asyncio.open_unix_connection(tmp_path / "control.sock")
     writer.write(b'{"command":')

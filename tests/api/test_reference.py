@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from switchyard import __version__
 from switchyard.entrypoints.http.reference.bundle import document
+from switchyard.flow.kill.switch import KillRequest
 from tests.support.bundled import body_examples, references
 from tests.support.contract_files import operations
 from tests.support.gateway import RunningGateway
@@ -92,11 +93,13 @@ async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) 
     shown = await page(embedded)
     assert len(shown.commands) == len(list(operations()))
     order_id = (await embedded.place()).json["orderId"]
+    kill = await embedded.engine.kill_switch.set(KillRequest(symbol="EURUSD", by="ann", reason="drill"))
     for command in shown.commands:
         if "/stream" in command:  # does not end
             continue
         pasted = command.replace("ord_01JCQ8Z4M0W6T1V9K3X5R7N2BD", order_id).replace("acct-1", "demo")
-        environment = clean_environment(URL=embedded.url, TOKEN=embedded.token())
+        pasted = pasted.replace("kill_01JCQ8Z4M0W6T1V9K3X5R7N2BD", kill.kill_id)
+        environment = clean_environment(URL=embedded.url, TOKEN=embedded.token(scopes=["admin:kill"]))
         process = await asyncio.create_subprocess_shell(
             f"{pasted} -o /dev/null -w '%{{http_code}}'", env=environment, stdout=asyncio.subprocess.PIPE
         )

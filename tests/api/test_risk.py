@@ -108,6 +108,7 @@ async def test_a_dry_run_shows_every_check_and_stores_nothing(tmp_path: Path, en
             assert (answer.json["notional"], answer.json["currency"], answer.json["venue"]) == (300000, "JPY", "sim")
             results = {check["check"]: check["passed"] for check in answer.json["checks"]}
             assert results == {
+                "KILL_SWITCH": True,
                 "RISK_RATE": True,
                 "RISK_MAX_QTY": False,
                 "MAX_ORDER_SIZE": True,

@@ -14,6 +14,7 @@ import pytest
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.venues.paper import exchange as exchange_module
 from switchyard.adapters.venues.paper.exchange import DOWN, PaperExchange
+from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.adapters.venues.paper.settlement import BUSY
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
@@ -100,15 +101,12 @@ async def test_an_order_submitted_and_cancelled_in_one_group_is_cancelled(path: 
 
 async def test_a_resting_order_fills_at_its_limit_price_once_marketable(path: Path, clock: ManualClock) -> None:
     async with running(path, clock) as exchange:
-        quote = exchange.quote("USDJPY")
-        assert quote is not None
-        limit = quote.bid
+        market = PaperQuotes(Catalogue(), clock, seed=1)  # as that of the exchange
+        limit = market.current("USDJPY").quote.bid
         await exchange.submit(an_order("one", price=limit))
         assert await status(exchange, "one") == "WORKING"
-        while quote.ask > limit:
+        while market.current("USDJPY").quote.ask > limit:
             clock.advance(SECOND)
-            quote = exchange.quote("USDJPY")
-            assert quote is not None
         [report] = await read_reports(exchange, 1)
         assert (report.status, report.last_price) == ("FILLED", limit)
 

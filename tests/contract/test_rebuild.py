@@ -24,7 +24,8 @@ from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, KillId, OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.kills import Kill
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.replay import ReplayMismatch
@@ -154,6 +155,19 @@ class OrderHistory:
             state = await self._state(order_id)
             await self._settle(state, number)
         await self.commit(decisions.unmatched_report(self._report("stray", "unknown", "1")))
+        cleared = Kill(kill_id=KillId("kill_1"), set_by="ann", set_reason="drill", set_at=self._now, version=1)
+        await self.commit(decisions.set_kill(cleared))
+        await self.commit(decisions.clear_kill(cleared, "bob", "over", self._now))
+        active = Kill(
+            kill_id=KillId("kill_2"),
+            account_id=AccountId("other"),
+            mode="reduce_only",
+            set_by="ann",
+            set_reason="x",
+            set_at=self._now,
+            version=1,
+        )
+        await self.commit(decisions.set_kill(active))
 
     async def _settle(self, state: OrderState, number: int) -> None:
         row = state.row("new", 1)
@@ -247,6 +261,10 @@ async def contents(database: Database) -> list[object]:
         await queries.executions(VENUE, ["e-3-0", "e-5-2", "stray", "never"]),
         await queries.positions(ACCOUNT, limit=100),
         [await keys.entry(ACCOUNT, "orders", f"key-{number}") for number in range(ORDERS)],
+        await database.kills.newest(limit=10),
+        await database.kills.active(),
+        await database.kills.orders_of(KillId("kill_1"), limit=100),
+        await database.kills.orders_of(KillId("kill_2"), limit=100),
     ]
 
 

@@ -276,15 +276,6 @@ async def test_a_rejected_order_is_not_at_the_venue(market: Venue) -> None:
     assert await market.find_by_client_order_id(VenueClientOrderId("one")) is None
 
 
-async def test_a_quote_has_a_bid_and_an_ask(venue: Venue) -> None:
-    quote = venue.quote("USDJPY")
-    if isinstance(venue, HttpVenue):
-        assert quote is None  # only `ask_quote` knows it
-    else:
-        assert quote is not None
-        assert 0 < quote.bid <= quote.ask
-
-
 async def test_class_a_capabilities_are_declared(venue: Venue) -> None:
     assert (venue.capabilities.dedupe, venue.capabilities.lookup) == ("permanent", "all")
 
@@ -336,4 +327,3 @@ async def test_the_template_declares_no_capability() -> None:
         await open_orders(venue)
     page = await venue.reports(7, 100)
     assert (list(page.reports), page.last_number) == ([], 7)
-    assert venue.quote("USDJPY") is None

@@ -1,13 +1,12 @@
 """Several workers on one database: an account's orders in one symbol leave in the order of acceptance."""
 
 import asyncio
-import json
-from typing import Any
 
 import aiohttp
 import asyncpg
 
 from tests.support.cluster import Cluster
+from tests.support.departures import Departures
 from tests.support.orders import place, until_all_final
 from tests.support.polling import until
 from tests.support.process import Process
@@ -65,22 +64,9 @@ async def test_orders_keep_their_sequence_while_workers_start_and_stop(
         await posters.post_some_more()
         await posters.stop()
         await until_all_final(session, gateway)
-        lines = [json.loads(row["text"] + "}") for row in await observer.fetch("SELECT text FROM events ORDER BY seq")]
+        departures = await Departures.read(observer)
     finally:
         await observer.close()
-    symbols = {line["orderId"]: line["data"]["order"]["symbol"] for line in lines if line["type"] == "OrderAccepted"}
-    first_attempts = [line for line in lines if line["data"].get("outbox", [{}])[0].get("attempt", 0) <= 1]
-    accepted, sending = (orders_by_symbol(first_attempts, kind, symbols) for kind in ("OrderAccepted", "OrderSending"))
-    for symbol in SYMBOLS:
-        assert sending[symbol] == accepted[symbol], f"an order in {symbol} was sent before an earlier one"
-    assert len({line["data"]["outbox"][0]["worker"] for line in lines if line["type"] == "OrderSending"}) == 3
+    departures.check()
+    assert len(departures.senders()) == 3
     assert set(broker.executions().values()) == {1}
-
-
-def orders_by_symbol(lines: list[dict[str, Any]], kind: str, symbols: dict[str, str]) -> dict[str, list[str]]:
-    """The orders of each symbol in the sequence of this event."""
-    orders: dict[str, list[str]] = {symbol: [] for symbol in SYMBOLS}
-    for line in lines:
-        if line["type"] == kind:
-            orders[symbols[line["orderId"]]].append(line["orderId"])
-    return orders

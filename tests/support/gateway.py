@@ -1,7 +1,7 @@
 """A gateway with all its stages in the test's own process, on a real socket and a real database."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -45,8 +45,10 @@ class RunningGateway:
         self._session = session
         self._contract = Contract()
 
-    def token(self, account: str = "demo") -> str:
-        return issue_token(SECRET, account, clock=self.engine.clock, ttl=timedelta(hours=1))
+    def token(self, account: str = "demo", *, scopes: Sequence[str] = (), subject: str | None = None) -> str:
+        return issue_token(
+            SECRET, account, clock=self.engine.clock, ttl=timedelta(hours=1), scopes=scopes, subject=subject
+        )
 
     async def request(
         self,

@@ -11,12 +11,12 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -24,6 +24,8 @@ from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.resolve import Resolver
+from switchyard.flow.sending.waiting import WaitingLanes
+from switchyard.flow.wake import Wake
 from switchyard.ports.venue import (
     Accepted,
     Capabilities,
@@ -87,9 +89,6 @@ class ScriptedVenue(OneByOne):
     async def reports(self, after: int, limit: int) -> ReportPage:
         return ReportPage([], after)
 
-    def quote(self, symbol: str) -> Quote | None:
-        return None
-
 
 class Setup:
     """One worker with its resolver over one order."""
@@ -116,18 +115,18 @@ class Setup:
         }
         sequencer = running_sequencer(self.journal, self.clock, self.metrics, self._results)
         self.commit = sequencer.commit
-        self.watch = VenueWatch(self.venue, clock=self.clock, metrics=self.metrics)  # type: ignore[arg-type]
+        self.watch = VenueWatch(self.venue, clock=self.clock, metrics=self.metrics)
         self.resolver = Resolver(self.watch, journal=self.journal, commit=self.commit, **common)  # type: ignore[arg-type]
         randomness = SeededRandomness()
         self.outcomes = OutcomeWriter(
             worker=worker,
             sequencer=sequencer,
-            venues={VENUE: self.venue},  # type: ignore[dict-item]
+            venues={VENUE: self.venue},
             clock=self.clock,
             randomness=randomness,
             metrics=self.metrics,
             retry_max=8,
-            first_sends=FirstSends({VENUE: self.venue}, self.clock),  # type: ignore[dict-item]
+            first_sends=FirstSends({VENUE: self.venue}, self.clock),
         )
         self.lanes = HeldLanes(database.lanes, worker, self.clock)
         self.dispatcher = Dispatcher(
@@ -140,7 +139,9 @@ class Setup:
             retry_max=8,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
-            venues={VENUE: self.venue},  # type: ignore[dict-item]
+            kills=ActiveKills(database.kills, self.metrics),
+            waiting=WaitingLanes(Wake()),
+            venues={VENUE: self.venue},
             **common,  # type: ignore[arg-type]
         )
         self.dispatcher.open_venue(VENUE)

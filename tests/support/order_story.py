@@ -12,8 +12,17 @@ from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
 from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
-from switchyard.domain.ids import AccountId, VenueClientOrderId, VenueName, WorkerId, order_id, venue_client_order_id
+from switchyard.domain.ids import (
+    AccountId,
+    VenueClientOrderId,
+    VenueName,
+    WorkerId,
+    kill_id,
+    order_id,
+    venue_client_order_id,
+)
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.reasons import Violation
@@ -107,6 +116,9 @@ def story() -> list[Change]:
         "AuditFileCut", events.SYSTEM_ACCOUNT, None, facts.CutFact(path="audit.log", expected_seq=2, found_seq=1)
     )
     opened = facts.EpochFact(cause="newest", installation="01J", tag="test", by="an operator", reason="the only one")
+    kill = Kill(
+        kill_id=kill_id("0" * 26), symbol="BTC", set_by="an operator", set_reason="drill", set_at=NOW, version=1
+    )
     return [
         accepted,
         sending,
@@ -124,6 +136,8 @@ def story() -> list[Change]:
         result,
         bare,
         rejected,
+        decisions.set_kill(kill),
+        decisions.clear_kill(kill, "an operator", "it is over", NOW),
     ]
 
 

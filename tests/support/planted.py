@@ -132,6 +132,22 @@ class RecordsPagesTwice(Forwarding):
         return outcomes
 
 
+class AttemptsAreNotJudged(Forwarding):
+    """A journal that lets a first attempt begin with its order, whatever waits in its lane or was reported before."""
+
+    async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        accepted = [_accepted_part(change) for change in changes]
+        outcomes: list[Outcome] = await self.port.append(shard, group_id, accepted, now)
+        begun = [
+            _begun_part(change)
+            for change, outcome in zip(changes, outcomes, strict=True)
+            if change.unqueued_rows() and isinstance(outcome, Committed)
+        ]
+        if begun:
+            await self.port.append(shard, f"{group_id}-begun", begun, now)
+        return outcomes
+
+
 class OthersAreDead(Forwarding):
     """A liveness that reports every other worker as dead, as an expired lease would."""
 
@@ -166,6 +182,18 @@ def _fitted(change: Change, stored: Mapping[OrderId, OrderState]) -> Change:
     )
 
 
+def _accepted_part(change: Change) -> Change:
+    """The change without the attempt that begins with its order."""
+    if not change.unqueued_rows():
+        return change
+    return msgspec.structs.replace(change, events=change.events[:1], orders=change.orders[:1], outbox=change.outbox[:1])
+
+
+def _begun_part(change: Change) -> Change:
+    """Only the attempt."""
+    return Change(events=change.events[1:], orders=change.orders[1:], outbox=change.outbox[1:])
+
+
 def attempts(change: Change) -> list[OutboxRow]:
     """The orders whose attempt to be sent begins with this change."""
     return [row for row in change.outbox if row.kind == "new" and row.status == "sending"]
@@ -179,6 +207,7 @@ DEFECTS = {
     "fence_removed": Wrapped(journal=WithoutFence),
     "the_living_are_dead": Wrapped(liveness=OthersAreDead),
     "stale_states_are_believed": Wrapped(journal=BelievesStaleStates),
+    "attempts_are_not_judged": Wrapped(journal=AttemptsAreNotJudged),
     "pages_are_recorded_twice": Wrapped(journal=RecordsPagesTwice),
 }
 

@@ -11,11 +11,14 @@ from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxStatus
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.waiting import WaitingLanes
+from switchyard.flow.wake import Wake
 from switchyard.ports.journal import Journal
-from switchyard.ports.venue import Capabilities, Dedupe, OnDeparture, SendOutcome, Venue, ignore_departure
+from switchyard.ports.venue import Capabilities, Dedupe, Lookup, OnDeparture, SendOutcome, Venue, ignore_departure
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, an_accept
 from tests.support.sequencing import running_sequencer
@@ -23,15 +26,16 @@ from tests.support.wrapped import Forwarding
 
 OWN = WorkerId("own")
 Answers = Callable[[Sequence[Order]], Sequence[SendOutcome]]
+SLOTS = 64
 
 
 class BatchVenue:
     """Answers each call with the next of its scripted answers, once `open` is set."""
 
-    def __init__(self, dedupe: Dedupe, *answers: Answers) -> None:
+    def __init__(self, dedupe: Dedupe, *answers: Answers, lookup: Lookup = "all", batch_max: int = 64) -> None:
         self.name: VenueName = VENUE
         self.capabilities = Capabilities(
-            dedupe=dedupe, lookup="all", acceptance_window=timedelta(seconds=1), batch_max=64
+            dedupe=dedupe, lookup=lookup, acceptance_window=timedelta(seconds=1), batch_max=batch_max
         )
         self.open = asyncio.Event()
         self.open.set()
@@ -56,8 +60,10 @@ class Sending:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
         wrapped = cast(Journal, journal(self.database.journal))
-        self.sequencer = running_sequencer(wrapped, self.clock, self.metrics)
+        waiting = WaitingLanes(Wake())
+        self.sequencer = running_sequencer(wrapped, self.clock, self.metrics, note=waiting.note)
         self.lanes = HeldLanes(self.database.lanes, OWN, self.clock)
+        self.kills = ActiveKills(self.database.kills, self.metrics)
         self.dispatcher = Dispatcher(
             worker=OWN,
             sequencer=self.sequencer,
@@ -68,11 +74,13 @@ class Sending:
             clock=self.clock,
             randomness=SystemRandomness(),
             metrics=self.metrics,
-            batch_size=64,
+            batch_size=SLOTS,
             parallelism=1,
             retry_max=retry_max,
             idle_seconds=0.01,
             stuck_after=timedelta(minutes=10),
+            kills=self.kills,
+            waiting=waiting,
         )
         self.recorder = Recorder(
             cast(Venue, venue),

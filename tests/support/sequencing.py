@@ -1,8 +1,10 @@
 """A sequencer that runs, for tests of the stages that propose to it."""
 
 import asyncio
+from collections.abc import Callable
 
 from switchyard.adapters.system_clock import SystemRandomness
+from switchyard.domain.changes import Change
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
@@ -13,7 +15,11 @@ _running: set[asyncio.Task[None]] = set()
 
 
 def running_sequencer(
-    journal: Journal, clock: Clock, metrics: Metrics, results: OrderResults | None = None
+    journal: Journal,
+    clock: Clock,
+    metrics: Metrics,
+    results: OrderResults | None = None,
+    note: Callable[[Change], None] | None = None,
 ) -> Sequencer:
     """A sequencer that commits until the test's event loop ends."""
     sequencer = Sequencer(
@@ -25,7 +31,7 @@ def running_sequencer(
         capacity=10_000,
         on_broken=_note_broken,
         completion=results,
-        on_committed=[] if results is None else [results.count],
+        on_committed=[*([] if results is None else [results.count]), *([] if note is None else [note])],
     )
     task = asyncio.create_task(sequencer.run())
     _running.add(task)

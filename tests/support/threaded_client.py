@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from switchyard.client import AsyncClient, Client, RecordedEvent, StreamEvent
+from switchyard.client import AsyncClient, Client, ListedInstrument, RecordedEvent, StreamEvent
 from switchyard.domain.orders import OrderSnapshot
 
 T = TypeVar("T")
@@ -34,6 +34,10 @@ class ThreadedClient:
     async def orders(self, **options: Any) -> AsyncGenerator[OrderSnapshot, None]:
         for order in await asyncio.to_thread(lambda: list(self._client.orders(**options))):
             yield order
+
+    async def instruments(self) -> AsyncGenerator[ListedInstrument, None]:
+        for instrument in await asyncio.to_thread(lambda: list(self._client.instruments())):
+            yield instrument
 
     async def events(self, **options: Any) -> AsyncGenerator[RecordedEvent, None]:
         for event in await asyncio.to_thread(lambda: list(self._client.events(**options))):

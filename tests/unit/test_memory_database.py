@@ -8,10 +8,13 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.domain.changes import Committed
 from switchyard.domain.ids import WorkerId
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.wake import Wake
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, VENUE, an_accept
 
@@ -46,6 +49,8 @@ async def test_an_order_is_accepted_sent_and_filled() -> None:
         retry_max=8,
         idle_seconds=0.01,
         stuck_after=timedelta(minutes=10),
+        kills=ActiveKills(database.kills, metrics),
+        waiting=WaitingLanes(Wake()),
     )
     recorder = Recorder(
         venue,

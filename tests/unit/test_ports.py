@@ -11,15 +11,19 @@ import pytest
 from switchyard import ports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
+from switchyard.adapters.files.recorded_quotes import RecordedQuotes
+from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
+from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.venue import NullVenue
@@ -28,6 +32,7 @@ from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
 from switchyard.adapters.sqlite.database import SqliteDatabase
@@ -37,11 +42,14 @@ from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
+from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
+from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import KnownQuotes
+from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
@@ -51,12 +59,16 @@ from switchyard.ports.exposures import Exposures
 from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
+from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
+from switchyard.ports.quote_feed import QuoteFeed
+from switchyard.ports.quote_source import QuoteSource
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
@@ -64,7 +76,7 @@ from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import CacheMetrics
 
-# A database brings the SQL engines' journal, queries, key store, liveness and lanes with it.
+# A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
@@ -76,6 +88,9 @@ key_stores: list[type[KeyStore]] = [MemoryKeyStore]
 database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime]
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
+kills: list[type[Kills]] = [MemoryKills]
+mass_cancels: list[type[MassCancel]] = [HttpVenue]
+token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]
 order_dumps: list[type[OrderDump]] = [MemoryOrderDump, SqliteOrderDump, PostgresOrderDump]
 caches: list[type[Cache]] = [MemoryCache, RedisCache]
@@ -84,7 +99,9 @@ rates: list[type[SharedRate]] = [MemoryRate, RedisRate]
 clocks: list[type[Clock]] = [ManualClock, SystemClock]
 randomnesses: list[type[Randomness]] = [SeededRandomness, SystemRandomness]
 venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
-quotes: list[type[Quotes]] = [KnownQuotes]
+quotes: list[type[Quotes]] = [QuoteBoard]
+quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
+quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

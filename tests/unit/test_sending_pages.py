@@ -99,7 +99,8 @@ async def test_a_row_is_not_claimed_again_while_its_batch_is_being_recorded(
         venue.open.clear()
     await sending.dispatcher.run_once()
     journals[0].is_away = False
-    await until(lambda: sending.row_statuses().count("sending") == 0)
+    # The outcomes are written before the batch gives its slots back.
+    await until(lambda: sending.row_statuses().count("sending") == 0 and sending.in_flight == 0)
     await sending.dispatcher.run_once()
     await sending.dispatcher.recover_once()
     venue.open.set()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.domain.errors import CannotStart, InvalidField, Unauthorized
+from switchyard.domain.errors import CannotStart, Forbidden, InvalidField, Unauthorized
 from switchyard.entrypoints.http.transport import auth
 from switchyard.entrypoints.http.transport.auth import TOKEN_BYTES_MAX, TokenVerifier, issue_token
 from switchyard.ports.clock import Clock
@@ -318,3 +318,29 @@ def test_any_signed_claims_raise_nothing_but_unauthorized(header: dict[str, Any]
     verifier = TokenVerifier(SECRET, clock=ManualClock(), audience="desk", issuer="us")
     with pytest.raises(Unauthorized):
         verifier.verify(signed({"aud": "desk"} | body, header={"alg": "HS256"} | header))
+
+
+def test_a_token_grants_the_scopes_that_it_was_issued_with(clock: ManualClock, verifier: TokenVerifier) -> None:
+    token = issue_token(
+        SECRET, "acct_1", clock=clock, ttl=timedelta(seconds=1), scopes=["admin:kill", "orders"], subject="ann b"
+    )
+    header = b"Bearer " + token.encode()
+    assert verifier.subject_with(header, "admin:kill") == "ann b"
+    assert verifier.verify(header) == "acct_1"
+    for scope in ("admin", "admin:kills", "", "admin:kill orders"):
+        with pytest.raises(Forbidden):
+            verifier.subject_with(header, scope)
+
+
+@pytest.mark.parametrize(
+    "scope", [None, "", " ", ["admin:kill"], {"admin:kill": True}, 1, "admin:kill\n", "ADMIN:KILL"]
+)
+def test_a_malformed_scope_grants_nothing(verifier: TokenVerifier, scope: object) -> None:
+    with pytest.raises(Forbidden):
+        verifier.subject_with(signed(claims(scope=scope)), "admin:kill")
+
+
+@pytest.mark.parametrize("scope", ["", "a b", "ä", 'a"b', "a\\b", "x" * 65])
+def test_no_token_is_issued_with_an_invalid_scope(clock: ManualClock, scope: str) -> None:
+    with pytest.raises(InvalidField, match="scope"):
+        issue_token(SECRET, "acct_1", clock=clock, ttl=timedelta(seconds=1), scopes=[scope])

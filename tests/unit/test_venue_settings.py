@@ -40,6 +40,7 @@ def test_the_capabilities_are_as_configured(dedupe: str) -> None:
             "VENUE_LOOKUP_SIM": "open",
             "VENUE_WINDOW_SEC_SIM": "3",
             "VENUE_REQUEST_EXPIRY_SIM": "true",
+            "VENUE_CANCEL_ALL_SIM": "true",
             "VENUE_HOP_HOLD_SEC_SIM": "5",
             "VENUE_EXEC_ID_SCOPE_SIM": "symbol",
         }
@@ -49,6 +50,7 @@ def test_the_capabilities_are_as_configured(dedupe: str) -> None:
         lookup="open",
         acceptance_window=timedelta(seconds=3),
         request_expiry=True,
+        cancel_all=True,
         dedupe_ttl=timedelta(seconds=60) if dedupe == "ttl" else None,
         hop_hold=timedelta(seconds=5),
         execution_ids="symbol",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from switchyard.domain.changes import Cursor, Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry, KeyResult
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -90,7 +91,7 @@ OUTBOX_ORDERS = Table(
     key=("order_id", "kind", "number"),
     fixed=("venue", "venue_client_order_id", "created_at", "lane", "seq"),
     assigned=("seq",),
-    unset=("last_error", "worker", "error_detail"),
+    unset=("last_error", "error_detail"),
 )
 IDEMPOTENCY_KEYS = Table(
     "idempotency_keys", KeyEntry.__struct_fields__, key=("account_id", "operation", "idempotency_key")
@@ -100,8 +101,25 @@ EXECUTIONS = Table("executions", Execution.__struct_fields__, key=("venue", "exe
 KEY_RESULTS = Table("idempotency_keys", KeyResult.__struct_fields__, key=IDEMPOTENCY_KEYS.key)
 """The columns of `idempotency_keys` that the end of an order writes; not a table of its own."""
 READER_CURSORS = Table("reader_cursors", Cursor.__struct_fields__, key=("name",))
+KILLS = Table(
+    "kills",
+    Kill.__struct_fields__,
+    key=("kill_id",),
+    fixed=("account_id", "strategy", "venue", "symbol", "mode", "set_by", "set_reason", "set_at", "seq"),
+    assigned=("seq",),
+)
+KILL_ORDERS = Table("kill_orders", KillOrder.__struct_fields__, key=("kill_id", "order_id"))
 
-STATE_TABLES = (ORDERS, OUTBOX_ORDERS, IDEMPOTENCY_KEYS, POSITIONS, EXECUTIONS, READER_CURSORS)
+STATE_TABLES = (
+    ORDERS,
+    OUTBOX_ORDERS,
+    IDEMPOTENCY_KEYS,
+    POSITIONS,
+    EXECUTIONS,
+    READER_CURSORS,
+    KILLS,
+    KILL_ORDERS,
+)
 """The tables derived from the journal's events; each row of them is one struct."""
 
 EVENT_COLUMNS = ", ".join(JournalEvent.__struct_fields__)

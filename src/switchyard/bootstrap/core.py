@@ -6,14 +6,18 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.ids import Installation, VenueName
+from switchyard.domain.ids import AccountId, Installation, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
+from switchyard.flow.kill.switch import KillRequest, KillSwitch
+from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
@@ -31,7 +35,8 @@ class Wakes:
         self.dispatch = Wake()
         self.audit = Wake()
         self.stream = Wake()
-        self.all = (self.dispatch, self.audit, self.stream)
+        self.fills = Wake()
+        self.all = (self.dispatch, self.audit, self.stream, self.fills)
 
     def notify(self) -> None:
         """Notify all stages: another process has committed."""
@@ -59,21 +64,43 @@ class Core:
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
         self.venues: dict[VenueName, Venue] = {}
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
+        self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
+        """Gets its sources from `open_quotes`."""
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
+        self.kills = ActiveKills(database.kills, self.metrics)
+        self.waiting = WaitingLanes(self.wakes.dispatch)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=list(self.wakes.all),
+            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note],
+            on_committed=[results.count, self.window.note, self.waiting.note, self.kills.note_change],
+        )
+        self.kill_switch = KillSwitch(
+            journal=database.journal,
+            kills=database.kills,
+            commit=self.sequencer.commit,
+            clock=self.clock,
+            randomness=self.randomness,
+            venues=settings.venue_names,
+        )
+
+    async def stop_everything(self, watcher: str, reason: str) -> None:
+        """Set a kill of everything in the name of one of Switchyard's own watchers."""
+        await self.kill_switch.set(KillRequest(everything=True, by=f"switchyard {watcher}", reason=reason))
+
+    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str) -> None:
+        """Set a kill of an account's strategy in the name of the repeated-execution throttle."""
+        await self.kill_switch.set(
+            KillRequest(account=account, strategy=strategy, by="switchyard repeated executions", reason=reason)
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -86,4 +113,6 @@ class Core:
         await self.clock.start()
         self.supervisor.start(stack, "clock", self.clock.run)
         self.supervisor.start(stack, "sequencer", self.sequencer.run)
+        await self.kills.refresh()
+        self.supervisor.start(stack, "kills", self.kills.run)
         stack.push_async_callback(self.sequencer.drain, DRAIN_SECONDS)

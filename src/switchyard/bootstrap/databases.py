@@ -1,9 +1,12 @@
 """The configured database, PostgreSQL or SQLite: opened for a process, or used by a command of the command line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.postgres.database import PostgresDatabase
@@ -25,6 +28,7 @@ from switchyard.domain.orders import Order
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import Append, Restored, check_not_restoring, declare_newest, declare_restored
+from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
@@ -34,6 +38,7 @@ from switchyard.ports.epochs import Epochs
 from switchyard.ports.exposures import Exposures
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
+from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.order_dump import OrderDump
@@ -84,6 +89,11 @@ class Database(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The idempotency keys."""
+        ...
+
+    @property
+    def kills(self) -> Kills:
+        """The kills, and the orders that each has to end."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:
@@ -188,6 +198,26 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
         await database.close()
 
 
+@asynccontextmanager
+async def direct_kill_switch(settings: Settings) -> AsyncIterator[KillSwitch]:
+    """The kill switch of a database, without a running server."""
+    database = await open_database(settings)
+    try:
+        await database.journal.head(0)
+        await check_not_restoring(database.journal)
+        clock = await _started_clock(database)
+        yield KillSwitch(
+            journal=database.journal,
+            kills=database.kills,
+            commit=_direct_commit(database, clock),
+            clock=clock,
+            randomness=SystemRandomness(),
+            venues=settings.venue_names,
+        )
+    finally:
+        await database.close()
+
+
 def lookup_decides(settings: Settings, venue: VenueName) -> bool:
     """Whether lookups at the venue settle every doubt in the end, so that no person may decide `not-sent`.
 
@@ -237,9 +267,9 @@ async def accept_restored(settings: Settings) -> Restored:
             finishing=lambda epoch: move_files_aside(settings, epoch),
         )
         write_heads(settings, installation, await journal.head(0), clock)
+        return msgspec.structs.replace(restored, kills=len(await database.kills.active()))
     finally:
         await database.close()
-    return restored
 
 
 async def accept_newest(settings: Settings, by: str, reason: str) -> int:

@@ -7,6 +7,7 @@ from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.derived import DerivedDesk
@@ -50,6 +51,7 @@ class Desks:
         restored_at: datetime | None,
         metrics: Metrics,
         window: AdmissionWindow,
+        kills: ActiveKills,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
@@ -61,6 +63,7 @@ class Desks:
                 journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
             ),
             window=window,
+            kills=kills,
             journal=journal,
             rooms=self.rooms,
             risk=PreTradeRisk(checks_of(settings.risk), metrics),

@@ -14,6 +14,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
+from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
 from switchyard.bootstrap.venues import open_venues
 from switchyard.bootstrap.worker import start_worker
@@ -57,6 +58,8 @@ class Engine:
         self.wall_clock = core.wall_clock
         self.clock = core.clock
         self.sequencer = core.sequencer
+        self.quotes = core.quotes
+        self.catalogue = core.catalogue
         self.hub = StreamHub(
             database.journal,
             database.queries,
@@ -64,6 +67,7 @@ class Engine:
             queue_capacity=settings.sse_queue_capacity,
             metrics=core.metrics,
         )
+        self.kill_switch = core.kill_switch
         self.observer = Gauges(
             queries=database.queries, sequencer=core.sequencer, clock=core.clock, metrics=core.metrics
         )
@@ -112,8 +116,9 @@ class Engine:
                 start_streams(core, self.hub, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
-            await open_venues(core, stack, remote_only=self._role == "gateway")
+            await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
+                await open_venues(core, stack)
                 await start_worker(core, stack)
             self._database.listen(core.wakes.notify)
             yield

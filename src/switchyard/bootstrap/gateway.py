@@ -5,11 +5,11 @@ from contextlib import AsyncExitStack
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
-from switchyard.bootstrap.venues import KnownQuotes
 from switchyard.domain.idempotency import DERIVED_ORDER
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.risk.repeated import RepeatedExecutions
 
 
 async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tuple[Desks, Caches]:
@@ -23,19 +23,36 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         commit=core.sequencer.offer,
         hub=hub,
         catalogue=core.catalogue,
-        quotes=KnownQuotes(core.venues),
+        quotes=core.quotes,
         clock=core.clock,
         randomness=core.randomness,
         tag=core.installation.tag,
         restored_at=await restored_at(core.database.journal),
         metrics=core.metrics,
         window=core.window,
+        kills=core.kills,
     )
     core.supervisor.start(stack, "forecast", core.forecast.run)
     core.supervisor.start(stack, "admission", core.window.run)
+    _start_throttle(core, stack)
     reuses = core.settings.idempotency.behavior.allow_retry_after_expiry
     reaper = Reaper(core.database.keys, core.clock, core.metrics, kept=() if reuses else (DERIVED_ORDER,))
     core.supervisor.start(stack, "reap", reaper.run)
     if caches.cache is not None:
         core.supervisor.start(stack, "cache", caches.cache.run)
     return desks, caches
+
+
+def _start_throttle(core: Core, stack: AsyncExitStack) -> None:
+    """Suspend strategies that are filled too often, where the settings say what is too often."""
+    risk = core.settings.risk
+    if risk.strategy_fills_max is None:
+        return
+    repeated = RepeatedExecutions(
+        journal=core.database.journal,
+        queries=core.database.queries,
+        fills_max=risk.strategy_fills_max,
+        window=risk.strategy_fills_window,
+        suspend=core.suspend_strategy,
+    )
+    core.supervisor.start(stack, "repeated executions", lambda: repeated.run(core.wakes.fills))

@@ -5,6 +5,7 @@ from functools import partial
 
 import structlog
 
+from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
@@ -15,12 +16,15 @@ from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
+from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.declared import declare
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.resolve import Resolver, arrival_time
+from switchyard.flow.sending.sent_ids import SentIds
+from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.venue import Venue
 from switchyard.settings import VenueSettings
@@ -30,12 +34,37 @@ log = structlog.get_logger()
 
 async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     """Start sending to all open venues; on shutdown no new attempt starts, and attempts under way are drained."""
-    dispatcher = await _start_dispatcher(core, stack)
+    sent_ids = SentIds(
+        journal=core.database.journal,
+        queries=core.database.queries,
+        metrics=core.metrics,
+        trip=partial(core.stop_everything, "sent ids"),
+    )
+    await sent_ids.start()
+    dispatcher = await _start_dispatcher(core, sent_ids, stack)
     core.window.start(dispatcher)
+    cancels = KillCancels(
+        kills=core.database.kills,
+        active=core.kills,
+        sequencer=core.sequencer,
+        clock=core.clock,
+        metrics=core.metrics,
+        mass_cancels=partial(_mass_cancels, core),
+    )
+    core.supervisor.start(stack, "kill cancels", cancels.run)
+    core.supervisor.start(stack, "sent ids", sent_ids.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
+
+
+def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
+    return {
+        name: venue
+        for name, venue in core.venues.items()
+        if isinstance(venue, HttpVenue) and venue.capabilities.cancel_all
+    }
 
 
 def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
@@ -55,7 +84,7 @@ def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWat
     return watch
 
 
-async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
+async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack) -> Dispatcher:
     settings, database = core.settings, core.database
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
@@ -75,8 +104,11 @@ async def _start_dispatcher(core: Core, stack: AsyncExitStack) -> Dispatcher:
         retry_max=settings.outbox_retry_max,
         idle_seconds=settings.outbox_idle_sleep_ms / 1000,
         stuck_after=settings.outbox_stuck_after,
+        kills=core.kills,
         was_read=partial(was_read, database.journal),
         lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
+        waiting=core.waiting,
+        sent_ids=sent_ids,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)

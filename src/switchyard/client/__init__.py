@@ -18,7 +18,9 @@ from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
+from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
 from switchyard.domain.risk.exposure_view import ExposureView
@@ -34,6 +36,10 @@ __all__ = [
     "ExecResult",
     "ExecutionReported",
     "ExposureView",
+    "KillState",
+    "KillView",
+    "ListedInstrument",
+    "MarketQuote",
     "Message",
     "NotReachable",
     "OrderPlacementResult",

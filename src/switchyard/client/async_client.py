@@ -13,16 +13,18 @@ import aiohttp
 from yarl import URL
 
 from switchyard.client import calls
+from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
 from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, OrderPages
+from switchyard.client.pages import EventPages, InstrumentPages, OrderPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
 from switchyard.client.wire import api_error
 from switchyard.domain.lifecycle import Status
+from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
 
 P = ParamSpec("P")
@@ -83,8 +85,13 @@ class AsyncClient:
     place_by_content = _method(calls.place_by_content)
     do_order = _method(calls.do_order)
     order = _method(calls.order)
+    quote = _method(calls.quote)
     cancel = _method(calls.cancel)
     exposure = _method(calls.exposure)
+    kill = _method(kill_calls.kill)
+    kill_state = _method(kill_calls.kill_state)
+    kills = _method(kill_calls.kills)
+    clear_kill = _method(kill_calls.clear_kill)
 
     async def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
@@ -93,6 +100,12 @@ class AsyncClient:
         for call in OrderPages(statuses, symbol, limit).calls():
             for snapshot in await self._send(call):
                 yield snapshot
+
+    async def instruments(self) -> AsyncGenerator[ListedInstrument, None]:
+        """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
+        for call in InstrumentPages().calls():
+            for instrument in await self._send(call):
+                yield instrument
 
     async def events(
         self,

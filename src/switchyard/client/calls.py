@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote as percent_encoded
 
 import msgspec
 
@@ -26,6 +26,7 @@ from switchyard.domain.derived_keys import Amount
 from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
+from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
 from switchyard.domain.risk.exposure_view import ExposureView
@@ -219,6 +220,19 @@ def order(order_id: str) -> Call[OrderSnapshot]:
     return Call(method="GET", path=order_path(order_id), read=lambda response: read(response.body, OrderSnapshot))
 
 
+def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
+    """Return the symbol's market at the venue, by default the one that its orders go to.
+
+    Without a fresh quote it raises ApiError `NO_QUOTE`, after the retries.
+    """
+    query = "" if venue is None else f"?venue={percent_encoded(venue, safe='')}"
+    return Call(
+        method="GET",
+        path=f"/quotes/{percent_encoded(symbol, safe='')}{query}",
+        read=lambda response: read(response.body, MarketQuote),
+    )
+
+
 def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
     path = f"{order_path(order_id)}/cancel"
@@ -227,7 +241,7 @@ def cancel(order_id: str) -> Call[Acknowledgement]:
 
 def exposure(symbol: str | None = None) -> Call[ExposureView]:
     """Return what the account's open orders reserve, its positions and its limits, in all symbols or in one."""
-    path = "/risk/exposure" if symbol is None else f"/risk/exposure?symbol={quote(symbol, safe='')}"
+    path = "/risk/exposure" if symbol is None else f"/risk/exposure?symbol={percent_encoded(symbol, safe='')}"
     return Call(method="GET", path=path, read=lambda response: read(response.body, ExposureView))
 
 
@@ -244,7 +258,7 @@ def stream_headers(last_event_id: str | None) -> dict[str, str]:
 
 def order_path(order_id: str) -> str:
     """The path of an order."""
-    return f"/orders/{quote(order_id, safe='')}"
+    return f"/orders/{percent_encoded(order_id, safe='')}"
 
 
 def _order_request(

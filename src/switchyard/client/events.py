@@ -11,6 +11,8 @@ from switchyard.domain.facts import (
     AcceptedFact,
     CutFact,
     EpochFact,
+    KillClearedFact,
+    KillFact,
     OrderFact,
     RejectedFact,
     ReportFact,
@@ -21,7 +23,18 @@ from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.reports import OrderReport
 
-Fact = AcceptedFact | RejectedFact | OrderFact | ReportFact | ResultFact | SetAsideFact | EpochFact | CutFact
+Fact = (
+    AcceptedFact
+    | RejectedFact
+    | OrderFact
+    | ReportFact
+    | ResultFact
+    | SetAsideFact
+    | EpochFact
+    | CutFact
+    | KillFact
+    | KillClearedFact
+)
 
 _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "OrderAccepted": AcceptedFact,
@@ -39,6 +52,8 @@ _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "ReportSetAside": SetAsideFact,
     "EpochOpened": EpochFact,
     "AuditFileCut": CutFact,
+    "KillSwitchSet": KillFact,
+    "KillSwitchCleared": KillClearedFact,
 }
 
 

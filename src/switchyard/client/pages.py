@@ -7,12 +7,14 @@ from urllib.parse import quote, urlencode
 
 from switchyard.client.calls import Call, Response, order_path
 from switchyard.client.events import EventPage, RecordedEvent
-from switchyard.client.wire import OrderPage, read
+from switchyard.client.wire import InstrumentPage, OrderPage, read
 from switchyard.domain.lifecycle import Status
+from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
 
 PAGE_ORDERS_MAX = 100
 PAGE_EVENTS_MAX = 500
+PAGE_INSTRUMENTS_MAX = 500
 # Above the number of every event, with as many digits as a cursor may have.
 SEQ_LIMIT = 10**18 - 1
 
@@ -41,6 +43,25 @@ class OrderPages:
         self._is_last = page.next_cursor is None
         self._query["cursor"] = page.next_cursor or ""
         return page.orders
+
+
+class InstrumentPages:
+    """The pages of `instruments`, until the last."""
+
+    def __init__(self) -> None:
+        self._query = {"limit": str(PAGE_INSTRUMENTS_MAX)}
+        self._is_last = False
+
+    def calls(self) -> Iterator[Call[list[ListedInstrument]]]:
+        """Yield the next call; the caller sends it before it asks for another."""
+        while not self._is_last:
+            yield Call(method="GET", path=f"/instruments?{urlencode(self._query)}", read=self._read)
+
+    def _read(self, response: Response) -> list[ListedInstrument]:
+        page = read(response.body, InstrumentPage)
+        self._is_last = page.next_cursor is None
+        self._query["cursor"] = page.next_cursor or ""
+        return page.listed()
 
 
 class EventPages:

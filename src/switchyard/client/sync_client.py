@@ -9,16 +9,18 @@ from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from switchyard.client import calls
+from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
 from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, stream_headers, stream_path
 from switchyard.client.connections import Connections
 from switchyard.client.errors import ClientError, UnreadableResponse
 from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, OrderPages
+from switchyard.client.pages import EventPages, InstrumentPages, OrderPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import MessageTooLong
 from switchyard.domain.lifecycle import Status
+from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
 
 P = ParamSpec("P")
@@ -75,14 +77,24 @@ class Client:
     place_by_content = _method(calls.place_by_content)
     do_order = _method(calls.do_order)
     order = _method(calls.order)
+    quote = _method(calls.quote)
     cancel = _method(calls.cancel)
     exposure = _method(calls.exposure)
+    kill = _method(kill_calls.kill)
+    kill_state = _method(kill_calls.kill_state)
+    kills = _method(kill_calls.kills)
+    clear_kill = _method(kill_calls.clear_kill)
 
     def orders(
         self, *, statuses: Sequence[Status] = (), symbol: str | None = None, limit: int | None = None
     ) -> Iterator[OrderSnapshot]:
         """Yield the orders of the account, newest first; pages are requested as needed."""
         for call in OrderPages(statuses, symbol, limit).calls():
+            yield from self._send(call)
+
+    def instruments(self) -> Iterator[ListedInstrument]:
+        """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""
+        for call in InstrumentPages().calls():
             yield from self._send(call)
 
     def events(

@@ -9,6 +9,7 @@ from switchyard.client.errors import ApiError, UnreadableResponse
 from switchyard.domain.derived_keys import Amount, decimal_of
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import OrderId
+from switchyard.domain.market import ListedInstrument, listed_instrument
 from switchyard.domain.money import positive_amount
 from switchyard.domain.orders import OrderRequest, OrderSnapshot
 
@@ -84,6 +85,20 @@ class OrderPage(msgspec.Struct, frozen=True, rename="camel"):
     next_cursor: str | None = None
 
 
+class InstrumentPage(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of `GET /instruments`."""
+
+    instruments: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+    def listed(self) -> list[ListedInstrument]:
+        """The instruments; raises UnreadableResponse if one does not match the type."""
+        try:
+            return [listed_instrument(_exact_members(bytes(raw))) for raw in self.instruments]
+        except msgspec.ValidationError as error:
+            raise UnreadableResponse(f"the response cannot be decoded: {error}; check the gateway URL") from None
+
+
 def order_by_content(
     symbol: str, side: str, quantity: Amount, order_type: str, limit_price: Amount | None, stop_price: Amount | None
 ) -> OrderRequest:
@@ -105,6 +120,7 @@ def _exact_amount(value: Amount, name: str) -> Decimal:
     return positive_amount(number, name)
 
 
+_exact_members = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal).decode
 # Fractions in free-form data become decimals, so that they keep the value that was sent.
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 

@@ -6,9 +6,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from switchyard.domain.errors import GroupRejected
 from switchyard.domain.events import Event, EventType
 from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -60,7 +62,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     in the database (or no row, for n = 1), and an execution must be new. Otherwise the whole change is rejected, and
     its caller reloads and decides again. An order, an outbox row and a position may come several times, each one the
     successor of the one before: the first gives the expected version, the last is written. A key's result expects
-    nothing: it is left out where the key is gone or belongs to another order by now.
+    nothing: it is left out where the key is gone or belongs to another order by now. See also `unqueued_rows`.
     """
 
     events: tuple[Event, ...] = ()
@@ -71,8 +73,21 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     executions: tuple[Execution, ...] = ()
     cursors: tuple[Cursor, ...] = ()
     results: tuple[KeyResult, ...] = ()
+    kills: tuple[Kill, ...] = ()
+    """A change with a kill is appended alone; the append adds the open orders that a new kill covers."""
+    kill_orders: tuple[KillOrder, ...] = ()
+    """Only for a rebuild, which knows them from the events."""
     claims: tuple[Claim, ...] = ()
     """The limits that accepted orders of this change have to keep; checked after all versions."""
+
+    def orders_to_place(self) -> list[Order]:
+        """The orders that the change accepts, or begins to send: an active kill that covers one rejects the change."""
+        sending = {row.order_id for row in self.outbox if row.kind == "new" and row.status == "sending"}
+        return [
+            order
+            for base, order in self.order_moves()
+            if order.order_id in sending or (not base and order.status != "REJECTED")
+        ]
 
     def order_moves(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""
@@ -85,6 +100,13 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     def position_moves(self) -> list[tuple[int, Position]]:
         """For each position the version expected in the database, and the row to write."""
         return _moves(self.positions, lambda position: position.key)
+
+    def unqueued_rows(self) -> list[OutboxRow]:
+        """The new rows that were never queued: their first attempt begins in the commit that accepts the order.
+
+        They conflict where their lane has a queue, or where a venue has reported on the order before.
+        """
+        return [row for base, row in self.outbox_moves() if not base and row.status == "sending"]
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that describes an outbox row; 0 for a change without events."""
@@ -129,10 +151,26 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Conflict(msgspec.Struct, frozen=True):
-    """Nothing was written: a row has a newer version, `key` holds the idempotency key, or a limit is breached."""
+    """Nothing of the change was written.
+
+    A row has a newer version, `key` already holds the idempotency key, `kill` covers an order that the change accepts
+    or begins to send, or the change would breach a limit that it claims to keep.
+    """
 
     key: KeyEntry | None = None
+    kill: Kill | None = None
     breach: Breach | None = None
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is about the rows alone: not about a key, a kill or a limit."""
+        return self.key is None and self.kill is None and self.breach is None
 
 
 Outcome = Committed | Conflict
+
+
+def check_kills_alone(changes: Sequence[Change]) -> None:
+    """Raise GroupRejected where a kill shares a group: the other changes would be judged without it."""
+    if len(changes) > 1 and any(change.kills for change in changes):
+        raise GroupRejected("a kill must be appended alone")

@@ -10,6 +10,9 @@ SwitchyardError
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
 │   ├── Unauthorized          no token, or an invalid one
+│   ├── Forbidden             a token without the scope that the request needs
+│   ├── KillCleared           the kill was cleared before
+│   ├── TooManyKills          the number of active kills is at its bound
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
@@ -26,14 +29,16 @@ SwitchyardError
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
+│   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
 │   └── JournalBroken         a commit failed on the disk: the process must end
-├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay.py)
+├── ReplayMismatch            an audit file's events do not follow from each other (domain/replay_mismatch.py)
 ├── ChainBroken               a line of an audit file was changed (flow/history/verify.py)
 ├── NotEmpty                  a rebuild needs an empty database (flow/history/replay.py)
 ├── VenueUnavailable          a venue did not answer a question (ports/venue.py)
+├── UnreadableRecord          a file of recorded quotes cannot be replayed (adapters/files/recorded_quotes.py)
 ├── LogBroken                 the simulator's log cannot be written (adapters/venues/simulator/log.py)
 ├── ClientError               what the SDK raises (client/errors.py)
 │   ├── ApiError              the gateway answered with an error
@@ -123,6 +128,33 @@ class NotFound(RequestError):
 
     def __init__(self, message: str = "not found") -> None:
         super().__init__(message)
+
+
+class Forbidden(RequestError):
+    """The token is valid, and does not have the scope that the request needs."""
+
+    reason = "FORBIDDEN"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"the token needs the scope {scope}: `switchyard token --scope {scope}`")
+
+
+class KillCleared(RequestError):
+    """The kill was cleared before."""
+
+    reason = "KILL_CLEARED"
+
+    def __init__(self, kill_id: str, by: str) -> None:
+        super().__init__(f"kill {kill_id} was cleared before, by {by}")
+
+
+class TooManyKills(RequestError):
+    """The number of active kills is at its bound."""
+
+    reason = "TOO_MANY_KILLS"
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__(f"{count_max} kills are active, the maximum: clear some, or set one with a wider scope")
 
 
 class IdempotencyConflict(RequestError):
@@ -234,6 +266,15 @@ class BrokerFailed(Unavailable):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.reason = "BROKER_DOWN"
+
+
+class NoQuote(Unavailable):
+    """The venue has no quote for the symbol, or only a stale one."""
+
+    reason = "NO_QUOTE"
+
+    def __init__(self, venue: str, symbol: str) -> None:
+        super().__init__(f"{venue} has no quote for {symbol}, or only one older than SWITCHYARD_QUOTE_AGE_MAX_SEC")
 
 
 class JournalUnavailable(Unavailable):

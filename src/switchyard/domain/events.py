@@ -31,6 +31,8 @@ EventType = Literal[
     "ReportSetAside",  # a report that cannot be read or stored; an operator has to look at it
     "EpochOpened",  # the database was restored or rebuilt, or an operator stated that it is the newest
     "AuditFileCut",  # the audit file has fewer lines than were written to it
+    "KillSwitchSet",  # from this line on no covered order is accepted or sent
+    "KillSwitchCleared",  # a person ended a kill
 ]
 
 NEW_ORDER_EVENTS: Final[frozenset[EventType]] = frozenset({"OrderAccepted", "RiskRejected"})

@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.ids import AccountId, KillId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.kills import KillMode
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import OrderType, Side, TimeInForce
@@ -111,11 +112,13 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     result_digest: str
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True):
+class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
 
     bid: Decimal
     ask: Decimal
+    at: datetime | None = None
+    """When the market was like this, by the clock of the quote's source."""
 
 
 class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -237,3 +240,26 @@ class EpochFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     tag: str
     by: str | None = None
     reason: str | None = None
+
+
+class KillFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `KillSwitchSet`: the scope (everything, where it names nothing), who set it, and why."""
+
+    kill_id: KillId
+    account_id: AccountId | None = None
+    strategy: str | None = None
+    venue: VenueName | None = None
+    symbol: str | None = None
+    mode: KillMode = "block"
+    by: str
+    reason: str
+    set_at: datetime
+
+
+class KillClearedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The data of `KillSwitchCleared`: which kill ended, who ended it, and why."""
+
+    kill_id: KillId
+    by: str
+    reason: str
+    cleared_at: datetime

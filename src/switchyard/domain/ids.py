@@ -12,6 +12,7 @@ AccountId = NewType("AccountId", str)
 VenueClientOrderId = NewType("VenueClientOrderId", str)
 VenueName = NewType("VenueName", str)
 WorkerId = NewType("WorkerId", str)
+KillId = NewType("KillId", str)
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 # Two characters per ten bits: one shift and one lookup instead of two of each.
@@ -55,6 +56,11 @@ def ulid_milliseconds(text: str) -> int:
 def order_id(milliseconds: int, random_bits: int) -> OrderId:
     """A new order id."""
     return OrderId("ord_" + ulid(milliseconds, random_bits))
+
+
+def kill_id(ulid_text: str) -> KillId:
+    """The id of a new kill, from a fresh ULID."""
+    return KillId("kill_" + ulid_text)
 
 
 class Installation(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The instrument catalogue: symbols with their lots, steps, ticks, order sizes, fees, collars and currencies."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
 from typing import Literal
@@ -122,6 +122,11 @@ class Catalogue:
     ) -> None:
         self._listed = dict(listed)
         self._allows_unlisted = allows_unlisted
+
+    @property
+    def symbols(self) -> Collection[str]:
+        """The listed symbols."""
+        return self._listed.keys()
 
     def listed(self, symbol: str) -> Instrument | None:
         """The listed instrument, or none."""

@@ -13,6 +13,8 @@ from switchyard.domain.events import NEW_ORDER_EVENTS, ORDER_EVENTS, Event, Jour
 from switchyard.domain.facts import (
     AcceptedFact,
     EpochFact,
+    KillClearedFact,
+    KillFact,
     OrderFact,
     RejectedFact,
     ReportFact,
@@ -72,6 +74,8 @@ _report_fact = msgspec.json.Decoder(ReportFact)
 _epoch_fact = msgspec.json.Decoder(EpochFact)
 _result_fact = msgspec.json.Decoder(ResultFact)
 _set_aside_fact = msgspec.json.Decoder(SetAsideFact)
+_kill_fact = msgspec.json.Decoder(KillFact)
+_kill_cleared_fact = msgspec.json.Decoder(KillClearedFact)
 
 
 def parse_line(raw: bytes) -> AuditLine:
@@ -147,6 +151,16 @@ def decode_result_fact(data: msgspec.Raw) -> ResultFact:
 def decode_set_aside_fact(data: msgspec.Raw) -> SetAsideFact:
     """The data of `ReportSetAside`."""
     return _set_aside_fact.decode(data)
+
+
+def decode_kill_fact(data: msgspec.Raw) -> KillFact:
+    """The data of `KillSwitchSet`."""
+    return _kill_fact.decode(data)
+
+
+def decode_kill_cleared_fact(data: msgspec.Raw) -> KillClearedFact:
+    """The data of `KillSwitchCleared`."""
+    return _kill_cleared_fact.decode(data)
 
 
 def _text(event: JournalEvent | Event) -> str:

@@ -24,6 +24,7 @@ UnsentCode = Literal[
     "TURN_TIMEOUT",  # the previous order of the same account and symbol did not leave within TURN_LIMIT
     "ATTEMPT_STALE",  # the process was paused between committing the attempt and sending it
     "DEADLINE_PASSED",  # the order's send deadline passed while the attempt waited for its turn
+    "KILL_SWITCH",  # a kill was set after the attempt was committed and before it was sent
 ]
 """An attempt ended without a byte at the venue."""
 
@@ -67,6 +68,7 @@ EndReason = Literal[
     "NOT_SENT_BY_DECISION",  # an operator decided that the venue did not get it
     "FOUND_ENDED_AT_VENUE",  # a lookup shows that the order has ended, and no report said so
     "ABSENT_AT_VENUE",  # a send was in doubt, the order is proven absent, and it is cancelled or past its deadline
+    "KILL_SWITCH",  # a kill covered it while nothing was at the venue
 ]
 """`Order.reason` where Switchyard itself ended the order."""
 

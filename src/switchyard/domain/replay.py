@@ -11,7 +11,6 @@ import msgspec
 
 from switchyard.domain import fold
 from switchyard.domain.changes import Execution
-from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import position_fact
 from switchyard.domain.facts import (
     AcceptedFact,
@@ -31,6 +30,8 @@ from switchyard.domain.lines import (
     AuditLine,
     decode_accepted_fact,
     decode_epoch_fact,
+    decode_kill_cleared_fact,
+    decode_kill_fact,
     decode_order_fact,
     decode_rejected_fact,
     decode_report_fact,
@@ -40,18 +41,13 @@ from switchyard.domain.lines import (
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey, OutboxRow, queued_row
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
+from switchyard.domain.replay_kills import KillReplay
+from switchyard.domain.replay_mismatch import ReplayMismatch
 from switchyard.domain.results import answer_status, order_result
 
+__all__ = ["Replay", "ReplayMismatch"]
+
 KeyId = tuple[AccountId, str, str]
-
-
-class ReplayMismatch(SwitchyardError):
-    """The event at `seq` does not follow from those before it."""
-
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"event {seq}: {why}")
-        self.seq = seq
-        self.why = why
 
 
 def _reachable() -> dict[Status, frozenset[Status]]:
@@ -83,6 +79,7 @@ class Replay:
         self.keys: dict[KeyId, KeyEntry] = {}
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
+        self.kills = KillReplay()
         self.installation_id: str | None = None
         """The installation's id, if the lines show it: they do from the second epoch on."""
         self.tag: str | None = None
@@ -110,6 +107,12 @@ class Replay:
                 )
             case "AuditFileCut":
                 self._expect_no_report(line)
+            case "KillSwitchSet":
+                self._expect_no_report(line)
+                self.kills.set(line, _decoded(decode_kill_fact, line), self.orders.values())
+            case "KillSwitchCleared":
+                self._expect_no_report(line)
+                self.kills.clear(line, _decoded(decode_kill_cleared_fact, line))
             case "EpochOpened":
                 self._expect_no_report(line)
                 opened = _decoded(decode_epoch_fact, line)
@@ -162,6 +165,8 @@ class Replay:
         if line.order_id is None or line.order_id in self.orders:
             raise ReplayMismatch(line.seq, f"order {line.order_id} was accepted before, or has no id")
         order = fold.accepted(line.account_id, line.order_id, fact)
+        if not isinstance(fact, RejectedFact):
+            self.kills.expect_none(line, order)
         self.tag = tag_of(order.venue_client_order_id) or self.tag
         self.orders[order.order_id] = order
         if not isinstance(fact, RejectedFact):
@@ -191,6 +196,8 @@ class Replay:
         if report is not None and order.venue_order_id != fold.venue_order_id(before, report):
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
+        if any(row.kind == "new" and row.status == "sending" for row in rows):
+            self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
         total = self._total(line, order, held, position, fact.account_total)

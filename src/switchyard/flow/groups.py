@@ -17,12 +17,14 @@ from switchyard.flow.states import HotStates
 class Waiting:
     """A change whose caller waits for its outcome."""
 
-    __slots__ = ("change", "followers", "future")
+    __slots__ = ("change", "followers", "future", "may_begin")
 
     def __init__(self, change: Change, future: "asyncio.Future[Outcome]") -> None:
         self.change = change
         self.future = future
         self.followers: list[Waiting] | None = None
+        self.may_begin = True
+        """Whether a first attempt may begin with the change."""
 
     def answer(self, outcome: Outcome) -> None:
         """Tell the caller what became of the change."""
@@ -61,6 +63,13 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
     size, blocked, deferred = 0, set[Hashable](), list[Waiting | Proposed]()
     while pending and size < size_max:
         item = pending.popleft()
+        if isinstance(item, Waiting) and item.change.kills:
+            if size:
+                pending.appendleft(item)
+            else:
+                group.append(item)
+                size = 1
+            break  # a kill is committed alone, so that the changes after it are judged with it
         if isinstance(item, Proposed):
             keys = _proposed_keys(item.proposal)
             if _must_wait(keys, blocked, rows, in_flight):
@@ -80,7 +89,8 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
                 # The same idempotency key twice: the first change's outcome answers the second one.
                 if leader.followers is None:
                     leader.followers = []
-                leader.followers.append(item)
+                leader.followers += [item, *(item.followers or ())]
+                item.followers = None
                 continue
             else:
                 deferred.append(item)

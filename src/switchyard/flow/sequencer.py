@@ -3,34 +3,26 @@
 While one group is being committed, the next one collects, so that concurrent changes share the cost of a commit and a
 single change is committed at once. A change is a decision that its caller has made, on rows that it has read; a
 proposal is a decision that the sequencer makes when it gathers the group, so that several on one order become one
-write. Writes through `Journal.append`, wakes the readers after each commit.
+write. `Committer` writes a group; the sequencer wakes the readers after each commit.
 """
 
 import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import structlog
 
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
-from switchyard.domain.errors import (
-    GroupRejected,
-    HistoryMismatch,
-    JournalBroken,
-    OutcomeUnknown,
-    QueueFull,
-    SwitchyardError,
-)
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.errors import QueueFull
+from switchyard.flow.commits import Committer, Completion, FirstAttempts
 from switchyard.flow.groups import Group, Rows, Waiting, gather
-from switchyard.flow.proposals import Answer, Composition, Failed, Page, Proposal, Proposed, Unit
+from switchyard.flow.proposals import Answer, Page, Proposal, Proposed
 from switchyard.flow.states import HotStates
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
-from switchyard.ports.randomness import Randomness, fresh_ulid
+from switchyard.ports.randomness import Randomness
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
@@ -45,18 +37,6 @@ COMMITTING_MAX = 2
 # With decisions of the stages, a group of this size starts while another one is being committed: what waits for them is
 # the next stage, not a caller that comes back.
 OVERLAP_MIN = 16
-
-
-class Completion(Protocol):
-    """Adds to a change what has to be committed with it and must first be read."""
-
-    def is_needed(self, change: Change) -> bool:
-        """Whether `complete` adds something."""
-        ...
-
-    async def complete(self, change: Change) -> Change:
-        """The change with what belongs to it."""
-        ...
 
 
 class Sequencer:
@@ -76,17 +56,23 @@ class Sequencer:
         on_committed: Sequence[Callable[[Change], None]] = (),
         shard: int = 0,
     ) -> None:
-        self._journal = journal
-        self._clock = clock
-        self._randomness = randomness
         self._metrics = metrics
         self._wakes = wakes
         self._capacity = capacity
         self._on_broken = on_broken
-        self._completion = completion
-        self._on_committed = on_committed
-        self._shard = shard
         self.states = HotStates(journal)
+        self._committer = Committer(
+            journal,
+            states=self.states,
+            clock=clock,
+            randomness=randomness,
+            metrics=metrics,
+            on_broken=on_broken,
+            requeue=self._requeue,
+            completion=completion,
+            on_committed=on_committed,
+            shard=shard,
+        )
         self._pending: deque[Waiting | Proposed] = deque()
         self._deferred = 0
         """How many of the pending build on what is being committed."""
@@ -104,9 +90,13 @@ class Sequencer:
         return await self.commit(change)
 
     async def commit(self, change: Change) -> Outcome:
-        """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages."""
+        """Commit the change of a stage; not bounded here, since stages are bounded by their slots and pages.
+
+        A kill goes before everything that waits.
+        """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._pending.append(Waiting(change, future))
+        waiting = Waiting(change, future)
+        self._pending.appendleft(waiting) if change.kills else self._pending.append(waiting)
         self._arrived.set()
         return await future
 
@@ -127,6 +117,10 @@ class Sequencer:
         self._arrived.set()
         return await page.future
 
+    def begin_first_attempts(self, first_attempts: FirstAttempts) -> None:
+        """Have the first attempts of new orders begun in the commits that accept them, from now on."""
+        self._committer.first_attempts = first_attempts
+
     @property
     def depth(self) -> int:
         """How many changes are waiting."""
@@ -143,7 +137,7 @@ class Sequencer:
                     if not group.size:
                         break  # all that is waiting builds on what is being committed
                     continue  # the decisions were to do nothing
-                task = asyncio.create_task(self._commit_group(group.entries))
+                task = asyncio.create_task(self._committer.commit(group.entries))
                 self._committing[task] = group.rows
                 task.add_done_callback(self._committed)
 
@@ -181,126 +175,7 @@ class Sequencer:
         self._last_size = group.size or self._last_size
         return group
 
-    async def _commit_group(self, group: Sequence[Waiting | Unit]) -> None:
-        self._metrics.group_size.observe(sum(len(entry.members) if isinstance(entry, Unit) else 1 for entry in group))
-        ready = await self._completed(group)
-        if not ready:
-            return
-        group_id = fresh_ulid(self._clock, self._randomness)
-        try:
-            outcomes = await self._journal.append(
-                self._shard, group_id, [change for _, change in ready], self._clock.now()
-            )
-        except GroupRejected as error:
-            await self._split([entry for entry, _ in ready], error)
-            return
-        except JournalBroken as error:
-            self._fail(ready, error)
-            self._on_broken(str(error))
-            return
-        except HistoryMismatch as error:
-            # An older database is in the place of ours. It wrote nothing, but an earlier call whose answer was lost may
-            # have committed to the one that is gone.
-            self._fail(ready, OutcomeUnknown(str(error)))
-            self._on_broken(str(error))
-            return
-        except OutcomeUnknown as error:
-            log.error("commit_outcome_unknown", changes=len(ready), error=str(error))
-            self._fail(ready, error)
-            return
-        except SwitchyardError as error:
-            log.error("commit_failed", changes=len(ready), error=str(error))
-            self._fail(ready, error)
-            return
-        except Exception as error:
-            # A defect of the journal adapter: answer the callers, and write nothing more.
-            log.exception("journal_failed", changes=len(ready))
-            self._fail(ready, OutcomeUnknown(repr(error)))
-            self._on_broken(repr(error))
-            return
-        for (entry, change), outcome in zip(ready, outcomes, strict=True):
-            self._settle(entry, change, outcome)
-
-    async def _completed(self, group: Sequence[Waiting | Unit]) -> list[tuple[Waiting | Unit, Change]]:
-        """The entries with their changes, each complete; one that cannot be completed fails alone."""
-        ready: list[tuple[Waiting | Unit, Change]] = []
-        for entry in group:
-            change = entry.change
-            if self._completion is not None and self._completion.is_needed(change):
-                try:
-                    change = await self._completion.complete(change)
-                except SwitchyardError as error:
-                    self._fail([(entry, change)], error)
-                    continue
-            ready.append((entry, change))
-        return ready
-
-    def _settle(self, entry: Waiting | Unit, change: Change, outcome: Outcome) -> None:
-        """Note the outcome of a change in the states in memory, then answer its callers."""
-        if isinstance(outcome, Committed):
-            for note in self._on_committed:
-                note(change)
-        else:
-            self.states.forget(change)
-        if isinstance(entry, Unit):
-            if isinstance(outcome, Committed):
-                self.states.note_all(entry.states.values(), entry.positions.values())
-                entry.answer_committed()
-            else:
-                entry.answer(outcome)
-            return
-        if isinstance(outcome, Committed):
-            self.states.note_committed(change, outcome)
-        entry.answer(outcome)
-        if entry.followers:
-            self._answer_followers(entry, outcome)
-
-    async def _split(self, group: Sequence[Waiting | Unit], error: GroupRejected) -> None:
-        """Commit a rejected group in halves, until the decision that the database rejects is alone."""
-        if len(group) > 1:
-            middle = len(group) // 2
-            await self._commit_group(group[:middle])
-            await self._commit_group(group[middle:])
-            return
-        [entry] = group
-        if isinstance(entry, Unit) and len(entry.members) > 1:
-            middle = len(entry.members) // 2
-            for half in (entry.members[:middle], entry.members[middle:]):
-                # Decided again: the second half builds on what is committed of the first.
-                composition = Composition(self.states)
-                for proposed, _ in half:
-                    composition.add(proposed)
-                await self._commit_group(composition.units)
-            return
-        log.error("change_rejected", error=str(error))
-        self._answer_failed(entry, error)  # nothing was written: the states in memory are still those of the database
-
-    def _answer_followers(self, leader: Waiting, outcome: Outcome) -> None:
-        holder = outcome.key if isinstance(outcome, Conflict) else _stored_key(leader.change)
-        for follower in leader.followers or ():
-            if holder is None:
-                self._pending.append(follower)  # the leader's conflict was not about the key
-            else:
-                follower.answer(Conflict(holder))
-
-    def _fail(self, group: Sequence[tuple[Waiting | Unit, Change]], error: SwitchyardError) -> None:
-        for entry, change in group:
-            self.states.forget(change)
-            self._answer_failed(entry, error)
-
-    def _answer_failed(self, entry: Waiting | Unit, error: SwitchyardError) -> None:
-        if isinstance(entry, Unit):
-            entry.answer(Failed(error))
-            return
-        entry.fail(error)
-        for follower in entry.followers or ():
-            follower.fail(error)
-
-
-def _stored_key(change: Change) -> KeyEntry:
-    """The key's row after the change: with its result, if the change also ends the order."""
-    [entry] = change.keys
-    stored: KeyEntry | None = entry
-    for result in change.results:
-        stored = result.written_to(stored)
-    return entry if stored is None else stored
+    def _requeue(self, entries: Sequence[Waiting]) -> None:
+        """Take entries again that arrived before those that are waiting."""
+        self._pending.extendleft(reversed(entries))
+        self._arrived.set()

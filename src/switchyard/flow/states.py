@@ -93,11 +93,11 @@ class HotStates:
             return
         for position in change.positions:
             self._keep_position(position.key, position)
-        for order in change.orders:
+        for base, order in change.order_moves():
             before = self._orders.get(order.order_id)
-            if order.version == 1:
-                self.note(_accepted(order, change, committed))
-            elif before is None or before.order.version != order.version - 1:
+            if not base:
+                self.note(accepted_state(order, change, committed))
+            elif before is None or before.order.version != base:
                 self._forget(order.order_id)
             else:
                 self.note(after(before, order, change))
@@ -160,8 +160,9 @@ def after(state: OrderState, order: Order, change: Change) -> OrderState:
     return OrderState(order=order, outbox=(*kept, *changed.values()))
 
 
-def _accepted(order: Order, change: Change, committed: Committed) -> OrderState:
-    rows = [row for row in change.outbox if row.order_id == order.order_id]
+def accepted_state(order: Order, change: Change, committed: Committed) -> OrderState:
+    """The state of an order that a committed change has created; `order` is its last version there."""
+    rows = [row for _, row in change.outbox_moves() if row.order_id == order.order_id]
     return OrderState(
         order=order,
         outbox=tuple(replace(row, seq=committed.first_seq + change.event_place(row)) for row in rows),

@@ -86,6 +86,10 @@ class OutboxQueries(Protocol):
         """Return, for each venue with a queue, the first order in journal order without an attempt."""
         ...
 
+    async def accepted_since(self, seq: int) -> int:
+        """Return how many orders were accepted after this event."""
+        ...
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         ...

@@ -7,12 +7,12 @@ from switchyard.domain.ids import VenueName
 
 
 class Quotes(Protocol):
-    """Current bid and ask by venue and symbol."""
+    """Current bid and ask by venue and symbol; a stale quote is none, and no method raises."""
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
-        """Return the quote if this process has it without a request."""
+        """Return the quote that this process has; does not wait."""
         ...
 
     async def ask(self, venue: VenueName, symbol: str) -> Quote | None:
-        """Return the quote, requesting it from the venue if necessary; None if the venue has none."""
+        """Return the same; where the symbol was not asked for yet, wait briefly for its first quote."""
         ...

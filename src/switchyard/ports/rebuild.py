@@ -9,6 +9,7 @@ import msgspec
 from switchyard.domain.changes import Cursor, Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -56,6 +57,8 @@ class RebuildTarget(Protocol):
         keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
+        kills: Collection[Kill] = (),
+        kill_orders: Collection[KillOrder] = (),
     ) -> None:
         """Add the rows derived from the events."""
         ...

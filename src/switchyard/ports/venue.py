@@ -1,4 +1,4 @@
-"""The venue port: sends orders and cancels, looks orders up, reads execution reports and quotes."""
+"""The venue port: sends orders and cancels, looks orders up, reads execution reports."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
@@ -8,7 +8,6 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
@@ -59,7 +58,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     amend: bool = False
     """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
-    """Whether all open orders can be cancelled with one request; not used yet."""
+    """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -218,12 +217,4 @@ class Venue(Protocol):
 
     async def probe(self) -> ProbeResult:
         """Ask the venue something harmless over the same hop as its lookups; raises VenueUnavailable."""
-        ...
-
-    def quote(self, symbol: str) -> Quote | None:
-        """Return the current quote if the adapter has it without a request."""
-        ...
-
-    async def ask_quote(self, symbol: str) -> Quote | None:
-        """Return the current quote, or None if the venue has none; raises VenueUnavailable."""
         ...

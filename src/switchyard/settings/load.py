@@ -51,6 +51,12 @@ def load_settings(
             check_secret(setting_name, values[field])
     venue_section = document.pop("venues", {}) or {}
     venues = tuple(venue_of(name, environment, venue_section) for name in names)
+    for each in venues:
+        if each.quotes == "venue" and each.url.startswith("http") and each.quotes_poll >= values["quote_age_max"]:
+            raise SettingError(
+                f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
+                "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
+            )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
         document.pop(SECTION, None),

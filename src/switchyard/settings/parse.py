@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Literal, TypeVar
@@ -176,6 +176,29 @@ def venue_url(value: str) -> str:
     if value not in ("paper:", "null:", "null:resting") and not value.startswith(("http://", "https://")):
         raise ValueError("must be paper:, null:, null:resting or http://host:port")
     return value.rstrip("/")
+
+
+# The recorded files of quotes by their endings, and how they are written.
+QUOTE_FILES = (".csv", ".jsonl")
+
+
+def quote_source(value: str) -> str:
+    """`venue`, `none`, or a recorded file as `file:PATH`."""
+    scheme, colon, path = value.partition(":")
+    if value not in ("venue", "none") and not (scheme == "file" and colon and path.endswith(QUOTE_FILES)):
+        raise ValueError("must be venue, none or file:PATH with a path that ends in .csv or .jsonl")
+    return value
+
+
+def instant(value: str) -> datetime:
+    """A time with its offset from UTC."""
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError("must be a time with its offset, such as 2026-01-05T09:00:00Z")
+    return at.astimezone(UTC)
 
 
 def database_url(value: str) -> str:

@@ -101,6 +101,11 @@ RISK_SETTINGS: tuple[Setting, ...] = (
     _key("duplicate_window_sec", parse.seconds(0, 86_400),
          "Seconds within which an equal order of the same account (symbol, side, type, quantity, prices, time in force "
          "and strategy) is rejected, whatever its idempotency key. `0`: off.", "0"),
+    _key("strategy_fills_max", parse.whole(2, 100_000),
+         "Filled orders of an account's strategy within `RISK_STRATEGY_FILLS_SEC` that suspend it: a kill of the "
+         "strategy is set, until a person clears it. Without a value no strategy is suspended."),
+    _key("strategy_fills_sec", parse.seconds(0.1, 86_400),
+         "The window of `RISK_STRATEGY_FILLS_MAX`, in seconds.", "60"),
     *LIMIT_SETTINGS,
 )  # fmt: skip
 
@@ -122,6 +127,7 @@ def risk_of(section: Any, environment: Mapping[str, str], catalogue: Catalogue) 
         if (value := _value(setting, environment, section or {}, catalogue)) is not None
     }
     values["duplicate_window"] = values.pop("duplicate_window_sec")
+    values["strategy_fills_window"] = values.pop("strategy_fills_sec")
     if "rate_burst" in values and "rate_per_sec" not in values:
         raise SettingError("RISK_RATE_BURST", "has no effect without RISK_RATE_PER_SEC: set both, or none")
     values["orders_window"] = values.pop("orders_window_sec")

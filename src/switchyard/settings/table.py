@@ -4,7 +4,7 @@ The reference page `docs/reference/settings.md` is generated from the tables.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -127,6 +127,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
             "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
             "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
+    Setting("SWITCHYARD_QUOTE_AGE_MAX_SEC", "quote_age_max", "5", parse.seconds(0.1, 3600),
+            "Age, in seconds, up to which a quote counts; an older one is treated as no quote. The age is measured on the "
+            "clock of the quote's source and carried on by the monotonic clock."),
     Setting("OUTBOX_BATCH_SIZE", "outbox_batch_size", "32", parse.whole(1, 1000),
             "Sends per batch. A worker has at most `OUTBOX_BATCH_SIZE` × `OUTBOX_PARALLELISM` sends in flight."),
     Setting("OUTBOX_PARALLELISM", "outbox_parallelism", "4", parse.whole(1, 64),
@@ -152,12 +155,16 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool
+    cancel_all: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
     exec_id_scope: Literal["venue", "symbol", "order"]
     sweep: timedelta
+    quotes: str
+    quotes_poll: timedelta
+    quotes_start: datetime | None
     delay: timedelta
     partial_steps: int
     reject_all: bool
@@ -180,6 +187,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_WINDOW_SEC_", "window", "", parse.optional(parse.seconds(0, 86_400)),
             "Broker: seconds after a send within which the order may still appear there. Without it, an order in doubt "
             "is never sent again automatically: it waits for evidence or for an operator."),
+    Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
+            "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
+            "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
@@ -201,6 +211,15 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
             "Seconds between two comparisons of the open orders with those of the venue, which find fills whose report "
             "was lost. `0`: no comparison."),
+    Setting("VENUE_QUOTES_", "quotes", "venue", parse.quote_source,
+            "Source of the venue's quotes: `venue` (the paper exchange's market, or the broker's `GET /quotes`), "
+            "`file:PATH` (a recorded file, `.csv` or `.jsonl`, which is replayed) or `none`."),
+    Setting("VENUE_QUOTES_POLL_SEC_", "quotes_poll", "1", parse.seconds(0.1, 3600),
+            "Broker: seconds between two requests for quotes. It must be less than `SWITCHYARD_QUOTE_AGE_MAX_SEC`."),
+    Setting("VENUE_QUOTES_START_", "quotes_start", "", parse.optional(parse.instant),
+            "Recorded file: time at which its first quote is current, such as `2026-01-05T09:00:00Z`; the others follow "
+            "at their recorded distances. Set it if several processes replay a file, so that they agree. Unset: the "
+            "start of the process."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
             "Paper exchange: delay before each execution report, in milliseconds."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000),
@@ -248,6 +267,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     default_venue: VenueName
     symbol_routes: Mapping[str, VenueName]
     unlisted_symbols: str
+    quote_age_max: timedelta
     outbox_batch_size: int
     outbox_parallelism: int
     outbox_retry_max: int

@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from switchyard.ports.cache import CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheError
+from switchyard.telemetry.kill_metrics import KillMetrics
 
 log = structlog.get_logger()
 
@@ -158,6 +159,7 @@ class Metrics:
         self.replayed = PlainCounter(
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
+        self.kills = KillMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry
@@ -263,6 +265,21 @@ class Metrics:
         self.venue_answering = Gauge(
             "venue_answering_seconds",
             "Time for which the venue has answered every probe within a second",
+            ["venue"],
+            registry=registry,
+        )
+        self.quote_polls = Counter(
+            "quote_polls_total", "Requests for quotes to venues, by outcome", ["venue", "outcome"], registry=registry
+        )
+        self.quotes_unusable = Counter(
+            "quotes_unusable_total",
+            "Quotes that were not used: crossed, unreadable or from the future",
+            ["venue"],
+            registry=registry,
+        )
+        self.quotes_missing = Counter(
+            "quotes_missing_total",
+            "Looks at a venue's quote that found none, or a stale one",
             ["venue"],
             registry=registry,
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
+from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
@@ -17,6 +18,7 @@ class MemoryDatabase:
     def __init__(self, clock: Clock) -> None:
         self.journal = MemoryJournal()
         self.queries = MemoryQueries(self.journal)
+        self.kills = MemoryKills(self.journal)
         self.liveness = MemoryLiveness()
         self.lanes = MemoryLanes(self.liveness, clock)
         self.keys = MemoryKeyStore(self.journal)

@@ -11,11 +11,21 @@ import msgspec
 
 from switchyard.adapters.installation import random_installation
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome, check_kills_alone
 from switchyard.domain.errors import GroupRejected, HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
-from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId, VenueName
+from switchyard.domain.ids import (
+    AccountId,
+    Installation,
+    KillId,
+    OrderId,
+    VenueClientOrderId,
+    VenueName,
+    last_generation,
+)
+from switchyard.domain.kills import Kill, KillOrder, covering
+from switchyard.domain.lifecycle import is_final
 from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
@@ -42,6 +52,8 @@ class MemoryJournal:
         self.positions: dict[PositionKey, Position] = {}
         self.executions: dict[tuple[VenueName, str], Execution] = {}
         self.cursors: dict[str, Cursor] = {}
+        self.kills: dict[KillId, Kill] = {}
+        self.kill_orders: set[KillOrder] = set()
         self._by_client_id: dict[VenueClientOrderId, OrderId] = {}
         self._groups: dict[str, list[Outcome]] = {}
         self._installation = random_installation()
@@ -65,6 +77,7 @@ class MemoryJournal:
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Write a group and return an outcome for each change; a repeated group returns the first outcomes."""
+        check_kills_alone(changes)
         self._check_history(shard)
         if group_id in self._groups:
             return list(self._groups[group_id])
@@ -171,6 +184,9 @@ class MemoryJournal:
             self.executions[execution.venue, execution.exec_id] = execution
         for cursor in change.cursors:
             self.cursors[cursor.name] = cursor
+        for kill in change.kills:
+            self.kills[kill.kill_id] = kill
+        self.kill_orders.update(change.kill_orders)
 
     def _numbered(self, change: Change, first_seq: int) -> Iterator[OutboxRow]:
         """The outbox rows with their journal numbers; a later version keeps the number of the first."""
@@ -211,8 +227,15 @@ class MemoryJournal:
             earlier = self.keys.get((entry.account_id, entry.operation, entry.idempotency_key))
             if entry.version != (1 if earlier is None else earlier.version + 1):
                 return Conflict(earlier)
+        for order in change.orders_to_place():
+            kill = covering(self.kills.values(), order)
+            if kill is not None:
+                return Conflict(kill=kill)
+        if any(self._is_early(row) for row in change.unqueued_rows()):
+            return Conflict()
         is_stale = (
-            any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_moves())
+            any(_version(self.kills.get(kill.kill_id)) != kill.version - 1 for kill in change.kills)
+            or any(_version(self.orders.get(order.order_id)) != base for base, order in change.order_moves())
             or any(
                 not base and order.venue_client_order_id in self._by_client_id for base, order in change.order_moves()
             )
@@ -257,6 +280,20 @@ class MemoryJournal:
             if order.account_id == account and order.order_id >= since and not is_unaccepted(order)
         )
 
+    def _is_early(self, row: OutboxRow) -> bool:
+        """Whether others of the row's lane wait, or a venue has reported on its order before."""
+        has_queue = any(
+            other.lane == row.lane and other.kind == "new" and other.status in ("queued", "failed")
+            for other in self.outbox.values()
+        )
+        return has_queue or self.is_reported(row.venue_client_order_id)
+
+    def is_reported(self, client_id: VenueClientOrderId) -> bool:
+        """Return whether a report without an order names the id, or a later generation of its key."""
+        last = last_generation(client_id)
+        strays = (execution.stray_client_order_id for execution in self.executions.values())
+        return any(stray is not None and client_id <= stray <= last for stray in strays)
+
     def _client_id(self, execution: Execution) -> VenueClientOrderId | None:
         order = self.orders.get(execution.order_id)
         return None if order is None else order.venue_client_order_id
@@ -265,7 +302,18 @@ class MemoryJournal:
         """Write a change and return the seq of its first event, 0 without events."""
         events = self.events.setdefault(shard, [])
         first_seq = self._head(shard).seq + 1
-        self.store_rows(msgspec.structs.replace(change, outbox=tuple(self._numbered(change, first_seq))))
+        kills = tuple(
+            msgspec.structs.replace(kill, seq=first_seq if kill.version == 1 else self.kills[kill.kill_id].seq)
+            for kill in change.kills
+        )
+        covered = tuple(
+            KillOrder(kill.kill_id, order.order_id)
+            for kill in kills
+            for order in self.orders.values()
+            if kill.version == 1 and not is_final(order.status) and kill.covers(order)
+        )
+        numbered = tuple(self._numbered(change, first_seq))
+        self.store_rows(msgspec.structs.replace(change, outbox=numbered, kills=kills, kill_orders=covered))
         if not change.events:
             return 0
         at = max(now.astimezone(UTC), events[-1].at) if events else now.astimezone(UTC)
@@ -314,5 +362,5 @@ def _check_storable(changes: Sequence[Change]) -> None:
         raise GroupRejected("a value of the group cannot be stored: it contains NUL")
 
 
-def _version(row: Order | OutboxRow | Position | None) -> int:
+def _version(row: Order | OutboxRow | Position | Kill | None) -> int:
     return 0 if row is None else row.version

@@ -7,7 +7,7 @@ from typing import Literal
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueName, last_generation
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
@@ -138,6 +138,11 @@ class MemoryQueries:
                 oldest.setdefault(row.venue, QueueHead(row.seq, row.created_at))
         return oldest
 
+    async def accepted_since(self, seq: int) -> int:
+        """Return how many orders were accepted after this event."""
+        events = self._journal.events.get(0, [])
+        return sum(event.seq > seq and event.type == "OrderAccepted" for event in events)
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         by_status = {status: self._rows(status) for status in _UNFINISHED}
@@ -177,10 +182,7 @@ class MemoryQueries:
 
     def _with_state(self, row: OutboxRow) -> Due:
         state = self._journal.state(row.order_id)
-        first = state.order.venue_client_order_id
-        last = last_generation(first)
-        strays = (execution.stray_client_order_id for execution in self._journal.executions.values())
-        return Due(row, state, any(stray is not None and first <= stray <= last for stray in strays))
+        return Due(row, state, self._journal.is_reported(state.order.venue_client_order_id))
 
 
 def _as_known(due: Due, state: OrderState | None) -> Due:

@@ -6,6 +6,7 @@ from typing import Self
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -30,7 +31,7 @@ class MemoryRebuild:
         """Return whether the journal has no events and no rows."""
         journal = self._journal
         rows = (journal.orders, journal.outbox, journal.keys, journal.positions, journal.executions, journal.cursors)
-        return not any(rows) and not any(journal.events.values())
+        return not any(rows) and not journal.kills and not any(journal.events.values())
 
     async def load_events(self, events: Sequence[PlacedEvent]) -> None:
         """Add the next events with their numbers, times and hashes unchanged."""
@@ -43,6 +44,8 @@ class MemoryRebuild:
         keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
+        kills: Collection[Kill] = (),
+        kill_orders: Collection[KillOrder] = (),
     ) -> None:
         """Add the rows derived from the events."""
         self._rows = Change(
@@ -51,6 +54,8 @@ class MemoryRebuild:
             keys=tuple(keys),
             positions=tuple(positions),
             executions=tuple(executions),
+            kills=tuple(kills),
+            kill_orders=tuple(kill_orders),
         )
 
     async def finish(self, new: RebuiltIdentity) -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order
@@ -115,17 +114,9 @@ class NullVenue:
         assert page is not None
         return page
 
-    def quote(self, symbol: str) -> Quote | None:
-        """Return the fixed price as bid and ask."""
-        return Quote(bid=self._price, ask=self._price)
-
     async def probe(self) -> ProbeResult:
         """The venue runs in this process."""
         return "answered"
-
-    async def ask_quote(self, symbol: str) -> Quote | None:
-        """Return the same as `quote`."""
-        return self.quote(symbol)
 
     def _accept(self, order: Order, reports: list[ExecutionReport]) -> Accepted:
         known = self._orders.get(order.venue_client_order_id)

@@ -8,12 +8,14 @@ import msgspec
 
 from switchyard.adapters.postgres.claims import breaches_from, claims_json
 from switchyard.adapters.postgres.connection import Record
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome, check_kills_alone
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill
 from switchyard.ports.journal import Head
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, times in RFC 3339, as `json_populate_recordset` reads them
 _taken = msgspec.json.Decoder(dict[int, KeyEntry])
+_killed = msgspec.json.Decoder(dict[int, Kill])
 
 
 class AppendArguments(NamedTuple):
@@ -49,6 +51,7 @@ class AppendArguments(NamedTuple):
     result_rows: str
     claim_totals: str | None
     claim_rows: str | None
+    kill_row: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
     seen_seq: int | None
@@ -58,11 +61,14 @@ class AppendArguments(NamedTuple):
 # The SQLSTATE of a rejected group: the database does not have the head that the process saw last.
 ANOTHER_HISTORY = "SY001"
 _NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
-APPEND = f"SELECT seq_before, conflicts, taken, breaches, head_epoch, head_seq, head_hash FROM append_group({_NAMED})"
+APPEND = f"""
+SELECT seq_before, conflicts, taken, killed, breaches, head_epoch, head_seq, head_hash FROM append_group({_NAMED})
+"""
 
 
 def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
     """The arguments that append the changes as one group."""
+    check_kills_alone(changes)
     events = [(number, event) for number, change in enumerate(changes) for event in change.events]
     orders = [(number, *move) for number, change in enumerate(changes) for move in change.order_moves()]
     outbox = [(number, *move) for number, change in enumerate(changes) for move in change.outbox_moves()]
@@ -102,6 +108,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         result_rows=result_rows,
         claim_totals=claim_totals,
         claim_rows=claim_rows,
+        kill_row=_kill_row(changes),
         seen_epoch=None,
         seen_seq=None,
         seen_hash=None,
@@ -120,15 +127,28 @@ def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
     conflicts = set(result["conflicts"])
     taken = _taken.decode(result["taken"]) if result["taken"] else {}
     breaches = breaches_from(result["breaches"])
+    killed = _killed.decode(result["killed"]) if result["killed"] else {}
     next_seq = result["seq_before"] + 1
     outcomes: list[Outcome] = []
     for number, change in enumerate(changes):
         if number in conflicts:
-            outcomes.append(Conflict(taken.get(number), breaches.get(number)))
+            # A repeat gets its order, also under a kill.
+            outcomes.append(
+                Conflict(taken[number])
+                if number in taken
+                else Conflict(kill=killed.get(number), breach=breaches.get(number))
+            )
             continue
         outcomes.append(Committed(next_seq if change.events else 0))
         next_seq += len(change.events)
     return outcomes
+
+
+def _kill_row(changes: Sequence[Change]) -> str | None:
+    """The kill of a change, which is alone in its group."""
+    kills = [kill for change in changes for kill in change.kills]
+    assert len(kills) < 2, "a change has one kill at most"
+    return _encoder.encode(kills[0]).decode() if kills else None
 
 
 def _numbered(

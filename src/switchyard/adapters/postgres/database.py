@@ -7,6 +7,7 @@ from switchyard.adapters.postgres.connection import Reader, single_connection
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.journal import PostgresJournal
 from switchyard.adapters.postgres.keys import PostgresKeyStore
+from switchyard.adapters.postgres.kills import PostgresKills
 from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
@@ -23,6 +24,7 @@ class PostgresDatabase:
         self._notifications: list[CommitNotifications] = []
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
+        self.kills = PostgresKills(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.lanes = PostgresLanes(reader, SystemClock())
         self.keys = PostgresKeyStore(reader)

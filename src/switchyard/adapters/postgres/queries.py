@@ -94,6 +94,7 @@ JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.v
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = $1 AND exec_id > $2
 ORDER BY exec_id LIMIT $3
 """
+_ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE shard = 0 AND seq > $1 AND type = 'OrderAccepted'"
 # One SELECT for each partial index: the planner does not combine them.
 _COUNTS = " UNION ALL ".join(
     f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
@@ -224,6 +225,11 @@ class PostgresQueries:
             Execution(*record)
             for record in await self._reader.rows(_MATCHED_STRAYS, venue, after, min(limit, PAGE_MAX))
         ]
+
+    async def accepted_since(self, seq: int) -> int:
+        """How many orders were accepted after this event."""
+        [record] = await self._reader.rows(_ACCEPTED_SINCE, seq)
+        return int(record[0])
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -10,6 +10,8 @@ from switchyard.adapters.postgres.connection import Connection, connect
 from switchyard.adapters.tables import (
     EXECUTIONS,
     IDEMPOTENCY_KEYS,
+    KILL_ORDERS,
+    KILLS,
     ORDERS,
     OUTBOX_ORDERS,
     POSITIONS,
@@ -19,6 +21,7 @@ from switchyard.adapters.tables import (
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -70,6 +73,8 @@ class PostgresRebuild:
         keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
+        kills: Collection[Kill] = (),
+        kill_orders: Collection[KillOrder] = (),
     ) -> None:
         """Insert the rows derived from the events."""
         await self._copy(ORDERS, orders)
@@ -77,6 +82,8 @@ class PostgresRebuild:
         await self._copy(IDEMPOTENCY_KEYS, keys)
         await self._copy(POSITIONS, positions)
         await self._copy(EXECUTIONS, executions)
+        await self._copy(KILLS, kills)
+        await self._copy(KILL_ORDERS, kill_orders)
 
     async def finish(self, new: RebuiltIdentity) -> None:
         """Set the identity of the journal and commit everything."""

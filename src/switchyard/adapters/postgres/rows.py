@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from switchyard.adapters.postgres.connection import Record
-from switchyard.adapters.tables import ORDERS, OUTBOX_ORDERS, POSITIONS
+from switchyard.adapters.tables import KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
 from switchyard.domain.events import JournalEvent
+from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.positions import Position
@@ -37,6 +38,11 @@ def outbox_row(values: Iterable[Any]) -> OutboxRow:
 def position(values: Iterable[Any]) -> Position:
     """A position from its columns."""
     return Position(**dict(zip(POSITIONS.columns, values, strict=True)))
+
+
+def kill(values: Iterable[Any]) -> Kill:
+    """A kill from its columns."""
+    return Kill(**dict(zip(KILLS.columns, values, strict=True)))
 
 
 def journal_event(record: Record) -> JournalEvent:

@@ -12,6 +12,7 @@ from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.risk.claims import Breach
 
@@ -35,6 +36,9 @@ class AppendGroup(NamedTuple):
     checked_executions: str | None = None
     cursors: str | None = None
     results: str | None = None
+    new_kills: str | None = None
+    kills: str | None = None
+    kill_orders: str | None = None
     group_id: str | None = None
     outcomes: str | None = None
     seq: int | None = None
@@ -57,32 +61,41 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
     `checked`: it is known which executions may be written; otherwise one that exists already rejects the group.
     """
     executions = rows.json_rows([row for change in changes for row in change.executions])
-    orders = [row for change in changes for _, row in change.order_moves()]
+    orders = [move for change in changes for move in change.order_moves()]
     outbox = list(_numbered_outbox(changes, events))
     return AppendGroup(
         events=rows.json_array(events) if events else None,
-        new_orders=rows.json_rows([row for row in orders if row.version == 1]),
-        changed_orders=rows.json_rows([row for row in orders if row.version > 1]),
-        new_outbox=rows.json_rows([row for row in outbox if row.version == 1]),
-        changed_outbox=rows.json_rows([row for row in outbox if row.version > 1]),
+        new_orders=rows.json_rows([row for base, row in orders if not base]),
+        changed_orders=rows.json_rows([row for base, row in orders if base]),
+        new_outbox=rows.json_rows([row for base, row in outbox if not base]),
+        changed_outbox=rows.json_rows([row for base, row in outbox if base]),
         keys=rows.json_rows([row for change in changes for row in change.keys]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,
         cursors=rows.json_rows([row for change in changes for row in change.cursors]),
         results=rows.json_rows([row for change in changes for row in change.results]),
+        new_kills=rows.json_rows(
+            [
+                msgspec.structs.replace(kill, seq=events[0].seq)
+                for change in changes
+                for kill in change.kills
+                if kill.version == 1
+            ]
+        ),
+        kills=rows.json_rows([kill for change in changes for kill in change.kills if kill.version > 1]),
     )
 
 
-def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[OutboxRow]:
-    """The outbox rows; each new one with the number of the event that describes it."""
+def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow]) -> Iterator[tuple[int, OutboxRow]]:
+    """The outbox rows with the versions that they expect; new ones have the numbers of their events."""
     first = 0
     for change in changes:
-        for _, row in change.outbox_moves():
-            if row.version == 1 and change.events:
-                yield msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
+        for base, row in change.outbox_moves():
+            if not base and change.events:
+                yield base, msgspec.structs.replace(row, seq=events[first + change.event_place(row)].seq)
             else:
-                yield row
+                yield base, row
         first += len(change.events)
 
 
@@ -114,6 +127,7 @@ class _StoredOutcome(msgspec.Struct, array_like=True):
 
     first_seq: int | None
     key: KeyEntry | None = None
+    kill: Kill | None = None
     breach: Breach | None = None
 
 
@@ -122,7 +136,7 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     stored = [
         _StoredOutcome(outcome.first_seq)
         if isinstance(outcome, Committed)
-        else _StoredOutcome(None, outcome.key, outcome.breach)
+        else _StoredOutcome(None, outcome.key, outcome.kill, outcome.breach)
         for outcome in outcomes
     ]
     return msgspec.json.encode(stored).decode()
@@ -132,6 +146,8 @@ def outcomes_from(text: str) -> list[Outcome]:
     """The outcomes of a group that was committed before."""
     stored = msgspec.json.decode(text, type=list[_StoredOutcome])
     return [
-        Conflict(outcome.key, outcome.breach) if outcome.first_seq is None else Committed(outcome.first_seq)
+        Conflict(outcome.key, outcome.kill, outcome.breach)
+        if outcome.first_seq is None
+        else Committed(outcome.first_seq)
         for outcome in stored
     ]

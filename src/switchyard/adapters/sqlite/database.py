@@ -9,6 +9,7 @@ from switchyard.adapters.sqlite.connections import Connections, no_database
 from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.journal import SqliteJournal
 from switchyard.adapters.sqlite.keys import SqliteKeyStore
+from switchyard.adapters.sqlite.kills import SqliteKills
 from switchyard.adapters.sqlite.lanes import SqliteLanes
 from switchyard.adapters.sqlite.liveness import SqliteLiveness
 from switchyard.adapters.sqlite.queries import SqliteQueries
@@ -22,6 +23,7 @@ class SqliteDatabase:
         self._connections = connections
         self.journal = SqliteJournal(connections)
         self.queries = SqliteQueries(connections)
+        self.kills = SqliteKills(connections)
         self.liveness = SqliteLiveness()
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)

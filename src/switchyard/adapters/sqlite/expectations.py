@@ -11,13 +11,18 @@ import apsw
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.statements import (
+    ACTIVE_KILLS,
     KEY_ENTRIES,
+    KILL_VERSION,
+    LANES_WITH_QUEUE,
     ORDER_VERSIONS,
     OUTBOX_VERSIONS,
     POSITION_VERSIONS,
     SEEN_EXECUTIONS,
 )
+from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.kills import Kill, covering
 
 # An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
 REMEMBERED_MAX = 50_000
@@ -32,6 +37,8 @@ class Expectations:
 
     def __init__(self) -> None:
         self._versions: dict[_Key, int] = {}
+        self._kills: list[Kill] | None = None
+        """The active kills; none until they are read."""
 
     def conflicts_of(
         self, connection: apsw.Connection, changes: Sequence[Change], thorough: bool
@@ -55,7 +62,9 @@ class Expectations:
         if thorough:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
-        conflicts.update(_taken_keys(connection, numbered))  # last: these conflicts name the key
+        conflicts.update(_early_attempts(connection, numbered))
+        conflicts.update(self._killed(connection, numbered))
+        conflicts.update(_taken_keys(connection, numbered))  # last: a repeat gets its order, also under a kill
         return conflicts
 
     def note_written(self, changes: Iterable[Change]) -> None:
@@ -66,10 +75,30 @@ class Expectations:
             self._versions.update((order.order_id, order.version) for order in change.orders)
             self._versions.update((row.key, row.version) for row in change.outbox)
             self._versions.update((position.key, position.version) for position in change.positions)
+            if change.kills:
+                self._kills = None
 
     def forget(self) -> None:
         """Read all versions again: a write failed, or was not a group of changes."""
         self._versions.clear()
+        self._kills = None
+
+    def _killed(self, connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+        """The changes that accept or begin to send an order that a kill covers, and stale versions of kills."""
+        if self._kills is None:
+            self._kills = list(map(rows.kill, connection.execute(ACTIVE_KILLS)))
+        conflicts = {
+            number: Conflict()
+            for number, change in numbered
+            for kill in change.kills
+            if (connection.execute(KILL_VERSION, (kill.kill_id,)).get or 0) != kill.version - 1
+        }
+        if self._kills:
+            for number, change in numbered:
+                for order in change.orders_to_place():
+                    if (kill := covering(self._kills, order)) is not None:
+                        conflicts[number] = Conflict(kill=kill)
+        return conflicts
 
     def _stale(
         self,
@@ -114,6 +143,17 @@ def _seen_executions(connection: apsw.Connection, numbered: Sequence[tuple[int, 
     keys = [(row.venue, row.exec_id, row.order_id) for _, row in checked]
     seen = set(connection.execute(SEEN_EXECUTIONS, (rows.json_array(keys),)))
     return {number: Conflict() for number, row in checked if (row.venue, row.exec_id) in seen}
+
+
+def _early_attempts(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
+    """The changes whose new order begins its attempt too early: others of its lane wait, or a venue reported on it."""
+    begun = [(number, row) for number, change in numbered for row in change.unqueued_rows()]
+    if not begun:
+        return {}
+    lanes = rows.json_array(sorted({row.lane for _, row in begun}))
+    queued = {lane for (lane,) in connection.execute(LANES_WITH_QUEUE, (lanes,))}
+    strays = reported_before(connection, [row.venue_client_order_id for _, row in begun])
+    return {number: Conflict() for number, row in begun if row.lane in queued or row.venue_client_order_id in strays}
 
 
 def _taken_keys(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:

@@ -25,7 +25,7 @@ from switchyard.adapters.sqlite.statements import (
 )
 from switchyard.adapters.tables import EVENT_COLUMNS
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
-from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
@@ -109,6 +109,7 @@ class SqliteJournal:
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""
         assert shard == 0, "an embedded journal has one shard"
+        check_kills_alone(changes)
         return await self._connections.write(lambda connection: self._append(connection, group_id, changes, now))
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:

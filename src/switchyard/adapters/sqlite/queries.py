@@ -9,11 +9,12 @@ import apsw
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.statements import SELECT_OUTBOX_OF, SELECT_STATES
+from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.adapters.tables import EVENT_COLUMNS, EXECUTIONS, ORDERS, POSITIONS
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName, last_generation
+from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
@@ -63,17 +64,13 @@ WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venu
 AND (order_id, kind, number) > (?4, ?5, ?6)
 ORDER BY order_id, kind, number LIMIT ?2
 """
-_ANY_STRAY = "SELECT 1 FROM executions WHERE stray_client_order_id IS NOT NULL LIMIT 1"
-_STRAYS = """
-SELECT value->>0 FROM json_each(?)
-WHERE EXISTS (SELECT 1 FROM executions WHERE stray_client_order_id BETWEEN value->>0 AND value->>1)
-"""
 _MATCHED_STRAYS = f"""
 SELECT {EXECUTIONS.qualified("executions")} FROM executions
 JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 ORDER BY exec_id LIMIT ?
 """
+_ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE seq > ? AND type = 'OrderAccepted'"
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -205,6 +202,12 @@ class SqliteQueries:
         )
         return [Execution(*columns) for columns in stored]
 
+    async def accepted_since(self, seq: int) -> int:
+        """How many orders were accepted after this event."""
+        row = await self._connections.read(lambda connection: connection.execute(_ACCEPTED_SINCE, (seq,)).fetchone())
+        assert row is not None, "an aggregate always returns a row"
+        return int(row[0])
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""
         counts: list[Any] = await self._connections.read(lambda connection: connection.execute(_COUNTS).fetchall())
@@ -231,7 +234,7 @@ class SqliteQueries:
                     ids = (rows.json_array(list(unknown)),)
                     orders, outbox = connection.execute(SELECT_STATES, ids), connection.execute(SELECT_OUTBOX_OF, ids)
                     states |= rows.states(orders, outbox)
-                strays = _strays(connection, [state.order.venue_client_order_id for state in states.values()])
+                strays = reported_before(connection, [state.order.venue_client_order_id for state in states.values()])
             return [
                 Due(state.row(kind, number), state, state.order.venue_client_order_id in strays)
                 for order_id, kind, number, _ in selected
@@ -239,14 +242,6 @@ class SqliteQueries:
             ]
 
         return await self._connections.read(select)
-
-
-def _strays(connection: apsw.Connection, client_ids: Sequence[VenueClientOrderId]) -> set[str]:
-    """Those of the client order ids that a venue reported on before their orders existed here."""
-    if connection.execute(_ANY_STRAY).fetchone() is None:
-        return set()
-    ranges = rows.json_array([(client_id, last_generation(client_id)) for client_id in client_ids])
-    return {client_id for (client_id,) in connection.execute(_STRAYS, (ranges,))}
 
 
 def _owner(account_id: AccountId | None, order_id: OrderId | None) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from switchyard.adapters.tables import STATE_TABLES
 from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -55,6 +56,8 @@ class SqliteRebuild:
         keys: Collection[KeyEntry],
         positions: Collection[Position],
         executions: Collection[Execution],
+        kills: Collection[Kill] = (),
+        kill_orders: Collection[KillOrder] = (),
     ) -> None:
         """Insert the rows derived from the events."""
         for part, structs in (
@@ -63,6 +66,8 @@ class SqliteRebuild:
             ("keys", keys),
             ("positions", positions),
             ("checked_executions", executions),
+            ("kills", kills),
+            ("kill_orders", kill_orders),
         ):
             await asyncio.to_thread(self._load, part, iter(structs))
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from switchyard.adapters.tables import IDEMPOTENCY_KEYS, ORDERS, OUTBOX_ORDERS, POSITIONS
+from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.kills import Kill
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.positions import Position
@@ -80,6 +81,15 @@ def position(row: Sequence[Any]) -> Position:
     values["updated_at"] = datetime.fromisoformat(values["updated_at"])
     values["day"] = None if values["day"] is None else date.fromisoformat(values["day"])
     return Position(**values)
+
+
+def kill(row: Sequence[Any]) -> Kill:
+    """A kill from its columns."""
+    values = dict(zip(KILLS.columns, row, strict=True))
+    values["set_at"] = datetime.fromisoformat(values["set_at"])
+    if values["cleared_at"] is not None:
+        values["cleared_at"] = datetime.fromisoformat(values["cleared_at"])
+    return Kill(**values)
 
 
 def journal_event(row: Sequence[Any]) -> JournalEvent:

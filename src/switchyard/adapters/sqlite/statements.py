@@ -1,6 +1,6 @@
 """The journal's SQL statements on SQLite, except the append itself (`append.py`)."""
 
-from switchyard.adapters.tables import IDEMPOTENCY_KEYS, ORDERS, OUTBOX_ORDERS, POSITIONS
+from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_ORDERS, POSITIONS
 
 LINES = """
 SELECT group_concat(text || ',"hash":"' || hash || '"}' || char(10), '' ORDER BY seq), count(*), max(seq)
@@ -20,6 +20,11 @@ CROSS JOIN outbox_orders AS outbox ON (outbox.order_id, outbox.kind, outbox.numb
 POSITION_VERSIONS = """
 SELECT stored.account_id, stored.symbol, stored.version FROM jsonb_each(?) AS requested
 CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requested.value->>0, requested.value->>1)
+"""
+LANES_WITH_QUEUE = """
+SELECT value FROM json_each(?) WHERE EXISTS (
+    SELECT 1 FROM outbox_orders WHERE lane = value AND status IN ('queued', 'failed') AND kind = 'new'
+)
 """
 SEEN_EXECUTIONS = """
 SELECT stored.venue, stored.exec_id FROM jsonb_each(?) AS requested
@@ -46,3 +51,5 @@ SELECT_POSITIONS = f"""
 SELECT {POSITIONS.qualified("stored")} FROM jsonb_each(?) AS requested
 CROSS JOIN positions AS stored ON (stored.account_id, stored.symbol) = (requested.value->>0, requested.value->>1)
 """
+ACTIVE_KILLS = f"SELECT {KILLS.column_list} FROM kills INDEXED BY kills_active WHERE cleared_at IS NULL"
+KILL_VERSION = "SELECT version FROM kills WHERE kill_id = ?"

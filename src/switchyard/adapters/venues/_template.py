@@ -10,8 +10,6 @@
 | `reports` | yes | in the venue's numbering; VenueUnavailable on failure, because an error is not an empty page |
 | `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
 | `open_orders` | unless `lookup="none"` | all of them in pages, or VenueUnavailable; the sweep compares them |
-| `quote` | optional | None unless the adapter knows the market without a request |
-| `ask_quote` | optional | may send a request; None if the venue has no quote, else VenueUnavailable |
 
 Declare a capability only if this holds:
 
@@ -25,7 +23,8 @@ Declare a capability only if this holds:
 | `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window, in venue time |
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
-| `amend`, `cancel_all` | the venue supports it; not used yet |
+| `amend` | the venue supports it; not used yet |
+| `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
 read goes to `ReportPage.unreadable`, and the page's cursor moves on. Fill in `fee`, `fee_currency`, `exec_type` and
@@ -42,6 +41,9 @@ The outcome of a send depends only on whether a byte may have been sent and on t
 | a response that shows this order | `Accepted`; `already_processed` if the venue had it before this attempt |
 | anything else: time-out, disconnect, 5xx, a response that cannot be decoded or shows another order | `Ambiguous` |
 
+Quotes are a separate port: `QuoteFeed` for a venue that must be asked, `QuoteSource` for one that is known without a
+request (see `http/quotes.py` and `paper/quotes.py`); `bootstrap/quotes.py` opens them.
+
 Then add the adapter to the fixture of `tests/contract/test_venues.py`.
 """
 
@@ -49,7 +51,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from switchyard.adapters.venues.one_by_one import OneByOne
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
@@ -112,14 +113,6 @@ class TemplateVenue(OneByOne):
         await asyncio.sleep(WAIT_SECONDS)
         return ReportPage((), after)
 
-    def quote(self, symbol: str) -> Quote | None:
-        """The current market, if known without a request."""
-        return None
-
     async def probe(self) -> ProbeResult:
         """Ask the venue something harmless; raises VenueUnavailable."""
         raise VenueUnavailable(f"{self._name} has no probe")
-
-    async def ask_quote(self, symbol: str) -> Quote | None:
-        """Ask for the current market; None if the venue has no quote; raises VenueUnavailable."""
-        return self.quote(symbol)

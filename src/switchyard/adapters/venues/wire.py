@@ -5,10 +5,12 @@
 | `POST /orders`, header `Idempotency-Key` | `OrderResponse`; 400, 401, 403 or 422 rejected, 409 processed before |
 | `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
+| `POST /orders/cancel-all` | `CanceledAll`; cancels every open order under the credentials |
 | `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, one page per request |
 | `GET /reports?after=N&limit=M` | `Reports`; the broker holds the request briefly if there are none |
-| `GET /quotes/{symbol}` | `QuoteResponse` |
+| `GET /quotes?symbols=A,B` | `QuotesResponse`; symbols without a market are left out |
+| `GET /quotes/{symbol}` | `QuoteResponse`, for people; the adapter does not use it |
 | `GET /statement?after=N&limit=M` | `Statement` |
 
 `QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
@@ -128,6 +130,12 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
         _check_amounts(self.qty, self.filled_qty)
 
 
+class CanceledAll(msgspec.Struct, frozen=True):
+    """How many open orders were canceled."""
+
+    canceled: int
+
+
 class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The reason for which the broker did not carry out the request."""
 
@@ -180,15 +188,22 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The current market."""
+    """The market of one symbol; usable if 0 < `bid` <= `ask`."""
 
     symbol: Id
     bid: Decimal
     ask: Decimal
     at: datetime
+    """When the market was like this, by the clock of `X-Venue-Time`: their difference is the quote's age."""
 
     def __post_init__(self) -> None:
         _check_amounts(self.bid, self.ask)
+
+
+class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The markets of the symbols that were asked for; each is decoded on its own, as a `QuoteResponse`."""
+
+    quotes: tuple[msgspec.Raw, ...]
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -17,6 +17,7 @@ from switchyard.domain.decisions.attempts import (
 )
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
+from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
 from switchyard.domain.decisions.operator import decide_by_hand
 from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
@@ -27,7 +28,10 @@ __all__ = [
     "apply_report",
     "backoff",
     "begin_attempt",
+    "cancel_killed",
+    "clear_kill",
     "decide_by_hand",
+    "end_killed",
     "is_at_venue",
     "is_past_deadline",
     "record_absent",
@@ -41,5 +45,6 @@ __all__ = [
     "repeat_cancel",
     "request_cancel",
     "set_aside_report",
+    "set_kill",
     "unmatched_report",
 ]

@@ -69,7 +69,8 @@ def record_unsent(
         # A report arrived before this outcome was recorded: the venue has the order, and evidence wins.
         return record_sent(state, row, state.order.venue_order_id, now)
     if has_pending_cancel(state):
-        ended = touched(state.order, now, status="CANCELED", reason="CANCELED_BEFORE_SENDING")
+        reason = "KILL_SWITCH" if code == "KILL_SWITCH" else "CANCELED_BEFORE_SENDING"
+        ended = touched(state.order, now, status="CANCELED", reason=reason)
         dead = ended_attempt(row, now, "dead", code, detail)
         return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
     if is_past_deadline(state.order, retry_at):

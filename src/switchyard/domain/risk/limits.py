@@ -45,6 +45,9 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     stateful: LimitSettings = LimitSettings()
     """The limits over open orders, positions, results and time; their settings are in the same section."""
 
+    strategy_fills_max: int | None = None
+    strategy_fills_window: timedelta = timedelta(seconds=60)
+
     @property
     def burst(self) -> int:
         """The size of an account's bucket; without a setting the orders of one second."""

@@ -14,6 +14,8 @@ from switchyard.domain.reasons import bounded_detail, described, split_reason
 
 RISK_REASONS: Final[Mapping[str, str]] = {
     "RISK_MAX_QTY": "the quantity is above the largest one allowed for the account, or for the account and symbol",
+    "KILL_SWITCH": "a kill of mode `block` covers the order",
+    "REDUCE_ONLY": "a kill of mode `reduce_only` covers the order, and its venue does not enforce reduce-only orders",
     "RISK_MAX_NOTIONAL": "quantity times price times multiplier is above the largest notional allowed",
     "RISK_MIN_PRICE": "the price is below the lowest one allowed for the account, the symbol or everyone",
     "RISK_MAX_PRICE": "the price is above the highest one allowed for the account, the symbol or everyone",

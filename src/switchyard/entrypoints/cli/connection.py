@@ -1,6 +1,7 @@
 """Options of commands that call a gateway, and the client they use: address, account and token."""
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -62,7 +63,9 @@ def connect(url: str | None, account: str) -> "AsyncClient":
     return AsyncClient(url or "", token)
 
 
-def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
+def sign_token(
+    settings: "Settings", account: str, ttl: timedelta, *, scopes: Sequence[str] = (), subject: str | None = None
+) -> str:
     """A token for the account, signed with the local secret; raises SettingError if there is none."""
     from switchyard.adapters.system_clock import SystemClock
     from switchyard.entrypoints.http.transport.auth import issue_token
@@ -75,6 +78,8 @@ def sign_token(settings: "Settings", account: str, ttl: timedelta) -> str:
         ttl=ttl,
         audience=settings.jwt_audience,
         issuer=settings.jwt_issuer,
+        scopes=scopes,
+        subject=subject,
     )
 
 

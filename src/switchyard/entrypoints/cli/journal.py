@@ -51,6 +51,7 @@ def restored(json: JsonOption = False) -> None:
     if done.continued:
         typer.echo(f"finished an interrupted `db restored` of epoch {done.epoch}: nothing was sent meanwhile")
     typer.echo(f"epoch {done.epoch}: {done.rows} unfinished outbox rows are uncertain until their venues were asked")
+    typer.echo(f"{done.kills} kills are active; later ones are lost: see `switchyard kills list` before you start")
 
 
 @database.command()

@@ -10,6 +10,8 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    kills,
+    market,
     outbox,
     processes,
     reference,
@@ -29,8 +31,10 @@ simulator.register(app)
 trading.register(app)
 exposure.register(app)
 watch.register(app)
+market.register(app)
 journal.register(app)
 outbox.register(app)
+kills.register(app)
 reference.register(app)
 
 

@@ -73,15 +73,22 @@ OrderIdArgument = Annotated[
 def token(
     account: Annotated[str, typer.Option("--account", help="Account that the token is for.")] = DEFAULT_ACCOUNT,
     ttl: Annotated[str, typer.Option("--ttl", metavar="TIME", help="Lifetime: 90s, 15m, 24h, 7d.")] = "24h",
+    scopes: Annotated[
+        list[str] | None, typer.Option("--scope", help="A scope, such as admin:kill; may be repeated.")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option("--subject", help="Person that the token is for; by default the account.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print a token for an account, signed with the local secret."""
     from switchyard.settings import load_settings
 
     lifetime = duration(ttl)
-    signed = sign_token(load_settings(), account, lifetime)
+    signed = sign_token(load_settings(), account, lifetime, scopes=scopes or (), subject=subject)
     if as_json:
-        output.print_json({"account": account, "token": signed, "ttlSeconds": int(lifetime.total_seconds())})
+        shown = {"account": account, "token": signed, "ttlSeconds": int(lifetime.total_seconds())}
+        output.print_json(shown | ({"scope": " ".join(scopes)} if scopes else {}))
     else:
         typer.echo(signed)
 

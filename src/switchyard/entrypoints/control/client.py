@@ -1,27 +1,34 @@
-"""Records an operator's decision: through the control socket of a running server, or directly in the database.
+"""Carries out a person's command: through the control socket of a running server, or directly in the database.
 
-Used by `switchyard outbox resolve`.
+Used by `switchyard outbox resolve`, `switchyard kill` and `switchyard kills`.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import assert_never
 
 import msgspec
 
-from switchyard.bootstrap import decide_doubt
+from switchyard.bootstrap import decide_doubt, direct_kill_switch
 from switchyard.domain.errors import AlreadyRunning, OutcomeUnknown
 from switchyard.domain.events import encode
 from switchyard.domain.orders import OrderSnapshot, snapshot
+from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
     ANSWER_BYTES_MAX,
     ControlReply,
+    ControlRequest,
     Decided,
     Declined,
+    KillCommand,
+    KillsTold,
+    KillTold,
     ResolveDoubt,
+    SetKill,
     address_of,
     socket_path,
 )
+from switchyard.flow.kill.switch import check_kill
 from switchyard.flow.sending.operator import check_decision
 from switchyard.settings import Settings
 
@@ -35,15 +42,47 @@ ANSWER_SECONDS_MAX = 60.0
 async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnapshot:
     """Record the decision and return the order after it."""
     check_decision(request.id, request.decision)
+
+    async def directly() -> ControlReply:
+        return Decided(snapshot(await decide_doubt(settings, request.id, request.decision)))
+
+    reply = await _carried_out(settings, request, directly)
+    assert isinstance(reply, Decided), "the reply to another request"
+    return reply.order
+
+
+async def command_kill_switch(settings: Settings, command: KillCommand) -> KillTold | KillsTold:
+    """Carry out a command of the kill switch."""
+    if isinstance(command, SetKill):
+        check_kill(command.request, settings.venue_names)
+
+    async def directly() -> ControlReply:
+        async with direct_kill_switch(settings) as switch:
+            if isinstance(command, SetKill) and settings.database_url is None:
+                # No worker runs, so nothing would change; and a server that starts now needs the file.
+                return await carry_out(switch, SetKill(request=command.request))
+            return await carry_out(switch, command)
+
+    reply = await _carried_out(settings, command, directly)
+    assert isinstance(reply, KillTold | KillsTold), "the reply to another request"
+    return reply
+
+
+async def _carried_out(
+    settings: Settings, request: ControlRequest, directly: Callable[[], Awaitable[ControlReply]]
+) -> ControlReply:
+    """The reply of the server that holds the database, or of `directly` where there is none."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + RETRY_SECONDS_MAX
     while True:
         try:
-            return snapshot(await decide_doubt(settings, request.id, request.decision))
+            return await directly()
         except AlreadyRunning as running:
-            order = await _request(socket_path(settings), request, running)
-            if order is not None:
-                return order
+            reply = await _request(socket_path(settings), request, running)
+            if isinstance(reply, Declined):
+                raise reply.error() from None
+            if reply is not None:
+                return reply
             if loop.time() >= deadline:
                 raise AlreadyRunning(
                     f"{running}; it does not listen on its control socket: stop it, then repeat this command"
@@ -51,8 +90,8 @@ async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnaps
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _request(path: Path, request: ResolveDoubt, running: AlreadyRunning) -> OrderSnapshot | None:
-    """The order from the server's reply; none if no server listens."""
+async def _request(path: Path, request: ControlRequest, running: AlreadyRunning) -> ControlReply | None:
+    """The server's reply; none if no server listens."""
     try:
         with address_of(path) as address:
             reader, writer = await asyncio.open_unix_connection(address, limit=ANSWER_BYTES_MAX)
@@ -61,19 +100,14 @@ async def _request(path: Path, request: ResolveDoubt, running: AlreadyRunning) -
     except OSError as error:
         raise AlreadyRunning(f"{running}; its control socket {path} cannot be opened: {error}") from None
     try:
-        reply = await _exchange(reader, writer, request)
+        return await _exchange(reader, writer, request)
     finally:
         writer.close()
-    match reply:
-        case Decided(order):
-            return order
-        case Declined():
-            raise reply.error()
-        case _:
-            assert_never(reply)
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ResolveDoubt) -> ControlReply:
+async def _exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ControlRequest
+) -> ControlReply:
     try:
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             writer.write(encode(request) + b"\n")
@@ -81,7 +115,6 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
             line = await reader.readuntil(b"\n")
         reply: ControlReply = msgspec.json.decode(line, type=ControlReply)
     except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, msgspec.DecodeError):
-        raise OutcomeUnknown(
-            "the server did not reply: the decision may or may not be recorded; check `switchyard outbox list`"
-        ) from None
+        check = "switchyard outbox list" if isinstance(request, ResolveDoubt) else "switchyard kills list"
+        raise OutcomeUnknown(f"the server did not reply: it may or may not be recorded; check `{check}`") from None
     return reply

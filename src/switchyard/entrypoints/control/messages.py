@@ -10,13 +10,16 @@ import msgspec
 
 from switchyard.domain.errors import NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
 from switchyard.domain.facts import DecisionFact, Verdict
+from switchyard.domain.ids import KillId
+from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.orders import OrderSnapshot
+from switchyard.flow.kill.switch import KillRequest
 from switchyard.settings import Settings
 
 # Several times the longest request: a name and a reason of maximum length, in any script.
 REQUEST_BYTES_MAX = 16 * 1024
-# Ten times an order with all its tags.
-ANSWER_BYTES_MAX = 64 * 1024
+# Several times a kill with a page of its orders, or a page of kills.
+ANSWER_BYTES_MAX = 1024 * 1024
 # The kernels allow 108 (Linux) and 104 bytes (macOS), including the closing NUL.
 ADDRESS_BYTES_MAX = 103
 
@@ -38,10 +41,57 @@ class ResolveDoubt(
         return DecisionFact(verdict=self.verdict, by=self.by, reason=self.reason, resend=self.resend)
 
 
+class SetKill(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="set_kill"
+):
+    """Set a kill."""
+
+    request: KillRequest
+    wait_seconds: float = 0
+
+
+class ClearKill(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="clear_kill"
+):
+    """Clear a kill."""
+
+    kill_id: KillId
+    by: str
+    reason: str
+
+
+class ShowKill(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="show_kill"
+):
+    """Tell what became of a kill's orders."""
+
+    kill_id: KillId
+
+
+class ListKills(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="list_kills"
+):
+    """List the newest kills."""
+
+    limit: int
+
+
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
     """The decision is in the journal; `order` is the order after it."""
 
     order: OrderSnapshot
+
+
+class KillTold(msgspec.Struct, frozen=True, tag_field="answer", tag="kill"):
+    """A kill and its orders."""
+
+    kill: KillState
+
+
+class KillsTold(msgspec.Struct, frozen=True, tag_field="answer", tag="kills"):
+    """The newest kills."""
+
+    kills: list[KillView]
 
 
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
@@ -77,7 +127,9 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
         return kinds[self.why](self.message)
 
 
-ControlReply: TypeAlias = Decided | Declined
+KillCommand: TypeAlias = SetKill | ClearKill | ShowKill | ListKills
+ControlRequest: TypeAlias = ResolveDoubt | KillCommand
+ControlReply: TypeAlias = Decided | KillTold | KillsTold | Declined
 
 
 def socket_path(settings: Settings) -> Path:

@@ -1,6 +1,7 @@
 """The control socket: commands reach the one process that may write to a SQLite file.
 
-Accepts `ResolveDoubt` requests and records them through the engine; PostgreSQL needs no such socket.
+Accepts `ResolveDoubt` and the commands of the kill switch and records them through the engine. PostgreSQL needs no such
+socket.
 """
 
 import asyncio
@@ -19,15 +20,18 @@ from switchyard.domain.errors import InvalidJson, OutcomeUnknown, SwitchyardErro
 from switchyard.domain.events import encode
 from switchyard.domain.facts import DecisionFact
 from switchyard.domain.orders import Order, snapshot
+from switchyard.entrypoints.control.kills import carry_out
 from switchyard.entrypoints.control.messages import (
     REQUEST_BYTES_MAX,
     ControlReply,
+    ControlRequest,
     Decided,
     Declined,
     ResolveDoubt,
     address_of,
     socket_path,
 )
+from switchyard.flow.kill.switch import KillSwitch
 from switchyard.settings import Settings
 
 log = structlog.get_logger()
@@ -48,9 +52,10 @@ EndDoubt = Callable[[str, DecisionFact], Awaitable[Order]]
 class ControlServer:
     """Listens on a socket that only this user can open; the caller must hold the database's lock."""
 
-    def __init__(self, path: Path, end_doubt: EndDoubt) -> None:
+    def __init__(self, path: Path, end_doubt: EndDoubt, kill_switch: KillSwitch) -> None:
         self._path = path
         self._end_doubt = end_doubt
+        self._kill_switch = kill_switch
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -112,11 +117,13 @@ class ControlServer:
             except asyncio.LimitOverrunError:
                 return Declined.of(InvalidJson(f"the request is longer than {REQUEST_BYTES_MAX} bytes"))
         try:
-            request = msgspec.json.decode(line, type=ResolveDoubt)
+            request: ControlRequest = msgspec.json.decode(line, type=ControlRequest)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return Declined.of(InvalidJson(f"not a valid request: {error}"))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                if not isinstance(request, ResolveDoubt):
+                    return await carry_out(self._kill_switch, request)
                 order = await self._end_doubt(request.id, request.decision)
         except SwitchyardError as error:
             return Declined.of(error)
@@ -125,7 +132,7 @@ class ControlServer:
                 OutcomeUnknown("the journal did not commit in time: the decision may or may not be recorded")
             )
         except Exception:
-            log.exception("control_command_failed", row_id=request.id)
+            log.exception("control_command_failed", command=type(request).__name__)
             return Declined.of(OutcomeUnknown("the server failed: see control_command_failed in its log"))
         return Decided(snapshot(order))
 
@@ -140,7 +147,7 @@ async def serving_commands(settings: Settings, engine: Engine) -> AsyncIterator[
     if settings.database_url is not None:
         yield
         return
-    server = ControlServer(socket_path(settings), engine.end_doubt)
+    server = ControlServer(socket_path(settings), engine.end_doubt, engine.kill_switch)
     await server.start()
     try:
         yield

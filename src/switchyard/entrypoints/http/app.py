@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.domain.routing import Router
+from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
@@ -24,6 +26,7 @@ from switchyard.entrypoints.http.errors import (
     starlette_response,
 )
 from switchyard.entrypoints.http.exposure import do_order_needs_token, served_names, warn_of_exposure
+from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
@@ -52,7 +55,9 @@ class Gateway:
         do_orders: DoOrderRoutes,
         risk: RiskRoutes,
         streams: StreamRoutes,
+        market: MarketRoutes,
         monitoring: MonitoringRoutes,
+        admin: AdminRoutes,
         metrics: Metrics,
         doors: Doors,
         caps: ConnectionCaps,
@@ -70,6 +75,8 @@ class Gateway:
             *orders.routes,
             *risk.routes,
             *streams.routes,
+            *admin.routes,
+            *market.routes,
             *ReferenceRoutes().routes,
         ]
         starlette = Starlette(
@@ -180,12 +187,20 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),
+        market=MarketRoutes(
+            quotes=engine.quotes,
+            catalogue=engine.catalogue,
+            router=Router(settings.default_venue, settings.symbol_routes),
+            venues=settings.venue_names,
+            tokens=tokens,
+        ),
         monitoring=MonitoringRoutes(
             metrics=engine.metrics,
             observer=engine.observer,
             metrics_token=settings.metrics_token,
             problems=engine.venue_problems,
         ),
+        admin=AdminRoutes(engine.kill_switch, tokens),
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
         caps=ConnectionCaps(

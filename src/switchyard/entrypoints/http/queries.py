@@ -24,12 +24,12 @@ def only(query: Mapping[str, str], known: Collection[str]) -> None:
             raise InvalidField(name, "must not be empty")
 
 
-def whole_number(query: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+def whole_number(query: Mapping[str, str], name: str, default: int, low: int, high: int, *, digits_max: int = 9) -> int:
     """Return an integer from `low` to `high`."""
     text = query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and low <= int(text) <= high):
+    if not (text.isascii() and text.isdigit() and len(text) <= digits_max and low <= int(text) <= high):
         raise InvalidField(name, f"must be a whole number from {low} to {high}")
     return int(text)
 

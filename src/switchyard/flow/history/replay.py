@@ -82,6 +82,8 @@ async def replay(
             fold.keys.values(),
             fold.positions.values(),
             fold.executions.values(),
+            fold.kills.rows.values(),
+            fold.kills.orders,
         )
         await target.finish(
             RebuiltIdentity(

@@ -44,6 +44,8 @@ class Restored(msgspec.Struct, frozen=True):
     """Rows that this call marked uncertain."""
     continued: bool
     """Whether an earlier call was interrupted and this one finished it."""
+    kills: int = 0
+    """Kills that are active in the backup; later ones are not in it."""
 
 
 async def declare_restored(

@@ -16,10 +16,13 @@ from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.dry_run import DryRun, dry_run_of
+from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import Violation, violation_of
 from switchyard.domain.risk.subject import Subject
 from switchyard.domain.routing import Destination
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.intake.duplicates import DuplicateWatch
 from switchyard.flow.intake.key_cache import KeyCache
 from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
@@ -75,6 +78,7 @@ class OrderIntake:
         rooms: Rooms,
         rate: OrderRate,
         contents: RecentContents,
+        kills: ActiveKills,
         window: AdmissionWindow,
         writer: OrderWriter,
         journal: Journal,
@@ -89,6 +93,7 @@ class OrderIntake:
         self._rooms = rooms
         self._rate = rate
         self._contents = contents
+        self._kills = kills
         self._window = window
         self._writer = writer
         self._journal = journal
@@ -160,7 +165,10 @@ class OrderIntake:
     async def dry_run(self, account: AccountId, order: OrderRequest) -> DryRun:
         """Return what every check says about the order; stores nothing and takes no token."""
         subject = self._subject(account, await self.routed(order))
+        # For the dry run only: of a real order the commit itself decides whether a kill covers it.
+        kill = await self._kills.covering_new(account, order.strategy, subject.venue, order.symbol)
         results = [
+            CheckResult("KILL_SWITCH", None if kill is None else killed(kill)),
             *await self._rate.checks(account),
             *await self._rooms.waived(subject, self._risk.checks(subject)),
             *await self._rooms.checks(subject, self._clock.now()),

@@ -22,6 +22,7 @@ from switchyard.domain.ids import (
     venue_client_order_id,
 )
 from switchyard.domain.orders import OrderRequest
+from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.routing import Destination
 from switchyard.flow.decide import Commit
@@ -114,7 +115,9 @@ class OrderWriter:
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
                 return Placement(new_id, violation=room.violation)
-            if outcome.breach is not None:
+            if outcome.kill is not None:
+                room = room.rejected(killed(outcome.kill))
+            elif outcome.breach is not None:
                 room = await self._rooms.revised(room, outcome.breach)
         raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
 
@@ -151,7 +154,9 @@ class OrderWriter:
             if isinstance(outcome, Committed):
                 return Placement(entry.order_id, entry, previous=previous, violation=room.violation)
             existing = outcome.key
-            if outcome.breach is not None:
+            if outcome.kill is not None:
+                room = room.rejected(killed(outcome.kill))
+            elif outcome.breach is not None:
                 room = await self._rooms.revised(room, outcome.breach)
             elif existing is None:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.

@@ -6,24 +6,29 @@ of any transaction.
 
 import asyncio
 import contextlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import structlog
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.decide import decide_all
+from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
+from switchyard.flow.sending.express import Express
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.outcomes import OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
-from switchyard.flow.sending.sends import Send, Sends
+from switchyard.flow.sending.sends import Send, Sends, line_of
+from switchyard.flow.sending.sent_ids import SentIds
+from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.states import after
 from switchyard.flow.wake import Wake
@@ -65,8 +70,11 @@ class Dispatcher:
         retry_max: int,
         idle_seconds: float,
         stuck_after: timedelta,
+        kills: ActiveKills,
         was_read: WasRead = always_read,
         lost_keys: LostKeys | None = None,
+        waiting: WaitingLanes,
+        sent_ids: SentIds | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -79,9 +87,11 @@ class Dispatcher:
         self._metrics = metrics
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._idle_seconds = idle_seconds
+        self._kills = kills
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
+        self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
         self._outcomes = OutcomeWriter(
             worker=worker,
@@ -100,9 +110,22 @@ class Dispatcher:
             outcomes=self._outcomes,
             first_sends=self._first_sends,
             newest=sequencer.states.order,
+            kills=kills,
             clock=clock,
             metrics=metrics,
+            sent_ids=sent_ids,
         )
+        self.express = Express(
+            worker=worker,
+            sends=self._sends,
+            lanes=lanes,
+            waiting=waiting,
+            venues=venues,
+            open_venues=self._open,
+            lost_keys=lost_keys,
+            clock=clock,
+        )
+        sequencer.begin_first_attempts(self.express)
         self._recovery = Recovery(
             worker=worker,
             queries=queries,
@@ -119,6 +142,7 @@ class Dispatcher:
     async def run(self, wake: Wake) -> None:
         """Send for as long as the process lives."""
         await self._liveness.hold(self._worker)
+        self.express.start()
         recovered_at = float("-inf")
         while True:
             if self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
@@ -138,7 +162,10 @@ class Dispatcher:
         if not free or lanes == []:
             return 0
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
+        self._waiting.begin_read()
         page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
+        is_complete = len(page) < limit and len(free) == len(self._open)
+        self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
         self._dequeued["success" if page else "empty"].inc()
         if not page:
             return 0
@@ -146,17 +173,24 @@ class Dispatcher:
         if strays:
             await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in strays))
             return len(strays)
-        claimed: Counter[VenueName] = Counter()
-        claims = []
-        for due in page:
-            if due.row.key in self._sends:
-                continue  # the batch of its last attempt is still being recorded
-            claimed[due.row.venue] += 1
-            if claimed[due.row.venue] <= free[due.row.venue]:
-                claims.append(due)
+        claims = self._fitting(page)
+        for due in claims:
+            self._sends.register(due.row)
         # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
         self._claiming = asyncio.create_task(self._claim(claims))
         return await asyncio.shield(self._claiming)
+
+    def _fitting(self, page: Sequence[Due]) -> list[Due]:
+        """The rows of a page that have a slot: some were given to first attempts while the page was read."""
+        slots, free = self._sends.free, self._sends.free_by_venue(self._open)
+        claims: list[Due] = []
+        for due in page:
+            if due.row.key in self._sends:
+                continue  # the batch of its last attempt is still being recorded
+            if len(claims) < slots and free.get(due.row.venue, 0):
+                free[due.row.venue] -= 1
+                claims.append(due)
+        return claims
 
     async def recover_once(self) -> int:
         """Recover one page of rows that no live attempt will finish; returns how many there were."""
@@ -189,43 +223,68 @@ class Dispatcher:
         """Wait for the sends under way, for a limited time; recovery settles the rest after the next start."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds_max):
+                self.express.stop()
                 if self._claiming is not None:
                     await asyncio.wait({self._claiming})
                 await self._sends.drain()
 
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
-        page = await self._without_lost_keys(page)
+        try:
+            return await self._begin(await self._without_lost_keys(page))
+        finally:
+            self._waiting.note_started(due.row.lane for due in page)
+            for due in page:
+                self._sends.release(due.row, never_left=True)
+
+    async def _begin(self, page: Sequence[Due]) -> int:
+        if not self._kills.is_empty:
+            # An order that was accepted after a kill was cleared must not end because of it.
+            await self._kills.refresh()
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
         now = self._clock.now()
-        answers = await self._sequencer.propose([self._proposal(due, now) for due in page])
-        # The others were claimed by another worker or have changed; the next query shows it.
-        decided = [answer for answer in answers if isinstance(answer, Decided)]
-        sends = [
-            Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
-            for before, change in decided
-            if change.outbox[0].status == "sending"
-        ]
+        answers = await decide_all(self._propose, [self._proposal(due, now) for due in page])
+        failed_lines: set[Hashable] = set()
+        sends: list[Send] = []
+        for due, answer in zip(page, answers, strict=True):
+            match answer:
+                case Decided(before, change) if change.outbox[0].status == "sending":
+                    send = Send(change.outbox[0], after(before, change.orders[0], change), begun_at)
+                    sends.append(send._replace(would_pass=send.is_first and send.line in failed_lines))
+                case Failed(_) if due.row.kind == "new":
+                    failed_lines.add(line_of(due.state.order))
         self._sends.start(sends)
         for answer in answers:
             if isinstance(answer, Failed):
                 raise answer.error
-        return len(decided)
+        # The others were claimed by another worker or have changed.
+        return sum(answer is not None for answer in answers)
+
+    async def _propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
+        """Propose, and note the kills that have rejected an attempt: decided again, their orders end."""
+        answers = await self._sequencer.propose(proposals)
+        for answer in answers:
+            if isinstance(answer, Conflict) and answer.kill is not None:
+                self._kills.note(answer.kill)
+                self._metrics.kills.blocked.labels("attempt").inc()
+        return answers
 
     async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
         """The rows that may be claimed: the venue does not have them from a history that was lost.
 
         Where it has one, that order comes into doubt; where it does not answer, it is asked with the next claim.
         """
-        if self._lost_keys is None or not any(map(self._lost_keys.may_include, page)):
+        if not any(map(self._may_be_lost, page)):
             return list(page)
         may_claim = await asyncio.gather(*map(self._is_absent, page))
         return [due for due, may in zip(page, may_claim, strict=True) if may]
 
+    def _may_be_lost(self, due: Due) -> bool:
+        return self._lost_keys is not None and self._lost_keys.may_include(due.state.order, due.row)
+
     async def _is_absent(self, due: Due) -> bool:
-        assert self._lost_keys is not None
-        if not self._lost_keys.may_include(due):
+        if not self._may_be_lost(due):
             return True
         try:
             found = await self._venues[due.row.venue].find_by_client_order_id(due.row.venue_client_order_id)
@@ -239,8 +298,8 @@ class Dispatcher:
         claimed = due.row
 
         def decision(newest: OrderState, _: Positions) -> Change | None:
-            row = newest.row(claimed.kind, claimed.number)
-            if row.version != claimed.version:
+            row = newest.find(claimed.kind, claimed.number)
+            if row is None or row.version != claimed.version:
                 return None
             instead = self._change_instead_of_sending(newest, row, now) if row.kind == "new" else None
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
@@ -253,6 +312,9 @@ class Dispatcher:
         if order.status not in SENDABLE:
             # A report has shown that the venue has the order.
             return decisions.record_sent(state, row, order.venue_order_id, now)
+        kill = self._kills.covering(order)
+        if kill is not None:
+            return self._change_under_kill(state, row, kill, now)
         is_late = decisions.is_past_deadline(order, now)
         if order.status == "UNKNOWN":
             if not is_late and self._first_sends.may_resend(row):
@@ -270,6 +332,14 @@ class Dispatcher:
         return decisions.record_expired(
             state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
         )
+
+    def _change_under_kill(self, state: OrderState, row: OutboxRow, kill: Kill, now: datetime) -> Change:
+        if state.order.status == "ACCEPTED":
+            return decisions.end_killed(state, kill, now)
+        # A resend is an execution: the order stays in doubt, and the venue can only be asked.
+        self._first_sends.settle(row)
+        code = row.last_error or "KILL_SWITCH"
+        return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
 
 
 def _is_stray(due: Due) -> bool:

@@ -66,15 +66,18 @@ class HeldLanes:
 class Turn:
     """One send's place in a line."""
 
-    def __init__(self, departures: "Departures", key: Hashable, before: asyncio.Event | None) -> None:
+    def __init__(self, departures: "Departures", key: Hashable, seq: int, before: "Turn | None") -> None:
         self._departures = departures
         self._key = key
+        self._seq = seq
         self._before = before
         self._departed = asyncio.Event()
+        self.held_back_from: int | None = None
+        """The first journal number of those before it, or of itself, that go back to the queue; none if none does."""
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until the send before this one has left; false where it has not within this time."""
-        if self._before is None or self._before.is_set():
+        if self._before is None or self._before.has_departed:
             return True
         try:
             async with asyncio.timeout(seconds):
@@ -83,30 +86,46 @@ class Turn:
             return False
         return True
 
+    @property
+    def would_pass(self) -> bool:
+        """Whether one before it in the line goes back to the queue and has an earlier place in the journal."""
+        held_back_from = None if self._before is None else self._before.held_back_from
+        return held_back_from is not None and held_back_from < self._seq
+
+    def hold_back(self) -> None:
+        """This send goes back to the queue, and so must those behind it in the line that are later in the journal."""
+        before = None if self._before is None else self._before.held_back_from
+        self.held_back_from = self._seq if before is None else min(self._seq, before)
+
     def depart(self) -> None:
         """Let the next send in the line go; may be called more than once."""
         self._departed.set()
-        self._departures.remove(self._key, self._departed)
+        self._before = None  # otherwise a long line would be kept whole
+        self._departures.remove(self._key, self)
 
     @property
-    def departed(self) -> asyncio.Event:
-        """Set once this send has left."""
-        return self._departed
+    def has_departed(self) -> bool:
+        """Whether this send has left, or will not be sent now."""
+        return self._departed.is_set()
+
+    async def wait(self) -> None:
+        """Wait until it has departed."""
+        await self._departed.wait()
 
 
 class Departures:
     """Lines of sends that must leave in order, one line per key."""
 
     def __init__(self) -> None:
-        self._last: dict[Hashable, asyncio.Event] = {}
+        self._last: dict[Hashable, Turn] = {}
 
-    def join(self, key: Hashable) -> Turn:
-        """Join the end of the key's line."""
-        turn = Turn(self, key, self._last.get(key))
-        self._last[key] = turn.departed
+    def join(self, key: Hashable, seq: int = 0) -> Turn:
+        """Join the end of the key's line; `seq` is the place in the journal of what is sent."""
+        turn = Turn(self, key, seq, self._last.get(key))
+        self._last[key] = turn
         return turn
 
-    def remove(self, key: Hashable, departed: asyncio.Event) -> None:
+    def remove(self, key: Hashable, turn: Turn) -> None:
         """Drop the key's line if this was its last send."""
-        if self._last.get(key) is departed:
+        if self._last.get(key) is turn:
             del self._last[key]

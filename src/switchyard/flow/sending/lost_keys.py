@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 
 from switchyard.domain.idempotency import is_lost_key_alive
 from switchyard.domain.ids import VenueName
-from switchyard.domain.outbox import is_first_attempt
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow, is_first_attempt
 from switchyard.ports.clock import Clock
-from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Venue
 
 
@@ -27,17 +27,17 @@ class LostKeys:
         self._venues = venues
         self._clock = clock
 
-    def may_include(self, due: Due) -> bool:
+    def may_include(self, order: Order, row: OutboxRow) -> bool:
         """Whether the venue must be asked before the order's first send.
 
         One 'absent' is enough: the venue was opened only after no request of the lost history could still arrive. A
         venue that deduplicates permanently recognises the order itself.
         """
-        if self._restored_at is None or not is_first_attempt(due.row):
+        if self._restored_at is None or not is_first_attempt(row):
             return False
-        capabilities = self._venues[due.row.venue].capabilities
+        capabilities = self._venues[row.venue].capabilities
         if capabilities.dedupe == "permanent" or capabilities.lookup == "none":
             return False
-        if due.state.order.accepted_at < self._restored_at or due.row.last_error == "NOT_SENT_BY_DECISION":
+        if order.accepted_at < self._restored_at or row.last_error == "NOT_SENT_BY_DECISION":
             return False
         return is_lost_key_alive(self._restored_at, self._key_ttl, self._clock.now(), self._clock.jumped_at)

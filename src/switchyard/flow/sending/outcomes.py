@@ -108,8 +108,10 @@ class OutcomeWriter:
 
     def _proposal(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Proposal:
         def decision(newest: OrderState, _: Positions) -> Change | None:
-            current = newest.row(row.kind, row.number)
-            if current.attempt == row.attempt and (current.status == "sending" or self._may_correct(current, outcome)):
+            current = newest.find(row.kind, row.number)
+            if current is None or current.attempt != row.attempt:
+                return None
+            if current.status == "sending" or self._may_correct(current, outcome):
                 return self._outcome_change(newest, current, outcome, now)
             return None
 
@@ -153,8 +155,14 @@ class OutcomeWriter:
                     return decisions.record_doubt(state, row, code, None, now, detail=detail)
                 return decisions.record_rejected(state, row, code, now, detail=detail)
             case Unsent(code, detail, retry_after, bytes_sent):
+                if code == "ATTEMPT_STALE":
+                    # It was held back by this process; the venue is not known to be in trouble.
+                    retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
+                if code == "KILL_SWITCH":
+                    # Claimed again at once: the kill then ends the order, or has been cleared.
+                    retry_at, is_exhausted, is_safe_to_repeat = now, False, False
                 if in_doubt:
                     resend_at = retry_at if is_safe_to_repeat and not is_exhausted else None
                     return decisions.record_doubt(state, row, code, resend_at, now, detail=detail)

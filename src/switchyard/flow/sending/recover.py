@@ -11,14 +11,15 @@ from datetime import timedelta
 from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OutboxKey, is_first_attempt
+from switchyard.domain.outbox import OutboxRow, is_first_attempt
 from switchyard.flow.decide import Commit
 from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.outcomes import Ended, OutcomeWriter, SenderDied
+from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied
+from switchyard.flow.sending.sends import Sends
 from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import OutboxQueries
-from switchyard.ports.venue import Venue
+from switchyard.ports.venue import Unsent, Venue
 
 PAGE = 1_000
 
@@ -60,14 +61,14 @@ class Recovery:
         self._stuck_after = stuck_after
         self._was_read = was_read
 
-    async def run_once(self, sends: Container[OutboxKey], open_venues: Container[VenueName]) -> int:
+    async def run_once(self, sends: Sends, open_venues: Container[VenueName]) -> int:
         """Recover one page; returns how many rows there were.
 
         `sends` are the sends under way in this worker, `open_venues` the venues that it sends to.
         """
         return await self._recover_attempts(sends) + await self._expire_at_closed_venues(open_venues)
 
-    async def _recover_attempts(self, sends: Container[OutboxKey]) -> int:
+    async def _recover_attempts(self, sends: Sends) -> int:
         """Bring attempts without a live sender into doubt, and those that have been under way for too long.
 
         A row under this worker's own name that it is not sending is one whose claim was committed, but whose answer was
@@ -82,11 +83,17 @@ class Recovery:
             if due.row.worker in dead or (due.row.worker == self._worker and due.row.key not in sends)
         ]
         # A row that the database rejects must not be tried again at once: only those that changed count.
-        written = await self._outcomes.write([Ended(due.row, SenderDied()) for due in orphans])
+        written = await self._outcomes.write([Ended(due.row, self._outcome(due.row, sends)) for due in orphans])
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
         await asyncio.gather(*(self._outcomes.write_doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))
         return written + len(stuck)
+
+    def _outcome(self, row: OutboxRow, sends: Sends) -> AttemptOutcome:
+        """What is known of an attempt without a sender; this worker knows which of its own it did not send."""
+        if row.worker == self._worker and sends.has_never_left(row.key):
+            return Unsent("ATTEMPT_STALE")
+        return SenderDied()
 
     async def _expire_at_closed_venues(self, open_venues: Container[VenueName]) -> int:
         """End orders whose send deadline passed while their venue could not be reached; returns how many."""

@@ -13,10 +13,13 @@ import structlog
 
 from switchyard.domain import decisions
 from switchyard.domain.ids import VenueName
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import KnownState
@@ -25,6 +28,9 @@ from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
+# Attempts whose commit was given up without an answer; recovery settles them within seconds.
+NEVER_LEFT_MAX = 10_000
+
 
 class Send(NamedTuple):
     """A committed attempt: its row, its order's state after the commit, and when it began on the monotonic clock."""
@@ -32,11 +38,18 @@ class Send(NamedTuple):
     row: OutboxRow
     state: OrderState
     begun_at: float
+    would_pass: bool = False
+    """Whether an order before it in its line was not claimed with it: it must not be sent."""
+
+    @property
+    def line(self) -> Hashable:
+        """The line that its order leaves in."""
+        return line_of(self.state.order)
 
     @property
     def is_first(self) -> bool:
-        """Whether the attempt is the order's first one, which keeps its place in the line."""
-        return self.row.kind == "new" and self.row.attempt == 1
+        """Whether the attempt is the order's first one to be sent, which keeps its place in the line."""
+        return self.row.kind == "new" and (self.row.attempt == 1 or self.row.last_error == "ATTEMPT_STALE")
 
     def is_late(self, now: datetime) -> bool:
         """Whether the order must not be sent any more."""
@@ -55,8 +68,10 @@ class Sends:
         outcomes: OutcomeWriter,
         first_sends: FirstSends,
         newest: KnownState,
+        kills: ActiveKills,
         clock: Clock,
         metrics: Metrics,
+        sent_ids: SentIds | None = None,
     ) -> None:
         self._slots = slots
         self._venues = venues
@@ -64,9 +79,13 @@ class Sends:
         self._outcomes = outcomes
         self._first_sends = first_sends
         self._newest = newest
+        self._kills = kills
         self._clock = clock
         self._metrics = metrics
-        self._tasks: dict[OutboxKey, asyncio.Task[None]] = {}
+        self._sent_ids = sent_ids
+        self._tasks: dict[OutboxKey, asyncio.Task[None] | None] = {}
+        """None for an attempt that is registered: its commit has not ended."""
+        self._never_left: dict[OutboxKey, None] = {}
         self._freed = asyncio.Event()
         self._departures = Departures()
         self._throttles = {name: Throttle(slots) for name in venues}
@@ -108,10 +127,33 @@ class Sends:
         for batch in self._batches(sends):
             self._start(batch)
 
+    def register(self, row: OutboxRow) -> None:
+        """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
+        self._tasks[row.key] = None
+        self._occupy(row)
+
+    def release(self, row: OutboxRow, *, never_left: bool = False) -> None:
+        """Give back the slot of a registered attempt, unless it was started.
+
+        `never_left`: its commit may have happened all the same.
+        """
+        if self._tasks.get(row.key, ...) is not None:
+            return
+        del self._tasks[row.key]
+        self._vacate(row)
+        if never_left:
+            self._never_left[row.key] = None
+            if len(self._never_left) > NEVER_LEFT_MAX:
+                del self._never_left[next(iter(self._never_left))]
+
+    def has_never_left(self, key: OutboxKey) -> bool:
+        """Whether it is known that this worker did not send the row, although its attempt may be committed."""
+        return key in self._never_left
+
     async def drain(self) -> None:
         """Wait for the attempts under way."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks.values()))
+        while self._tasks:
+            await self.slot_freed()
 
     def _batches(self, sends: Sequence[Send]) -> Iterator[list[Send]]:
         """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
@@ -131,36 +173,45 @@ class Sends:
         yield from batches.values()
 
     def _start(self, batch: list[Send]) -> None:
-        for row, state, begun_at in batch:
+        for row, state, begun_at, _ in batch:
+            self._never_left.pop(row.key, None)
             self._first_sends.begin(row, begun_at, in_doubt=state.order.status == "UNKNOWN")
-            self._lanes.begin(row.lane)
+            if row.key not in self._tasks:
+                self._occupy(row)
             if row.attempt == 1:
                 self._metrics.outbox_lag.observe((row.updated_at - row.created_at).total_seconds())
-        venue, order = batch[0].row.venue, batch[0].state.order
-        self._under_way[venue] += len(batch)
+        venue = batch[0].row.venue
         # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
         takes_many = self._venues[venue].capabilities.batch_max > 1
-        line: Hashable = venue if takes_many else (order.account_id, order.symbol)
-        turn = self._departures.join(line) if batch[0].is_first else None
+        line: Hashable = venue if takes_many else batch[0].line
+        turn = self._departures.join(line, batch[0].row.seq) if batch[0].is_first else None
         task = asyncio.create_task(self._send(batch, turn))
         self._tasks.update((send.row.key, task) for send in batch)
-        self._metrics.inflight.set(len(self._tasks))
         task.add_done_callback(lambda done: self._end(batch, turn, done))
 
     def _end(self, batch: list[Send], turn: Turn | None, task: "asyncio.Task[None]") -> None:
-        _leave(turn)
-        for row, _, _ in batch:
+        if turn is not None:
+            turn.depart()
+        for row, *_ in batch:
             if self._tasks.get(row.key) is task:
                 del self._tasks[row.key]
-            self._lanes.end(row.lane)
-        self._under_way[batch[0].row.venue] -= len(batch)
-        self._metrics.inflight.set(len(self._tasks))
-        self._freed.set()
+            self._vacate(row)
         if not task.cancelled() and (error := task.exception()) is not None:
             # The rows stay `sending` under this worker's name, and the next recovery brings them into doubt.
             self._metrics.stage_failures.labels("dispatch").inc(len(batch))
-            for row, _, _ in batch:
+            for row, *_ in batch:
                 log.error("send_outcome_lost", order_id=row.order_id, venue=row.venue, error=repr(error))
+
+    def _occupy(self, row: OutboxRow) -> None:
+        self._lanes.begin(row.lane)
+        self._under_way[row.venue] += 1
+        self._metrics.inflight.inc()
+
+    def _vacate(self, row: OutboxRow) -> None:
+        self._lanes.end(row.lane)
+        self._under_way[row.venue] -= 1
+        self._metrics.inflight.dec()
+        self._freed.set()
 
     async def _send(self, batch: list[Send], turn: Turn | None) -> None:
         venue = batch[0].row.venue
@@ -179,7 +230,8 @@ class Sends:
                 throttle.slow_down(self._clock.now(), outcome.retry_after)
             elif isinstance(outcome, Accepted):
                 throttle.speed_up()
-        _leave(turn)
+        if turn is not None and not any(map(_was_stale, outcomes)):
+            turn.depart()
         await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
 
     async def _deliver(self, batch: list[Send], turn: Turn | None) -> Sequence[SendOutcome]:
@@ -187,8 +239,12 @@ class Sends:
         venue = self._venues[batch[0].row.venue]
         if turn is not None and not await turn.comes_within(TURN_LIMIT.total_seconds()):
             return [Unsent("TURN_TIMEOUT")] * len(batch)
-        if self._clock.monotonic() - batch[0].begun_at > TURN_LIMIT.total_seconds():
+        is_stale = self._clock.monotonic() - min(send.begun_at for send in batch) > TURN_LIMIT.total_seconds()
+        if is_stale or (turn is not None and turn.would_pass) or any(send.would_pass for send in batch):
             # The process was paused, or the commit took long: the resolver may already treat this attempt as ended.
+            # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
+            if turn is not None:
+                turn.hold_back()
             return [Unsent("ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind == "cancel":
             return [await venue.cancel(batch[0].state.order)]
@@ -198,6 +254,8 @@ class Sends:
         sent: Iterator[SendOutcome] = iter(())
         if orders:
             depart = turn.depart if turn is not None else ignore_departure
+            if self._sent_ids is not None:
+                self._sent_ids.note(order.venue_client_order_id for order in orders)
             sent = iter(await venue.submit_many(orders, depart))
         return [next(sent) if outcome is None else outcome for outcome in instead]
 
@@ -207,9 +265,17 @@ class Sends:
         if newest is not None and decisions.is_at_venue(newest.order):
             # A report has shown since the claim, perhaps in the same commit, that the venue has the order.
             return Accepted(newest.order.venue_order_id or "")
+        if self._kills.covering(send.state.order) is not None:
+            self._metrics.kills.blocked.labels("send").inc()
+            return Unsent("KILL_SWITCH")
         return Unsent("DEADLINE_PASSED") if send.is_late(now) else None
 
 
-def _leave(turn: Turn | None) -> None:
-    if turn is not None:
-        turn.depart()
+def line_of(order: Order) -> Hashable:
+    """The orders of an account in a symbol leave in their order."""
+    return order.account_id, order.symbol
+
+
+def _was_stale(outcome: SendOutcome) -> bool:
+    """Whether the attempt goes back to the queue: those behind it wait until that is recorded."""
+    return isinstance(outcome, Unsent) and outcome.code == "ATTEMPT_STALE"

@@ -136,6 +136,8 @@ CREATE TABLE outbox_orders (
 -- each claim.
 CREATE INDEX outbox_queued ON outbox_orders (seq) WHERE status = 'queued';
 CREATE INDEX outbox_failed ON outbox_orders (next_attempt_at) WHERE status = 'failed';
+-- Which lanes have a queue: a new order of such a lane is not sent before those that wait.
+CREATE INDEX outbox_waiting ON outbox_orders (lane) WHERE status IN ('queued', 'failed') AND kind = 'new';
 CREATE INDEX outbox_open ON outbox_orders (status, order_id, kind, number) WHERE status IN ('sending', 'uncertain');
 
 -- Which workers run and which lanes they own. These two tables are not derived from the journal.
@@ -220,12 +222,38 @@ CREATE TABLE reader_cursors (
     hash text NOT NULL
 );
 
+CREATE TABLE kills (
+    kill_id text COLLATE "C" PRIMARY KEY,
+    account_id text COLLATE "C", -- NULL here and in the next three columns: any
+    strategy text,
+    venue text,
+    symbol text,
+    mode text NOT NULL,
+    set_by text NOT NULL,
+    set_reason text NOT NULL,
+    set_at timestamptz NOT NULL,
+    version integer NOT NULL,
+    cleared_by text,
+    cleared_reason text,
+    cleared_at timestamptz,
+    seq bigint NOT NULL -- the journal number of the event that set it
+);
+CREATE INDEX kills_active ON kills (seq) WHERE cleared_at IS NULL;
+
+-- The orders that were open, and covered, when a kill was set.
+CREATE TABLE kill_orders (
+    kill_id text COLLATE "C" NOT NULL,
+    order_id text COLLATE "C" NOT NULL,
+    PRIMARY KEY (kill_id, order_id)
+);
+
 -- The outcomes of recent groups, so that a repeated group id gets the same answer.
 CREATE TABLE append_groups (
     group_id text COLLATE "C" PRIMARY KEY,
     seq_before bigint NOT NULL,
     conflicts integer[] NOT NULL,
     taken json,
+    killed json,
     breaches json,
     recorded_at timestamptz NOT NULL
 );

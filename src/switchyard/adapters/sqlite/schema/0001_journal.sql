@@ -135,6 +135,8 @@ CREATE TABLE outbox_orders (
 -- Sent and dead rows are in neither index, so their number does not slow a claim down.
 CREATE INDEX outbox_due ON outbox_orders (seq, next_attempt_at, kind)
     WHERE status IN ('queued', 'failed');
+-- Which lanes have a queue: a new order of such a lane is not sent before those that wait.
+CREATE INDEX outbox_waiting ON outbox_orders (lane) WHERE status IN ('queued', 'failed') AND kind = 'new';
 CREATE INDEX outbox_unsettled ON outbox_orders (status) WHERE status IN ('sending', 'uncertain');
 
 CREATE TABLE positions (
@@ -172,6 +174,32 @@ CREATE TABLE reader_cursors (
     epoch INTEGER NOT NULL,
     seq   INTEGER NOT NULL,
     hash  TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE kills (
+    kill_id        TEXT PRIMARY KEY,
+    account_id     TEXT, -- NULL here and in the next three columns: any
+    strategy       TEXT,
+    venue          TEXT,
+    symbol         TEXT,
+    mode           TEXT NOT NULL,
+    set_by         TEXT NOT NULL,
+    set_reason     TEXT NOT NULL,
+    set_at         TEXT NOT NULL,
+    version        INTEGER NOT NULL,
+    cleared_by     TEXT,
+    cleared_reason TEXT,
+    cleared_at     TEXT,
+    seq            INTEGER NOT NULL -- the journal number of the event that set it
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX kills_active ON kills (kill_id) WHERE cleared_at IS NULL;
+
+-- The orders that were open, and covered, when a kill was set.
+CREATE TABLE kill_orders (
+    kill_id  TEXT NOT NULL,
+    order_id TEXT NOT NULL,
+    PRIMARY KEY (kill_id, order_id)
 ) STRICT, WITHOUT ROWID;
 
 -- The outcomes of recent groups, so that a repeated group id gets the same answer.

@@ -10,6 +10,7 @@ import msgspec
 from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
 from switchyard.adapters.venues.wire import ORDER_FINAL, REQUEST_EXPIRED, UNKNOWN_ORDER, ErrorResponse, OrderResponse
 from switchyard.domain.orders import Order
+from switchyard.domain.reasons import described
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 
 # A venue that asks for a longer pause is down, not busy: send again after this time.
@@ -82,6 +83,19 @@ def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def describe(exchange: Exchange) -> str:
+    """Why the exchange has no usable answer, for people."""
+    match exchange:
+        case BrokerResponse(200):
+            return "the response cannot be decoded"
+        case BrokerResponse(status):
+            return f"HTTP {status}"
+        case NotSent(code, detail) | Lost(code, detail):
+            return described(code, detail)
+        case _:
+            assert_never(exchange)
 
 
 def _error_code(body: bytes) -> str | None:

@@ -1,13 +1,13 @@
 """The venue adapter for a broker that speaks the HTTP protocol of `wire`.
 
-It sends orders and cancels, and reads orders, reports and quotes. It keeps no state except the broker's clock skew, and
+It sends orders and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
 never retries a send.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeGuard, assert_never
+from typing import Final, TypeGuard
 from urllib.parse import quote as quoted
 
 from switchyard.adapters.venues.http.messages import place_order, report_page, venue_order
@@ -16,6 +16,7 @@ from switchyard.adapters.venues.http.outcomes import (
     FinalErrors,
     cancelled,
     decoded,
+    describe,
     shows,
     submitted,
 )
@@ -24,7 +25,6 @@ from switchyard.adapters.venues.http.transport import (
     BrokerResponse,
     Exchange,
     Lost,
-    NotSent,
     Transport,
 )
 from switchyard.adapters.venues.http.venue_time import VenueTime
@@ -35,15 +35,11 @@ from switchyard.adapters.venues.wire import (
     ErrorResponse,
     OpenOrders,
     OrderResponse,
-    QuoteResponse,
     Reports,
     encode,
 )
-from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order, TimeInForce
-from switchyard.domain.reasons import described
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     SEND_LIMIT,
@@ -141,6 +137,19 @@ class HttpVenue(OneByOne):
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
         return cancelled(order, exchange, self._clock.now(), self._final_errors)
 
+    async def cancel_all(self) -> None:
+        """Cancel every open order under our credentials; raises VenueUnavailable."""
+        exchange = await self._sends.ask(
+            "POST",
+            "/orders/cancel-all",
+            body=b"",
+            headers={"Content-Type": "application/json"},
+            response_seconds=max(self._response_seconds.values()),
+            bytes_max=ORDER_BYTES_MAX,
+        )
+        if not _is_ok(exchange):
+            raise self._unavailable(exchange)
+
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the broker has it, or None if the broker reports it unknown; raises VenueUnavailable."""
         if self._capabilities.lookup == "none":
@@ -198,20 +207,6 @@ class HttpVenue(OneByOne):
             raise self._unavailable(exchange)
         self._time.measure(exchange.venue_time, exchange.date, asked_at)
         return "answered"
-
-    def quote(self, symbol: str) -> Quote | None:
-        """None: this adapter keeps no quotes; use `ask_quote`."""
-        return None
-
-    async def ask_quote(self, symbol: str) -> Quote | None:
-        """Ask the broker for a quote; None if it has none for the symbol; raises VenueUnavailable."""
-        exchange = await self._query(f"/quotes/{quoted(symbol, safe='')}", ORDER_BYTES_MAX)
-        if isinstance(exchange, BrokerResponse) and exchange.status == 404:
-            return None
-        quote = decoded(exchange.body, QuoteResponse) if _is_ok(exchange) else None
-        if quote is None or quote.symbol != symbol or not quote.ask >= quote.bid > 0:
-            raise self._unavailable(exchange)
-        return Quote(bid=canonical(quote.bid), ask=canonical(quote.ask))
 
     async def _send(
         self,
@@ -281,7 +276,7 @@ class HttpVenue(OneByOne):
         return min(order.updated_at, self._clock.now()) + self._time.skew + window
 
     def _unavailable(self, exchange: Exchange) -> VenueUnavailable:
-        return VenueUnavailable(f"{self._name}: {_describe(exchange)}")
+        return VenueUnavailable(f"{self._name}: {describe(exchange)}")
 
 
 def _path(client_id: VenueClientOrderId) -> str:
@@ -290,15 +285,3 @@ def _path(client_id: VenueClientOrderId) -> str:
 
 def _is_ok(exchange: Exchange) -> TypeGuard[BrokerResponse]:
     return isinstance(exchange, BrokerResponse) and exchange.status == 200
-
-
-def _describe(exchange: Exchange) -> str:
-    match exchange:
-        case BrokerResponse(200):
-            return "the response cannot be decoded"
-        case BrokerResponse(status):
-            return f"HTTP {status}"
-        case NotSent(code, detail) | Lost(code, detail):
-            return described(code, detail)
-        case _:
-            assert_never(exchange)

@@ -37,13 +37,18 @@ class VenueTime:
         """Whether the broker's time was measured."""
         return self._anchor is not None
 
+    def now(self) -> datetime | None:
+        """The broker's time, carried on from the last measurement; none before the first."""
+        if self._anchor is None:
+            return None
+        read, answered_at = self._anchor
+        return read + timedelta(seconds=self._clock.monotonic() - answered_at)
+
     @property
     def skew(self) -> timedelta:
         """How far the broker's clock is ahead of ours."""
-        if self._anchor is None:
-            return timedelta()
-        read, answered_at = self._anchor
-        return read + timedelta(seconds=self._clock.monotonic() - answered_at) - self._clock.now()
+        now = self.now()
+        return timedelta() if now is None else now - self._clock.now()
 
 
 def _time_of(text: str | None) -> datetime | None:

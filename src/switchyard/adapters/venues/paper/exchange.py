@@ -181,17 +181,9 @@ class PaperExchange:
             page = ReportPage(await self._on_thread(self._open_store.reports, numbers), numbers[-1])
         return page
 
-    def quote(self, symbol: str) -> Quote | None:
-        """The current market."""
-        return self._market.quote(symbol, self._clock.now())
-
     async def probe(self) -> ProbeResult:
         """The exchange runs in this process."""
         return "answered"
-
-    async def ask_quote(self, symbol: str) -> Quote | None:
-        """The current market; the same as `quote`, since the market is in this process."""
-        return self.quote(symbol)
 
     @property
     def _open_store(self) -> Store:

@@ -6,7 +6,7 @@ that was not quoted for a year, the price is computed directly. Only integers ar
 """
 
 import hashlib
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from switchyard.domain.facts import Quote
@@ -15,6 +15,7 @@ from switchyard.domain.money import EXACT, canonical
 
 # Slow enough for a person to follow; the octave with the longest period then turns about twice a day.
 STEP = timedelta(milliseconds=200)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OCTAVES = 10
 _HEIGHT = 1 << 15
 # The noise moves a price by at most 5 % of its level, so a price never approaches zero.
@@ -76,7 +77,8 @@ class Market:
         level = _level_ticks(symbol, tick, key)
         middle = level + level * _noise(key, step) // _SWING
         half_spread = max(1, middle // _HALF_SPREAD)
-        return Quote(bid=_price(middle - half_spread, tick), ask=_price(middle + half_spread, tick))
+        at = _EPOCH + step * STEP
+        return Quote(bid=_price(middle - half_spread, tick), ask=_price(middle + half_spread, tick), at=at)
 
 
 def _level_ticks(symbol: str, tick: Decimal, key: int) -> int:

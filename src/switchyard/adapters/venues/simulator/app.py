@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -29,6 +29,7 @@ from switchyard.adapters.venues.wire import (
     REQUEST_EXPIRED,
     UNKNOWN_ORDER,
     AmendOrder,
+    CanceledAll,
     OpenOrders,
     PlaceOrder,
     QuoteResponse,
@@ -93,6 +94,8 @@ class SimulatorApp:
         match (scope["method"], *scope["path"].strip("/").split("/")):
             case ("POST", "orders"):
                 return self._place(scope, body)
+            case ("POST", "orders", "cancel-all"):
+                return self._cancel_all()
             case ("POST", "orders", client_order_id, "cancel"):
                 return self._cancel(client_order_id)
             case ("PATCH", "orders", client_order_id):
@@ -109,10 +112,7 @@ class SimulatorApp:
                 return json_response(200, self._reporting.page(after, limit))
             case ("GET", "quotes", *parts):
                 symbol = "/".join(parts)  # a symbol may contain a slash
-                quote = self._broker.quote(symbol)
-                return json_response(
-                    200, QuoteResponse(symbol=symbol, bid=quote.bid, ask=quote.ask, at=self._clock.now())
-                )
+                return await self._quotes([symbol] if symbol else query.get("symbols", "").split(","), whole=not symbol)
             case ("GET", "statement"):
                 return json_response(200, self._broker.statement(*_cursor_and_limit(query)))
             case ("GET", "health"):
@@ -121,6 +121,21 @@ class SimulatorApp:
                 return self._faults(method, body)
             case _:
                 return error_response(404, "NO_SUCH_ROUTE", "no such method and path")
+
+    async def _quotes(self, symbols: list[str], *, whole: bool) -> SimulatorResponse:
+        """The markets of the symbols, or with `whole` false that of a single one."""
+        if self._plan.hits("quotes_5xx"):
+            return error_response(503, "UNAVAILABLE", "try again later")
+        if self._plan.hits("quotes_garbage"):
+            return SimulatorResponse(200, b"<html>")
+        await asyncio.sleep(self._plan.seconds("slow_quotes"))
+        at = self._clock.now() - timedelta(seconds=self._plan.seconds("lagging_quotes"))
+        quotes = []
+        for symbol in symbols[:PAGE_MAX]:
+            quote = self._broker.quote(symbol)
+            bid, ask = (quote.ask, quote.bid) if self._plan.hits("crossed_quotes") else (quote.bid, quote.ask)
+            quotes.append(QuoteResponse(symbol=symbol, bid=bid, ask=ask, at=at))
+        return json_response(200, {"quotes": quotes} if whole else quotes[0])
 
     def _place(self, scope: Scope, body: bytes) -> SimulatorResponse:
         try:
@@ -183,6 +198,12 @@ class SimulatorApp:
         if order.state.status != "CANCELED":
             return error_response(409, ORDER_FINAL, "the order has ended and cannot be canceled")
         return with_faults(json_response(200, order_response(order)), self._plan)
+
+    def _cancel_all(self) -> SimulatorResponse:
+        if (unavailable := self._unavailable()) is not None:
+            return unavailable
+        canceled = CanceledAll(0 if self._plan.hits("cancel_lost") else self._broker.cancel_all())
+        return with_faults(json_response(200, canceled), self._plan)
 
     def _amend(self, client_order_id: str, body: bytes) -> SimulatorResponse:
         try:

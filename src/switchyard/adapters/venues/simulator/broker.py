@@ -189,6 +189,13 @@ class Broker:
             self._record(order, state, [report])
         return order
 
+    def cancel_all(self) -> int:
+        """Cancel the remainder of every open order; returns their number."""
+        open_ids = [client_id for client_id, order in self._latest.items() if order.state.is_open]
+        for client_id in open_ids:
+            self.cancel(client_id)
+        return len(open_ids)
+
     def amend(self, order: BrokerOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
         """Change the quantity or price of an open order; raises BrokerRejection."""
         state = order.state

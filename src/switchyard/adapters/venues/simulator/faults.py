@@ -53,6 +53,16 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Respond 404 to lookups of an order for this many seconds after it was accepted."""
     not_found_after_fill: Probability = 0.0
     """Respond 404 to a lookup of a filled order."""
+    quotes_5xx: Probability = 0.0
+    """Respond 503 to a request for quotes."""
+    quotes_garbage: Probability = 0.0
+    """Respond 200 to a request for quotes with a body that is not JSON."""
+    slow_quotes: Seconds = 0.0
+    """Hold a request for quotes for this many seconds."""
+    lagging_quotes: Seconds = 0.0
+    """Date quotes this many seconds back, like a feed that has stopped."""
+    crossed_quotes: Probability = 0.0
+    """Swap bid and ask of a quote."""
     duplicate_reports: Probability = 0.0
     """Report an execution twice, the second time immediately or 0.2 s later."""
     reordered_reports: Probability = 0.0
@@ -82,7 +92,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     refuse_connections: Seconds = 0.0
     """Close every connection and stop listening for this many seconds; takes effect once, when it is set."""
     timed_share: Probability = 1.0
-    """The probability with which `accept_late`, `slow_bytes` and `late_reports` apply when they are set."""
+    """The probability with which faults with a duration apply when they are set."""
 
 
 def changed(faults: Faults, values: dict[str, Any], *, strict: bool = True) -> Faults:

@@ -4,14 +4,16 @@ Reads the Authorization header and the clock; keeps verified tokens in memory.
 """
 
 import math
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jwt
 from starlette.types import Scope
 
 from switchyard.domain import labels
-from switchyard.domain.errors import InvalidField, SettingError, Unauthorized
+from switchyard.domain.errors import Forbidden, InvalidField, SettingError, Unauthorized
 from switchyard.domain.ids import AccountId
 from switchyard.ports.clock import Clock
 
@@ -43,6 +45,19 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
     (jwt.InvalidIssuerError, "TOKEN_INVALID", "the token's iss is not the issuer that this server trusts"),
 )
 
+# RFC 6749: the scopes of a token are one text, separated by spaces.
+_SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
+
+
+class Grant(NamedTuple):
+    """What a verified token grants."""
+
+    account: AccountId
+    expires_at: float
+    subject: str
+    """The person or program that the token was issued to."""
+    scopes: frozenset[str]
+
 
 class TokenVerifier:
     """Finds the account that an Authorization header authenticates."""
@@ -57,35 +72,44 @@ class TokenVerifier:
         self._clock = clock
         self._audience = audience
         self._issuer = issuer
-        self._verified: dict[bytes, tuple[AccountId, float]] = {}
+        self._verified: dict[bytes, Grant] = {}
         self._sweep_at = 0.0
 
     def verify(self, authorization_header: bytes | None) -> AccountId:
         """Return the account; raises Unauthorized."""
+        return self.grant(authorization_header).account
+
+    def grant(self, authorization_header: bytes | None) -> Grant:
+        """Return what the token grants; raises Unauthorized."""
         if authorization_header is None:
             raise Unauthorized("TOKEN_MISSING", "Authorization: Bearer <token> is required")
         now = self._clock.now().timestamp()
         known = self._verified.get(authorization_header)
-        if known is not None and now < known[1]:
-            return known[0]
+        if known is not None and now < known.expires_at:
+            return known
         self._verified.pop(authorization_header, None)
-        account, expires_at = self._examine(_bearer_token(authorization_header), now)
+        grant = self._examine(_bearer_token(authorization_header), now)
         if now >= self._sweep_at:
-            self._verified = {header: known for header, known in self._verified.items() if now < known[1]}
+            self._verified = {header: known for header, known in self._verified.items() if now < known.expires_at}
             self._sweep_at = now + SWEEP_SECONDS
         if len(self._verified) >= CACHE_SIZE_MAX:
             del self._verified[next(iter(self._verified))]
-        self._verified[authorization_header] = account, expires_at
-        return account
+        self._verified[authorization_header] = grant
+        return grant
 
     def verify_until(self, authorization_header: bytes | None) -> tuple[AccountId, datetime]:
         """Return the account and when the token expires; raises Unauthorized."""
-        account = self.verify(authorization_header)
-        assert authorization_header is not None
-        expires_at = self._verified[authorization_header][1]
-        return account, datetime.fromtimestamp(min(expires_at, _LATEST), UTC)
+        grant = self.grant(authorization_header)
+        return grant.account, datetime.fromtimestamp(min(grant.expires_at, _LATEST), UTC)
 
-    def _examine(self, token: bytes, now: float) -> tuple[AccountId, float]:
+    def subject_with(self, authorization_header: bytes | None, scope: str) -> str:
+        """Return the subject of a token that has the scope; raises Unauthorized and Forbidden."""
+        grant = self.grant(authorization_header)
+        if scope not in grant.scopes:
+            raise Forbidden(scope)
+        return grant.subject
+
+    def _examine(self, token: bytes, now: float) -> Grant:
         claims = self._claims(token)
         expires_at = _seconds(claims, "exp")
         if now >= expires_at:
@@ -97,7 +121,13 @@ class TokenVerifier:
         account = claims["accountId"] if "accountId" in claims else claims.get("sub")
         if not is_account(account):
             raise Unauthorized("TOKEN_INVALID", "the token's accountId (or sub) is not a valid account id")
-        return AccountId(account), expires_at
+        subject, scope = claims.get("sub"), claims.get("scope")
+        return Grant(
+            account=AccountId(account),
+            expires_at=expires_at,
+            subject=subject if isinstance(subject, str) and subject else account,
+            scopes=frozenset(scope.split(" ")) - {""} if isinstance(scope, str) else frozenset(),
+        )
 
     def _claims(self, token: bytes) -> dict[str, Any]:
         try:
@@ -134,20 +164,28 @@ def issue_token(
     ttl: timedelta,
     audience: str | None = None,
     issuer: str | None = None,
+    scopes: Sequence[str] = (),
+    subject: str | None = None,
 ) -> str:
     """Return a token that `TokenVerifier` accepts until its time to live is over."""
+    for scope in scopes:
+        if _SCOPE.fullmatch(scope) is None:
+            raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
+    if subject is not None:
+        labels.check_label("subject", subject)
     if not is_account(account):
         raise InvalidField(
             "account", "must be 1 to 64 visible ASCII characters without quotes and slashes, and not '-'"
         )
     now = clock.now()
     claims = {
-        "sub": account,
+        "sub": subject or account,
         "accountId": account,
         "iat": int(now.timestamp()),
         "exp": int((now + ttl).timestamp()),
         "aud": audience,
         "iss": issuer,
+        "scope": " ".join(scopes) or None,
     }
     present = {name: value for name, value in claims.items() if value is not None}
     return jwt.encode(present, secret, algorithm=ALGORITHM)

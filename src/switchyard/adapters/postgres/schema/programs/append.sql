@@ -33,12 +33,14 @@ CREATE OR REPLACE FUNCTION append_group(
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
     claim_totals json, -- what the orders that have limits to keep add to which totals; NULL if none has
     claim_rows json, -- these orders, in the order of their changes
+    kill_row json, -- the kill of a group of one change; NULL in every other group
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
     seen_hash text,
     OUT seq_before bigint, -- the events of the changes without a conflict are numbered from the next seq on
     OUT conflicts integer[], -- the numbers of the rejected changes
     OUT taken json, -- for each change whose idempotency key was taken, the stored entry of the key
+    OUT killed json, -- for each change that places an order which a kill covers, the kill
     OUT breaches json, -- for each change that would have breached a limit: the reason, what was reached and allowed
     OUT head_epoch integer, -- the head after this call
     OUT head_seq bigint,
@@ -77,8 +79,8 @@ BEGIN
     head_hash := head.hash;
 
     -- 2. Answer a repeated group with its stored outcome.
-    SELECT stored.seq_before, stored.conflicts, stored.taken, stored.breaches
-    INTO seq_before, conflicts, taken, breaches
+    SELECT stored.seq_before, stored.conflicts, stored.taken, stored.killed, stored.breaches
+    INTO seq_before, conflicts, taken, killed, breaches
     FROM append_groups AS stored WHERE stored.group_id = new_group_id;
     IF FOUND THEN
         RETURN;
@@ -109,6 +111,14 @@ BEGIN
         ) AS stored
         WHERE stored.version <> incoming.version - 1;
     END IF;
+    killed := killed_changes(incoming_orders, order_changes, order_bases, incoming_outbox);
+    IF killed IS NOT NULL THEN
+        conflicts := ARRAY(SELECT unnest(conflicts) UNION SELECT json_object_keys(killed)::integer);
+    END IF;
+    IF kill_row IS NOT NULL AND is_stale_kill(kill_row) THEN
+        conflicts := ARRAY[0];
+    END IF;
+    -- Last: what is rejected anyway claims nothing.
     IF claim_totals IS NOT NULL THEN
         IF NOT head.keeps_exposures THEN
             PERFORM start_exposures(to_shard);
@@ -202,9 +212,13 @@ BEGIN
     WHERE cursor_changes[incoming.ordinality] <> ALL (conflicts)
     ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
 
+    IF kill_row IS NOT NULL THEN
+        PERFORM write_kill(kill_row, last_seq);
+    END IF;
+
     -- 7. Store the outcome, for a repeat of the group.
-    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, breaches, recorded_at)
-    VALUES (new_group_id, seq_before, conflicts, taken, breaches, commit_time);
+    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, killed, breaches, recorded_at)
+    VALUES (new_group_id, seq_before, conflicts, taken, killed, breaches, commit_time);
 
     -- 8. Advance the head and notify the listeners.
     -- Not for a group that only moves a cursor: readers would wake each other without a new event.

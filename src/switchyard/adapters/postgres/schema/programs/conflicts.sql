@@ -45,6 +45,21 @@ BEGIN
             WHERE (stored.order_id, stored.kind, stored.number) = (incoming.order_id, incoming.kind, incoming.number)
         ), 0)
         UNION
+        -- An attempt that begins with a new order, although others of its lane wait, or a venue has reported on the
+        -- order before (as in `domain.ids.last_generation`).
+        SELECT outbox_changes[incoming.ordinality] FROM unnest(incoming_outbox) WITH ORDINALITY AS incoming
+        WHERE outbox_bases[incoming.ordinality] = 0 AND incoming.status = 'sending' AND (
+            EXISTS (
+                SELECT FROM outbox_orders AS waiting
+                WHERE waiting.lane = incoming.lane AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
+            )
+            OR EXISTS (
+                SELECT FROM executions
+                WHERE stray_client_order_id BETWEEN incoming.venue_client_order_id
+                AND left(incoming.venue_client_order_id, 27) || 'fffff'
+            )
+        )
+        UNION
         SELECT position_changes[incoming.ordinality] FROM unnest(incoming_positions) WITH ORDINALITY AS incoming
         WHERE position_bases[incoming.ordinality] <> coalesce((
             SELECT stored.version FROM positions AS stored

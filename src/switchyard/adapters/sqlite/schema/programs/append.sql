@@ -15,7 +15,7 @@ CREATE VIEW append_group AS
 SELECT
     NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
     NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
-    NULL AS cursors, NULL AS results,
+    NULL AS cursors, NULL AS results, NULL AS new_kills, NULL AS kills, NULL AS kill_orders,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
     NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
 
@@ -78,6 +78,35 @@ BEGIN
     INSERT INTO reader_cursors ({reader_cursors.columns})
     SELECT {reader_cursors.values} FROM jsonb_each(NEW.cursors) WHERE true
     ON CONFLICT ({reader_cursors.key}) DO UPDATE SET {reader_cursors.updates};
+
+    -- A group with a new kill has no other change, so the orders are those before it. Three indexes have the open ones;
+    -- CROSS JOIN keeps the search from running without a kill.
+    INSERT INTO kill_orders (kill_id, order_id)
+    SELECT kill.kill_id, covered.order_id
+    FROM (SELECT {kills.values} FROM jsonb_each(NEW.new_kills)) AS kill
+    CROSS JOIN orders AS covered
+    WHERE covered.order_id IN (
+        SELECT order_id FROM orders WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
+        UNION ALL
+        SELECT order_id FROM outbox_orders WHERE status IN ('queued', 'failed')
+        UNION ALL
+        SELECT order_id FROM outbox_orders WHERE status IN ('sending', 'uncertain')
+    )
+    AND covered.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
+    AND (kill.account_id IS NULL OR kill.account_id = covered.account_id)
+    AND (kill.strategy IS NULL OR kill.strategy = covered.strategy)
+    AND (kill.venue IS NULL OR kill.venue = covered.venue)
+    AND (kill.symbol IS NULL OR kill.symbol = covered.symbol);
+
+    INSERT INTO kills ({kills.columns})
+    SELECT {kills.values} FROM jsonb_each(NEW.new_kills);
+
+    INSERT INTO kills ({kills.columns})
+    SELECT {kills.values} FROM jsonb_each(NEW.kills) WHERE true
+    ON CONFLICT ({kills.key}) DO UPDATE SET {kills.updates};
+
+    INSERT INTO kill_orders ({kill_orders.columns})
+    SELECT {kill_orders.values} FROM jsonb_each(NEW.kill_orders);
 
     -- A rebuild inserts rows without a group.
     INSERT INTO append_groups (group_id, at, outcomes)

@@ -1,0 +1,62 @@
+-- The kill switch inside `append_group`, which calls these functions while it holds the shard's lock.
+
+-- Whether a kill covers an order: each part of its scope is NULL or equal.
+CREATE OR REPLACE FUNCTION is_covered(kill kills, by_order orders) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT (kill.account_id IS NULL OR kill.account_id = by_order.account_id)
+        AND (kill.strategy IS NULL OR coalesce(kill.strategy = by_order.strategy, false))
+        AND (kill.venue IS NULL OR kill.venue = by_order.venue)
+        AND (kill.symbol IS NULL OR kill.symbol = by_order.symbol)
+$$;
+
+-- The changes that accept an order, or begin to send one, which an active kill covers, each with the oldest such kill;
+-- NULL where there is none. Without an active kill this is one look into an empty index.
+CREATE OR REPLACE FUNCTION killed_changes(
+    incoming_orders orders[],
+    order_changes integer[],
+    order_bases integer[],
+    incoming_outbox outbox_orders[]
+) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    sending text[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM kills WHERE cleared_at IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    sending := ARRAY(
+        SELECT message.order_id FROM unnest(incoming_outbox) AS message
+        WHERE message.kind = 'new' AND message.status = 'sending'
+    );
+    RETURN (
+        SELECT json_object_agg(found.change, found.kill) FROM (
+            SELECT DISTINCT ON (change) order_changes[place] AS change, kill
+            FROM generate_subscripts(incoming_orders, 1) AS place
+            JOIN kills AS kill ON kill.cleared_at IS NULL AND is_covered(kill, incoming_orders[place])
+            WHERE (incoming_orders[place]).order_id = ANY (sending)
+            OR (order_bases[place] = 0 AND (incoming_orders[place]).status <> 'REJECTED')
+            ORDER BY change, kill.seq
+        ) AS found
+    );
+END $$;
+
+-- Whether a kill does not have the version before this one.
+CREATE OR REPLACE FUNCTION is_stale_kill(kill_row json) RETURNS boolean LANGUAGE sql AS $$
+    SELECT coalesce(
+        (SELECT version FROM kills WHERE kill_id = kill_row->>'kill_id'), 0
+    ) <> (kill_row->>'version')::integer - 1
+$$;
+
+-- Writes a kill. A new one gets the number of its event and the open orders that it covers: it is alone in its group,
+-- so these are the orders before it.
+CREATE OR REPLACE FUNCTION write_kill(kill_row json, event_seq bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    incoming kills := json_populate_record(NULL::kills, kill_row);
+BEGIN
+    IF incoming.version = 1 THEN
+        incoming.seq := event_seq;
+        INSERT INTO kill_orders (kill_id, order_id)
+        SELECT incoming.kill_id, covered.order_id FROM orders AS covered
+        WHERE NOT covered.is_final AND is_covered(incoming, covered);
+    END IF;
+    INSERT INTO kills ({kills.columns}) SELECT (incoming).*
+    ON CONFLICT ({kills.key}) DO UPDATE SET {kills.updates};
+END $$;

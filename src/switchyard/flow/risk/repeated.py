@@ -1,0 +1,105 @@
+"""The repeated-execution throttle: suspends a strategy that is filled too often, until a person lets it go on.
+
+A strategy that enters the market again after each fill loses money faster than a person can look. Reads the journal, so
+that the fills of all workers count; sets a kill of the strategy through the kill switch.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+
+import msgspec
+import structlog
+
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.ids import AccountId
+from switchyard.flow.wake import Wake
+from switchyard.ports.journal import PAGE_MAX, Journal
+from switchyard.ports.queries import Queries
+
+log = structlog.get_logger()
+
+# A wake-up may be missed where another process commits; the database is read at least this often.
+POLL_SECONDS = 1.0
+# Strategies whose fills are counted; the one that was filled longest ago is forgotten first.
+STRATEGIES_MAX = 10_000
+
+
+class _Order(msgspec.Struct):
+    status: str | None = None
+
+
+class _Data(msgspec.Struct):
+    order: _Order
+
+
+class _Line(msgspec.Struct):
+    data: _Data
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+Suspend = Callable[[AccountId, str, str], Awaitable[None]]
+"""Sets a kill of an account's strategy, for this reason; one that is set already stays."""
+
+
+class RepeatedExecutions:
+    """Counts the filled orders of each account and strategy within a window."""
+
+    def __init__(
+        self, *, journal: Journal, queries: Queries, fills_max: int, window: timedelta, suspend: Suspend
+    ) -> None:
+        self._journal = journal
+        self._queries = queries
+        self._fills_max = fills_max
+        self._window = window
+        self._suspend = suspend
+        self._filled: dict[tuple[AccountId, str], deque[datetime]] = {}
+        self._seq: int | None = None
+
+    async def run(self, wake: Wake) -> None:
+        """Count for as long as the process lives; fills before its start do not count."""
+        if self._seq is None:
+            await self.start()
+        while True:
+            if not await self.run_once():
+                await wake.wait(POLL_SECONDS)
+
+    async def start(self) -> None:
+        """Begin with the next event."""
+        self._seq = (await self._journal.head(0)).seq
+
+    async def run_once(self) -> int:
+        """Count one page of events; returns how many there were."""
+        assert self._seq is not None, "it was not started"
+        page = await self._journal.read(0, self._seq, PAGE_MAX)
+        for event in page:
+            if _is_filled(event):
+                await self._count(event)
+            self._seq = event.seq
+        return len(page)
+
+    async def _count(self, event: JournalEvent) -> None:
+        assert event.order_id is not None, "an order's event names it"
+        order = await self._queries.order(event.order_id)
+        if order is None or order.strategy is None:
+            return
+        key = (order.account_id, order.strategy)
+        times = self._filled.pop(key, None) or deque(maxlen=self._fills_max)
+        self._filled[key] = times  # the dictionary's order is the order of the last fills
+        if len(self._filled) > STRATEGIES_MAX:
+            del self._filled[next(iter(self._filled))]
+        times.append(event.at)
+        if len(times) < self._fills_max or times[-1] - times[0] > self._window:
+            return
+        log.critical("strategy_suspended", account_id=key[0], strategy=key[1], fills=len(times))
+        await self._suspend(
+            *key, f"{len(times)} orders of the strategy were filled within {self._window.total_seconds():g} s"
+        )
+        del self._filled[key]  # after it was cleared, as many fills are needed again
+
+
+def _is_filled(event: JournalEvent) -> bool:
+    if event.type != "OrderUpdated" or '"FILLED"' not in event.text:
+        return False
+    return _decoder.decode(event.line).data.order.status == "FILLED"
