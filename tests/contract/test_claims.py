@@ -13,11 +13,14 @@ from switchyard.adapters.memory.clock import START
 from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.decisions import apply_report, begin_attempt, record_doubt, request_cancel
 from switchyard.domain.ids import AccountId, OrderId, order_id
+from switchyard.domain.lines import AuditLine
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
+from switchyard.domain.replay import Replay
 from switchyard.domain.risk.claims import Breach, Claim, Limits
 from switchyard.domain.risk.exposure import SymbolExposure, Totals
 from switchyard.domain.risk.reservations import Terms
+from switchyard.ports.journal import PAGE_MAX
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
@@ -29,14 +32,10 @@ TEN = Decimal(10)
 def a_claim(limits: Limits, *, reducing: bool = False, since: OrderId | None = None, **request: Any) -> Change:
     """The acceptance of an order of 10 at 100, so a notional of 1,000 JPY, that has limits to keep."""
     body: dict[str, Any] = {"qty": TEN, "price": Decimal(100)} | request
-    change = an_accept(**body)
-    terms = Terms(currency="JPY", price=body["price"], reducing=reducing)
+    change = an_accept(terms=Terms(currency="JPY", price=body["price"], reducing=reducing), **body)
     [order] = change.orders
-    claimed = msgspec.structs.replace(
-        order, currency=terms.currency, reserve_price=terms.price, reducing=terms.reducing
-    )
     claim = Claim(order_id=order.order_id, limits=limits, day=START.date(), since=since)
-    return msgspec.structs.replace(change, orders=(claimed,), claims=(claim,))
+    return msgspec.structs.replace(change, claims=(claim,))
 
 
 async def outcomes(database: Database, *changes: Change) -> list[Breach | str]:
@@ -343,6 +342,16 @@ class TestDailyLoss:
     async def test_the_loss_of_another_day_does_not_count(self, database: Database) -> None:
         await self.lose(database, START.date() + timedelta(days=1))
         assert await outcomes(database, a_claim(Limits(daily_loss=Decimal(1)))) == ["committed"]
+
+    async def test_a_replay_gives_the_same_day_and_result(self, database: Database) -> None:
+        await self.lose(database, START.date() + timedelta(days=1))
+        replay = Replay()
+        for event in await database.journal.read(0, 0, PAGE_MAX):
+            replay.apply(msgspec.json.decode(event.line, type=AuditLine))
+        key = (ACCOUNT, "USDJPY")
+        position = (await database.journal.load_positions([key]))[key]
+        assert (position.day, position.day_pnl) == (START.date() + timedelta(days=1), Decimal(-100))
+        assert replay.positions[key] == position
 
     async def test_another_account_and_another_currency_do_not_count(self, database: Database) -> None:
         await self.lose(database)

@@ -23,6 +23,7 @@ from switchyard.domain.ids import (
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.domain.risk.reservations import Terms
 
 ACCOUNT = AccountId("acc-1")
 VENUE = VenueName("sim")
@@ -59,6 +60,7 @@ def an_accept(
     generation: int = 0,
     client_id: str | None = None,
     now: datetime = START,
+    terms: Terms | None = None,
     **request: Any,
 ) -> Change:
     """The acceptance of a new order; `request` overrides fields of the request body."""
@@ -81,6 +83,7 @@ def an_accept(
         key=None if key is None else an_entry(key, order, account=owner, generation=generation, now=now),
         quote=None,
         now=now,
+        terms=terms,
     )
 
 
