@@ -1,8 +1,7 @@
 """An in-memory journal for tests: all that the journal port promises except durability."""
 
-import re
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from typing import get_args
@@ -10,9 +9,10 @@ from typing import get_args
 import msgspec
 
 from switchyard.adapters.installation import random_installation
+from switchyard.adapters.memory.group_checks import check_rows_differ, check_storable
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Execution, Outcome, check_kills_alone
-from switchyard.domain.errors import GroupRejected, HistoryMismatch
+from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import (
@@ -34,9 +34,6 @@ from switchyard.domain.risk.book import Book
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, is_unaccepted
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
-
-# An odd number of backslashes before it: an even number is escaped text, which every engine can store.
-_NUL_IN_JSON = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class MemoryJournal:
@@ -86,8 +83,8 @@ class MemoryJournal:
         accepted = [change for change, conflict in zip(changes, conflicts, strict=True) if conflict is None]
         if not accepted:
             return [conflict for conflict in conflicts if conflict is not None]
-        _check_rows_differ(accepted)
-        _check_storable(accepted)
+        check_rows_differ(accepted)
+        check_storable(accepted)
         outcomes = [
             Committed(self._write(shard, change, now)) if conflict is None else conflict
             for change, conflict in zip(changes, conflicts, strict=True)
@@ -322,44 +319,6 @@ class MemoryJournal:
             digest = link(events[-1].hash if events else GENESIS, text)
             events.append(JournalEvent(seq, at, event.type, event.account_id, event.order_id, text, digest))
         return first_seq
-
-
-def _check_rows_differ(changes: Sequence[Change]) -> None:
-    """Reject a group in which two changes write the same row, as PostgreSQL does."""
-    written: set[Hashable] = set()
-    for change in changes:
-        rows = set(_rows_written(change))
-        if not written.isdisjoint(rows):
-            raise GroupRejected(f"two changes of the group write the same row: {written & rows}")
-        written |= rows
-
-
-def _rows_written(change: Change) -> Iterator[Hashable]:
-    for order in change.orders:
-        yield order.order_id
-        yield "client id", order.venue_client_order_id
-    for row in change.outbox:
-        yield row.key
-    for entry in change.keys:
-        yield "key", entry.account_id, entry.operation, entry.idempotency_key
-    for result in change.results:
-        yield "key", result.account_id, result.operation, result.idempotency_key
-    for position in change.positions:
-        yield "position", *position.key
-    for execution in change.executions:
-        yield "execution", execution.venue, execution.exec_id
-    for cursor in change.cursors:
-        yield "cursor", cursor.name
-
-
-def _check_storable(changes: Sequence[Change]) -> None:
-    """Reject text that a real engine cannot store: half of a surrogate pair, or NUL."""
-    try:
-        encoded = msgspec.json.encode(changes)
-    except UnicodeEncodeError as error:
-        raise GroupRejected(f"a value of the group cannot be stored: {error}") from error
-    if _NUL_IN_JSON.search(encoded):
-        raise GroupRejected("a value of the group cannot be stored: it contains NUL")
 
 
 def _version(row: Order | OutboxRow | Position | Kill | None) -> int:
