@@ -72,22 +72,35 @@ class Turn:
         self._before = before
         self._departed = asyncio.Event()
         self._is_held_back = False
+        self._has_given_up = False
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until the send before this one has left; false where it has not within this time."""
-        if self._before is None or self._before.has_departed:
-            return True
         try:
             async with asyncio.timeout(seconds):
-                await self._before.wait()
+                while (before := self.before) is not None and not before.has_departed:
+                    await before.wait()
         except TimeoutError:
+            self._has_given_up = True
             return False
         return True
 
     @property
+    def before(self) -> "Turn | None":
+        """The send before this one: those that gave up waiting are none, but those before them may not have left."""
+        while self._before is not None and self._before._has_given_up:
+            self._before = self._before._before
+        return self._before
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether this send did not wait for the one before it to leave."""
+        return self._has_given_up
+
+    @property
     def would_pass(self) -> bool:
         """Whether the send before this one did not leave, and goes back to the queue."""
-        return self._before is not None and self._before.is_held_back
+        return self.before is not None and self.before.is_held_back
 
     @property
     def is_held_back(self) -> bool:
@@ -101,8 +114,9 @@ class Turn:
     def depart(self) -> None:
         """Let the next send in the line go; may be called more than once."""
         self._departed.set()
-        self._before = None  # otherwise a long line would be kept whole
         self._departures.remove(self._key, self)
+        if not self._has_given_up:
+            self._before = None  # otherwise a long line would be kept whole
 
     @property
     def has_departed(self) -> bool:
@@ -127,6 +141,10 @@ class Departures:
         return turn
 
     def remove(self, key: Hashable, turn: Turn) -> None:
-        """Drop the key's line if this was its last send."""
-        if self._last.get(key) is turn:
+        """Drop the key's line if this was its last send; one that gave up leaves those before it."""
+        if self._last.get(key) is not turn:
+            return
+        if turn.has_given_up and turn.before is not None and not turn.before.has_departed:
+            self._last[key] = turn.before
+        else:
             del self._last[key]
