@@ -173,13 +173,16 @@ class Dispatcher:
         return await asyncio.shield(self._claiming)
 
     def _fitting(self, page: Sequence[Due]) -> list[Due]:
-        """The rows of a page that have a slot: some were given to first attempts while the page was read."""
-        slots, free = self._sends.free, self._sends.free_by_venue(self._open)
+        """The rows of a page that may still be sent from here.
+
+        While it was read, slots were given to first attempts, and lanes may have been given to another worker.
+        """
+        slots, free, usable = self._sends.free, self._sends.free_by_venue(self._open), self._lanes.usable()
         claims: list[Due] = []
         for due in page:
             if due.row.key in self._sends:
                 continue  # the batch of its last attempt is still being recorded
-            if len(claims) < slots and free.get(due.row.venue, 0):
+            if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
                 claims.append(due)
         return claims
