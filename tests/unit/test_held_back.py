@@ -118,6 +118,42 @@ async def worker() -> Worker:
     return worker
 
 
+async def test_an_order_whose_commit_was_not_answered_is_not_passed(worker: Worker) -> None:
+    worker.journal.is_lost = True
+    first = await worker.accept()
+    second = await worker.accept()
+    assert worker.sending.row_statuses() == ["sending", "queued"], "the first is unsent, and waits for recovery"
+    assert await worker.dispatcher.recover_once() == 1
+    assert await worker.dispatcher.run_once() == 2
+    await until(lambda: worker.sending.row_statuses() == ["sent", "sent"])
+    assert worker.venue.sent == [first, second]
+    third = await worker.accept()
+    await until(lambda: worker.venue.sent == [first, second, third])
+
+
+async def test_a_claim_beside_an_order_whose_commit_was_not_answered_does_not_pass_it(worker: Worker) -> None:
+    """The later order comes from another process, and is claimed before recovery has looked for the first one."""
+    worker.journal.is_lost = True
+    first = await worker.accept()
+    second = await worker.accept_elsewhere()
+    assert await worker.dispatcher.run_once() == 1
+    await until(lambda: worker.sending.in_flight == 0)
+    assert worker.venue.sent == []
+    assert await worker.dispatcher.recover_once() == 1
+    assert await worker.dispatcher.run_once() == 2
+    await until(lambda: worker.venue.sent == [first, second])
+
+
+async def test_the_lane_of_an_order_whose_commit_was_not_answered_is_not_given_away(worker: Worker) -> None:
+    worker.journal.is_lost = True
+    first = await worker.accept()
+    await worker.share_lanes(first)
+    assert worker.owner(first) == "own", "another worker would send those behind it"
+    assert await worker.dispatcher.recover_once() == 1
+    await worker.share_lanes(first)
+    assert worker.owner(first) == OTHER
+
+
 async def test_rows_of_a_lane_that_was_given_away_while_the_queue_was_read_are_not_claimed(worker: Worker) -> None:
     worker.dispatcher.express.stop()
     symbols = [f"S{number}" for number in range(40)]

@@ -14,7 +14,7 @@ import structlog
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
 from switchyard.flow.decide import decide_all
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
@@ -137,7 +137,8 @@ class Dispatcher:
         self.express.start()
         recovered_at = float("-inf")
         while True:
-            if self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
+            # Also before the next claim, where an attempt may have to go back into the queue before those behind it.
+            if self._sends.unsure or self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
                 while await self.recover_once():
                     pass
                 recovered_at = self._clock.monotonic()
@@ -225,18 +226,24 @@ class Dispatcher:
 
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
+        unsure: set[OutboxKey] = set()
         try:
-            return await self._begin(await self._without_lost_keys(page))
+            return await self._begin(await self._without_lost_keys(page), unsure)
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
-                self._sends.release(due.row, never_left=True)
+                self._sends.release(due.row, never_left=due.row.key in unsure)
 
-    async def _begin(self, page: Sequence[Due]) -> int:
+    async def _begin(self, page: Sequence[Due], unsure: set[OutboxKey]) -> int:
+        """`unsure` gets those of which it is not known whether their attempts are committed."""
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
         now = self._clock.now()
+        unsure.update(due.row.key for due in page)
         answers = await decide_all(self._sequencer.propose, [self._proposal(due, now) for due in page])
+        unsure.intersection_update(
+            due.row.key for due, answer in zip(page, answers, strict=True) if isinstance(answer, Failed)
+        )
         failed_lines: set[Hashable] = set()
         sends: list[Send] = []
         for due, answer in zip(page, answers, strict=True):

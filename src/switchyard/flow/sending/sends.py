@@ -80,6 +80,8 @@ class Sends:
         self._tasks: dict[OutboxKey, asyncio.Task[None] | None] = {}
         """None for an attempt that is registered: its commit has not ended."""
         self._never_left: dict[OutboxKey, None] = {}
+        self._unsure: dict[OutboxKey, OutboxRow] = {}
+        """Attempts of which it is not known whether they are committed, until recovery has looked for them."""
         self._freed = asyncio.Event()
         self._departures = Departures()
         self._throttles = {name: Throttle(slots) for name in venues}
@@ -118,7 +120,7 @@ class Sends:
 
     def start(self, sends: Sequence[Send]) -> None:
         """Begin to send committed attempts, given in journal order."""
-        for batch in self._batches(sends):
+        for batch in self._batches([self._in_line(send) for send in sends]):
             self._start(batch)
 
     def register(self, row: OutboxRow) -> None:
@@ -134,11 +136,29 @@ class Sends:
         if self._tasks.get(row.key, ...) is not None:
             return
         del self._tasks[row.key]
-        self._vacate(row)
         if never_left:
+            # Its lane stays under way: another worker would send those behind it first.
+            self._lanes.begin(row.lane)
+            self._unsure[row.key] = row
             self._never_left[row.key] = None
             if len(self._never_left) > NEVER_LEFT_MAX:
                 del self._never_left[next(iter(self._never_left))]
+        self._vacate(row)
+
+    @property
+    def unsure(self) -> list[OutboxRow]:
+        """The attempts that recovery has to look for before others of their lanes are sent."""
+        return list(self._unsure.values())
+
+    def is_unsure(self, lane: int) -> bool:
+        """Whether an order of the lane may wait for recovery to put it back into the queue."""
+        return any(row.lane == lane for row in self._unsure.values())
+
+    def looked_for(self, rows: Iterable[OutboxRow]) -> None:
+        """Recovery has put these attempts back, or they were not committed."""
+        for row in rows:
+            if self._unsure.pop(row.key, None) is not None:
+                self._lanes.end(row.lane)
 
     def has_never_left(self, key: OutboxKey) -> bool:
         """Whether it is known that this worker did not send the row, although its attempt may be committed."""
@@ -165,6 +185,10 @@ class Sends:
             if len(batch) == batch_max:
                 yield batches.pop(send.row.venue)
         yield from batches.values()
+
+    def _in_line(self, send: Send) -> Send:
+        """The attempt, marked where it must not be sent because one before it in its line goes back to the queue."""
+        return send._replace(would_pass=True) if send.is_first and self.is_unsure(send.row.lane) else send
 
     def _start(self, batch: list[Send]) -> None:
         for row, state, begun_at, _ in batch:
