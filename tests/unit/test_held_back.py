@@ -154,6 +154,32 @@ async def test_the_lane_of_an_order_whose_commit_was_not_answered_is_not_given_a
     assert worker.owner(first) == OTHER
 
 
+async def test_an_order_that_was_held_back_while_the_queue_was_read_is_not_passed(worker: Worker) -> None:
+    worker.dispatcher.express.stop()
+    first = await worker.accept()
+    claim, outcome = worker.journal.gates[2], worker.journal.gates[3] = asyncio.Event(), asyncio.Event()
+    claiming = asyncio.create_task(worker.dispatcher.run_once())
+    await until(lambda: worker.journal.appends == 2)
+    worker.sending.clock.advance(timedelta(seconds=3))  # longer than an attempt may take until it is sent
+    await worker.sending.lanes.renew()
+    second = await worker.accept_elsewhere()
+    claim.set()
+    assert await claiming == 1
+    queries = worker.hold_queries()
+    reading = asyncio.create_task(worker.dispatcher.run_once())
+    await queries.is_read.wait()
+    assert worker.sending.row_statuses() == ["sending", "queued"], "the page has only the second one"
+    outcome.set()
+    await until(lambda: worker.sending.row_statuses() == ["failed", "queued"] and worker.sending.in_flight == 0)
+    queries.may_return.set()
+    assert await reading == 1
+    for _ in range(3):
+        await until(lambda: worker.sending.in_flight == 0)
+        await worker.dispatcher.run_once()
+    await until(lambda: worker.sending.row_statuses() == ["sent", "sent"])
+    assert worker.venue.sent == [first, second]
+
+
 async def test_rows_of_a_lane_that_was_given_away_while_the_queue_was_read_are_not_claimed(worker: Worker) -> None:
     worker.dispatcher.express.stop()
     symbols = [f"S{number}" for number in range(40)]

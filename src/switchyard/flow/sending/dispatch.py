@@ -156,6 +156,7 @@ class Dispatcher:
             return 0
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
+        self._sends.begin_read()
         page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
         is_complete = len(page) < limit and len(free) == len(self._open)
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)

@@ -82,6 +82,8 @@ class Sends:
         self._never_left: dict[OutboxKey, None] = {}
         self._unsure: dict[OutboxKey, OutboxRow] = {}
         """Attempts of which it is not known whether they are committed, until recovery has looked for them."""
+        self._held_back: dict[Hashable, dict[OutboxKey, int]] = {}
+        """By line: the journal numbers of attempts that were held back; a page read before that lacks their orders."""
         self._freed = asyncio.Event()
         self._departures = Departures()
         self._throttles = {name: Throttle(slots) for name in venues}
@@ -120,8 +122,19 @@ class Sends:
 
     def start(self, sends: Sequence[Send]) -> None:
         """Begin to send committed attempts, given in journal order."""
+        for send in sends:
+            self._held_back.get(send.line, {}).pop(send.row.key, None)
         for batch in self._batches([self._in_line(send) for send in sends]):
             self._start(batch)
+
+    def begin_read(self) -> None:
+        """A query of the outbox begins: it finds the orders that are back in the queue by now."""
+        for line, rows in list(self._held_back.items()):
+            recording = {key: seq for key, seq in rows.items() if key in self._tasks}
+            if recording:
+                self._held_back[line] = recording
+            else:
+                del self._held_back[line]
 
     def register(self, row: OutboxRow) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
@@ -188,7 +201,12 @@ class Sends:
 
     def _in_line(self, send: Send) -> Send:
         """The attempt, marked where it must not be sent because one before it in its line goes back to the queue."""
-        return send._replace(would_pass=True) if send.is_first and self.is_unsure(send.row.lane) else send
+        if not send.is_first:
+            return send
+        held_back = self._held_back.get(send.line, {}).values()
+        if self.is_unsure(send.row.lane) or any(seq < send.row.seq for seq in held_back):
+            return send._replace(would_pass=True)
+        return send
 
     def _start(self, batch: list[Send]) -> None:
         for row, state, begun_at, _ in batch:
@@ -263,6 +281,8 @@ class Sends:
             # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
             if turn is not None:
                 turn.hold_back()
+                for send in batch:
+                    self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind == "cancel":
             return [await venue.cancel(batch[0].state.order)]
