@@ -136,9 +136,7 @@ async def test_a_claim_beside_an_order_whose_commit_was_not_answered_does_not_pa
     worker.journal.is_lost = True
     first = await worker.accept()
     second = await worker.accept_elsewhere()
-    assert await worker.dispatcher.run_once() == 1
-    await until(lambda: worker.sending.in_flight == 0)
-    assert worker.venue.sent == []
+    assert await worker.dispatcher.run_once() == 0
     assert await worker.dispatcher.recover_once() == 1
     assert await worker.dispatcher.run_once() == 2
     await until(lambda: worker.venue.sent == [first, second])
@@ -172,7 +170,7 @@ async def test_an_order_that_was_held_back_while_the_queue_was_read_is_not_passe
     outcome.set()
     await until(lambda: worker.sending.row_statuses() == ["failed", "queued"] and worker.sending.in_flight == 0)
     queries.may_return.set()
-    assert await reading == 1
+    assert await reading == 0
     for _ in range(3):
         await until(lambda: worker.sending.in_flight == 0)
         await worker.dispatcher.run_once()

@@ -144,7 +144,7 @@ class Dispatcher:
                 recovered_at = self._clock.monotonic()
             if await self.run_once():
                 continue
-            if self._sends.free <= 0:
+            if self._sends.free <= 0 or self._sends.is_holding_back:
                 await self._sends.slot_freed()
             else:
                 await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
@@ -184,6 +184,8 @@ class Dispatcher:
         for due in page:
             if due.row.key in self._sends:
                 continue  # the batch of its last attempt is still being recorded
+            if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
+                continue  # it would be held back, attempt after attempt, until the ones before it are recorded
             if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
                 claims.append(due)

@@ -136,6 +136,15 @@ class Sends:
             else:
                 del self._held_back[line]
 
+    @property
+    def is_holding_back(self) -> bool:
+        """Whether an attempt that was held back is being recorded."""
+        return any(key in self._tasks for rows in self._held_back.values() for key in rows)
+
+    def must_wait(self, line: Hashable, lane: int) -> bool:
+        """Whether orders of the line are on their way back to the queue: those behind them would be held back too."""
+        return bool(self._held_back.get(line)) or self.is_unsure(lane)
+
     def register(self, row: OutboxRow) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
         self._tasks[row.key] = None

@@ -1,0 +1,34 @@
+"""A worker that was paused with a long line of attempts: each order goes back to the queue, and none runs out of tries."""
+
+import asyncio
+from datetime import timedelta
+
+from switchyard.ports.venue import Capabilities
+from tests.support.sending_faults import Plan
+from tests.support.sending_judge import violations
+from tests.support.sending_site import Field
+from tests.support.virtual_time import run_virtually
+
+ORDERS = 150
+# The attempt that went stale, one that was being committed meanwhile, and the one that is sent.
+ATTEMPTS_MAX = 3
+
+
+def test_orders_of_a_long_line_do_not_hold_each_other_back_again_and_again() -> None:
+    async def pause_under_load() -> tuple[int, list[str]]:
+        capabilities = Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(seconds=1))
+        field = Field(0, Plan(), capabilities)
+        field.lines = field.lines[:1]
+        worker = field.add_worker(slots=64)
+        await asyncio.sleep(1)
+        for number in range(ORDERS):
+            field.post(worker)
+            await asyncio.sleep(0.001)
+            if number == ORDERS // 2:
+                field.call(worker, worker.pause(3.0))
+        await asyncio.sleep(30)
+        return max(row.attempt for row in field.database.journal.outbox.values()), list(violations(field))
+
+    attempts, found = run_virtually(pause_under_load())
+    assert not found, "\n".join(found)
+    assert attempts <= ATTEMPTS_MAX
