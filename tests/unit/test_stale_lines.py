@@ -32,3 +32,24 @@ def test_orders_of_a_long_line_do_not_hold_each_other_back_again_and_again() -> 
     attempts, found = run_virtually(pause_under_load())
     assert not found, "\n".join(found)
     assert attempts <= ATTEMPTS_MAX
+
+
+def test_a_slow_database_does_not_exhaust_the_tries_of_an_order() -> None:
+    """Every attempt goes stale while its commit takes longer than it may; the venue has not been asked once."""
+
+    async def with_slow_commits() -> tuple[set[str], list[str]]:
+        capabilities = Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(seconds=1))
+        field, slow = Field(0, Plan(), capabilities), Plan(slow=1.0, slow_seconds=8.0)
+        worker = field.add_worker(slots=8)
+        worker.journal._site = worker.site._replace(plan=slow)
+        await asyncio.sleep(1)
+        for _ in range(20):
+            field.post(worker)
+        await asyncio.sleep(400)
+        slow.calm()
+        await asyncio.sleep(600)
+        return {order.status for order in field.database.journal.orders.values()}, list(violations(field))
+
+    statuses, found = run_virtually(with_slow_commits())
+    assert not found, "\n".join(found)
+    assert "REJECTED" not in statuses

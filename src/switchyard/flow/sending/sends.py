@@ -275,8 +275,8 @@ class Sends:
                 throttle.slow_down(self._clock.now(), outcome.retry_after)
             elif isinstance(outcome, Accepted):
                 throttle.speed_up()
-        if turn is not None and not any(map(_was_stale, outcomes)):
-            turn.depart()
+        if turn is not None:
+            turn.depart()  # those behind one that was held back are held back at once, too
         await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
 
     async def _deliver(self, batch: list[Send], turn: Turn | None) -> Sequence[SendOutcome]:
@@ -316,8 +316,3 @@ class Sends:
 def line_of(order: Order) -> Hashable:
     """The orders of an account in a symbol leave in their order."""
     return order.account_id, order.symbol
-
-
-def _was_stale(outcome: SendOutcome) -> bool:
-    """Whether the attempt goes back to the queue: those behind it wait until that is recorded."""
-    return isinstance(outcome, Unsent) and outcome.code == "ATTEMPT_STALE"
