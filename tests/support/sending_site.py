@@ -1,6 +1,7 @@
 """One or two workers over one in-memory database and one venue, clients that post and cancel, and a judge."""
 
 import asyncio
+import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
@@ -142,6 +143,11 @@ class Worker:
         under_way = len(self.dispatcher._sends._tasks)
         if under_way > self.slots:
             self.failures.append(f"{under_way} attempts under way in {self.slots} slots")
+
+    async def recover(self) -> None:
+        """Recover now, as a stage does that starts again."""
+        with contextlib.suppress(Unavailable, OutcomeUnknown):
+            await self.dispatcher.recover_once()
 
     async def pause(self, seconds: float) -> None:
         """No I/O of this worker comes back for so long."""

@@ -160,7 +160,8 @@ class Sends:
         del self._tasks[row.key]
         if never_left:
             # Its lane stays under way: another worker would send those behind it first.
-            self._lanes.begin(row.lane)
+            if row.key not in self._unsure:
+                self._lanes.begin(row.lane)
             self._unsure[row.key] = row
             self._never_left[row.key] = None
             if len(self._never_left) > NEVER_LEFT_MAX:
@@ -179,7 +180,8 @@ class Sends:
     def looked_for(self, rows: Iterable[OutboxRow]) -> None:
         """Recovery has put these attempts back, or they were not committed."""
         for row in rows:
-            if self._unsure.pop(row.key, None) is not None:
+            if self._unsure.get(row.key) is row:  # not a later attempt of the same order
+                del self._unsure[row.key]
                 self._lanes.end(row.lane)
 
     def has_never_left(self, key: OutboxKey) -> bool:
