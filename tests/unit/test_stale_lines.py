@@ -1,4 +1,4 @@
-"""A worker that was paused with a long line of attempts: each order goes back to the queue, and none runs out of tries."""
+"""Attempts that are held back because of a pause or a slow database: their orders do not run out of tries."""
 
 import asyncio
 from datetime import timedelta
