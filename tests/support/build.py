@@ -58,6 +58,7 @@ def an_accept(
     key: str | None = None,
     generation: int = 0,
     client_id: str | None = None,
+    venue: VenueName = VENUE,
     now: datetime = START,
     **request: Any,
 ) -> Change:
@@ -76,7 +77,7 @@ def an_accept(
         OrderRequest(**body | request),
         account=owner,
         order_id=order,
-        venue=VENUE,
+        venue=venue,
         venue_client_order_id=VenueClientOrderId(client_id) if client_id else derived,
         key=None if key is None else an_entry(key, order, account=owner, generation=generation, now=now),
         quote=None,

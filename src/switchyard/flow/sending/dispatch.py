@@ -15,7 +15,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow, is_first_attempt
 from switchyard.domain.reasons import described
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
@@ -145,13 +145,14 @@ class Dispatcher:
         self.express.start()
         recovered_at = float("-inf")
         while True:
-            if self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
+            # Also before the next claim, where an attempt may have to go back into the queue before those behind it.
+            if self._sends.unsure or self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
                 while await self.recover_once():
                     pass
                 recovered_at = self._clock.monotonic()
             if await self.run_once():
                 continue
-            if self._sends.free <= 0:
+            if self._sends.free <= 0 or self._sends.is_holding_back:
                 await self._sends.slot_freed()
             else:
                 await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
@@ -163,6 +164,7 @@ class Dispatcher:
             return 0
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
+        self._sends.begin_read()
         page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
         is_complete = len(page) < limit and len(free) == len(self._open)
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
@@ -181,13 +183,18 @@ class Dispatcher:
         return await asyncio.shield(self._claiming)
 
     def _fitting(self, page: Sequence[Due]) -> list[Due]:
-        """The rows of a page that have a slot: some were given to first attempts while the page was read."""
-        slots, free = self._sends.free, self._sends.free_by_venue(self._open)
+        """The rows of a page that may still be sent from here.
+
+        While it was read, slots were given to first attempts, and lanes may have been given to another worker.
+        """
+        slots, free, usable = self._sends.free, self._sends.free_by_venue(self._open), self._lanes.usable()
         claims: list[Due] = []
         for due in page:
             if due.row.key in self._sends:
                 continue  # the batch of its last attempt is still being recorded
-            if len(claims) < slots and free.get(due.row.venue, 0):
+            if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
+                continue  # it would be held back, attempt after attempt, until the ones before it are recorded
+            if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
                 claims.append(due)
         return claims
@@ -230,21 +237,27 @@ class Dispatcher:
 
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
+        unsure: set[OutboxKey] = set()
         try:
-            return await self._begin(await self._without_lost_keys(page))
+            return await self._begin(await self._without_lost_keys(page), unsure)
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
-                self._sends.release(due.row, never_left=True)
+                self._sends.release(due.row, never_left=due.row.key in unsure)
 
-    async def _begin(self, page: Sequence[Due]) -> int:
+    async def _begin(self, page: Sequence[Due], unsure: set[OutboxKey]) -> int:
+        """`unsure` gets those of which it is not known whether their attempts are committed."""
         if not self._kills.is_empty:
             # An order that was accepted after a kill was cleared must not end because of it.
             await self._kills.refresh()
         begun_at = self._clock.monotonic()
         self._sequencer.states.remember(due.state for due in page)
         now = self._clock.now()
+        unsure.update(due.row.key for due in page)
         answers = await decide_all(self._propose, [self._proposal(due, now) for due in page])
+        unsure.intersection_update(
+            due.row.key for due, answer in zip(page, answers, strict=True) if isinstance(answer, Failed)
+        )
         failed_lines: set[Hashable] = set()
         sends: list[Send] = []
         for due, answer in zip(page, answers, strict=True):
