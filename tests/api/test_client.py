@@ -338,3 +338,14 @@ async def web_page() -> AsyncGenerator[str, None]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
+
+
+async def test_exposure_shows_what_open_orders_reserve(client: AsyncClient) -> None:
+    await client.place("USDJPY", "BUY", 1000, limit_price="100.5", time_in_force="GTC")
+
+    shown = await client.exposure()
+
+    assert (shown.account_id, shown.open_orders, shown.open_orders_max) == ("demo", 1, None)
+    [money] = shown.currencies
+    assert (money.currency, money.open_notional) == ("JPY", Decimal(100_500))
+    assert (await client.exposure("EURUSD")).symbols == ()

@@ -42,7 +42,9 @@ OPERATION = _object(
         "operationId": TEXT,
         "tags": {
             "type": "array",
-            "items": {"enum": ["orders", "events", "streams", "market", "kill switch", "operations", "documentation"]},
+            "items": {
+                "enum": ["orders", "risk", "events", "streams", "market", "kill switch", "operations", "documentation"]
+            },
         },
         "summary": TEXT,
         "responses": _map(_or_reference(RESPONSE), "^[1-5][0-9]{2}$"),

@@ -55,6 +55,7 @@ from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
+from switchyard.ports.exposures import Exposures
 from switchyard.ports.head_file import HeadFile
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
@@ -79,6 +80,7 @@ from switchyard.telemetry.metrics import CacheMetrics
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
+exposures: list[type[Exposures]] = [MemoryJournal]
 queries: list[type[Queries]] = [MemoryQueries]
 outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
 outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]

@@ -78,6 +78,10 @@ ORDERS = Table(
         "requested_at",
         "operation",
         "idempotency_key",
+        "currency",
+        "multiplier",
+        "reserve_price",
+        "reducing",
     ),
     unset=("venue_order_id",),
 )

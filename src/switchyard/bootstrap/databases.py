@@ -35,6 +35,7 @@ from switchyard.flow.sending.operator import end_doubt
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
+from switchyard.ports.exposures import Exposures
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
@@ -49,8 +50,8 @@ from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 
-class EpochJournal(Journal, Epochs, Protocol):
-    """A journal in which a new epoch can be opened."""
+class EpochJournal(Journal, Epochs, Exposures, Protocol):
+    """A journal in which a new epoch can be opened, with the totals that its append checks."""
 
 
 class DatabaseQueries(Queries, OutboxQueries, Protocol):

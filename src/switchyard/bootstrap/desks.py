@@ -22,6 +22,7 @@ from switchyard.flow.risk.constraints import Constraints
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.room import Rooms
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.clock import Clock
@@ -54,13 +55,17 @@ class Desks:
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
+        self.rooms = Rooms(settings.risk.stateful, database.journal)
         intake = OrderIntake(
             catalogue=catalogue,
             routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
-            writer=OrderWriter(journal=journal, commit=commit, clock=clock, randomness=randomness, tag=tag),
+            writer=OrderWriter(
+                journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
+            ),
             window=window,
             kills=kills,
             journal=journal,
+            rooms=self.rooms,
             risk=PreTradeRisk(checks_of(settings.risk), metrics),
             rate=OrderRate(caches.order_rate),
             contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),

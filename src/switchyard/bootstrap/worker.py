@@ -147,6 +147,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
         metrics=core.metrics,
         gate=gate,
         is_ours=lambda client_id: tag_of(client_id) == core.installation.tag,
+        trading_day=core.settings.risk.stateful.trading_day,
     )
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()

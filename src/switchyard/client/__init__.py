@@ -23,6 +23,7 @@ from switchyard.domain.lifecycle import is_final
 from switchyard.domain.market import ListedInstrument, MarketQuote
 from switchyard.domain.orders import OrderSnapshot
 from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
+from switchyard.domain.risk.exposure_view import ExposureView
 
 __all__ = [
     "Acknowledgement",
@@ -34,6 +35,7 @@ __all__ = [
     "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
+    "ExposureView",
     "KillState",
     "KillView",
     "ListedInstrument",

@@ -29,6 +29,7 @@ from switchyard.domain.idempotency import checked_key
 from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
+from switchyard.domain.risk.exposure_view import ExposureView
 
 T = TypeVar("T")
 
@@ -236,6 +237,12 @@ def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
     path = f"{order_path(order_id)}/cancel"
     return Call(method="POST", path=path, read=lambda response: read(response.body, Acknowledgement))
+
+
+def exposure(symbol: str | None = None) -> Call[ExposureView]:
+    """Return what the account's open orders reserve, its positions and its limits, in all symbols or in one."""
+    path = "/risk/exposure" if symbol is None else f"/risk/exposure?symbol={percent_encoded(symbol, safe='')}"
+    return Call(method="GET", path=path, read=lambda response: read(response.body, ExposureView))
 
 
 def stream_path(order_id: str | None) -> str:

@@ -14,6 +14,7 @@ from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
+from switchyard.domain.risk.claims import Breach, Claim
 
 # The events that name an order and carry no outbox row.
 _WITHOUT_ROWS: Final[frozenset[EventType]] = frozenset({"ExecutionReport", "ResultRecorded"})
@@ -76,6 +77,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """A change with a kill is appended alone; the append adds the open orders that a new kill covers."""
     kill_orders: tuple[KillOrder, ...] = ()
     """Only for a rebuild, which knows them from the events."""
+    claims: tuple[Claim, ...] = ()
+    """The limits that accepted orders of this change have to keep; checked after all versions."""
 
     def orders_to_place(self) -> list[Order]:
         """The orders that the change accepts, or begins to send: an active kill that covers one rejects the change."""
@@ -150,12 +153,18 @@ class Committed(msgspec.Struct, frozen=True):
 class Conflict(msgspec.Struct, frozen=True):
     """Nothing of the change was written.
 
-    A row has a newer version, `key` already holds the idempotency key, or `kill` covers an order that the change
-    accepts or begins to send.
+    A row has a newer version, `key` already holds the idempotency key, `kill` covers an order that the change accepts
+    or begins to send, or the change would breach a limit that it claims to keep.
     """
 
     key: KeyEntry | None = None
     kill: Kill | None = None
+    breach: Breach | None = None
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it is about the rows alone: not about a key, a kill or a limit."""
+        return self.key is None and self.kill is None and self.breach is None
 
 
 Outcome = Committed | Conflict

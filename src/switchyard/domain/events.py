@@ -1,6 +1,6 @@
 """Events of the journal, in the past tense, and the JSON line of each; `facts.py` has the structs of their data."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -9,7 +9,7 @@ import msgspec
 from switchyard.domain.facts import AcceptedOrder, KeyFact, OrderChange, OutboxFact, PositionFact, ReportFact
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.money import ZERO
+from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -120,6 +120,10 @@ def accepted_order(order: Order) -> AcceptedOrder:
         accepted_at=order.accepted_at,
         trace_id=order.trace_id,
         requested_at=order.requested_at,
+        currency=order.currency,
+        multiplier=ONE if order.multiplier == ONE else order.multiplier,
+        reserve_price=None if order.reserve_price == order.price else order.reserve_price,
+        reducing=order.reducing,
     )
 
 
@@ -180,6 +184,7 @@ def position_fact(position: Position, order: Order) -> PositionFact:
         cost_basis=position.cost_basis or ZERO,
         realised_pnl=position.realised_pnl or ZERO,
         updated_at=None if position.updated_at == order.updated_at else position.updated_at,
+        day=None if position.day == position.updated_at.astimezone(UTC).date() else position.day,
     )
 
 

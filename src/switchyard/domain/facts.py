@@ -6,7 +6,7 @@
 changes up.
 """
 
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Literal
 
@@ -15,7 +15,7 @@ import msgspec
 from switchyard.domain.ids import AccountId, KillId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.kills import KillMode
 from switchyard.domain.lifecycle import Status
-from switchyard.domain.money import ZERO
+from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import OrderType, Side, TimeInForce
 from switchyard.domain.outbox import OutboxKind, OutboxStatus
 from switchyard.domain.reasons import SendCode
@@ -46,6 +46,12 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     accepted_at: datetime
     trace_id: str | None = None
     requested_at: datetime | None = None
+    currency: str | None = None
+    """The settlement currency."""
+    multiplier: Decimal = ONE
+    reserve_price: Decimal | None = None
+    """Absent where it is the price, and where no market was known."""
+    reducing: bool = False
 
 
 class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -151,6 +157,8 @@ class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     realised_pnl: Decimal = ZERO
     updated_at: datetime | None = None
     """Absent where it is the order's."""
+    day: date | None = None
+    """The trading day of the fill; absent where it is the UTC date of `updated_at`."""
 
 
 class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

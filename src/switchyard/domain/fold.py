@@ -46,6 +46,10 @@ def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order
         requested_at=shown.requested_at,
         operation=None if key is None else key.operation,
         idempotency_key=None if key is None else key.key,
+        currency=shown.currency,
+        multiplier=shown.multiplier,
+        reserve_price=shown.price if shown.reserve_price is None else shown.reserve_price,
+        reducing=shown.reducing,
     )
 
 

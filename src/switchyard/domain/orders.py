@@ -12,7 +12,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.instruments import Catalogue, check_multiple
 from switchyard.domain.labels import check_label, check_strategy
 from switchyard.domain.lifecycle import Status
-from switchyard.domain.money import EXACT, ZERO, average, canonical, positive_amount
+from switchyard.domain.money import EXACT, ONE, ZERO, average, canonical, positive_amount
 from switchyard.domain.reasons import PROVEN_UNSENT
 
 Side = Literal["BUY", "SELL"]
@@ -75,6 +75,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     operation: str | None = None
     """With the key below: the idempotency key that the order was accepted under; none without one."""
     idempotency_key: str | None = None
+    currency: str | None = None
+    """The settlement currency; none for an instrument without one."""
+    multiplier: Decimal = ONE
+    """Of the instrument when the order was accepted: quantity times price times multiplier is money."""
+    reserve_price: Decimal | None = None
+    """The price at which the rest of the order is reserved while it is open; none where no market was known."""
+    reducing: bool = False
+    """Whether it was accepted as an order that can only make the account's position smaller."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -1,17 +1,17 @@
 """Positions at average cost: quantity, cost basis and realised P&L of an account in a symbol.
 
 No cash is lost to rounding: over any fills, the cash that they moved is exactly `realised_pnl - cost_basis`.
-Amounts are quantity times price, in the price's currency. An instrument's multiplier is not applied here, because an
-order does not carry it; it scales all amounts alike, so a view that shows money applies it once, at the end.
+Amounts are quantity times price, in the price's currency. An instrument's multiplier scales all amounts alike, so it is
+kept beside them, and a view that shows money applies it once, at the end.
 """
 
-from datetime import datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import msgspec
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.money import EXACT, ZERO, average, canonical, share
+from switchyard.domain.money import EXACT, ONE, ZERO, average, canonical, share
 from switchyard.domain.orders import Order, Side
 
 PositionKey = tuple[AccountId, str]
@@ -43,6 +43,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     version: int
     """Counts the fills; a write of version n needs version n-1 in the database, or before it in the same change."""
+    currency: str | None = None
+    """The settlement currency of the last fill's order."""
+    multiplier: Decimal = ONE
+    """Of the last fill's order: amounts here times the multiplier are money."""
+    day: date | None = None
+    """The trading day of the last fill."""
+    day_pnl: Decimal = ZERO
+    """The result realised on that trading day."""
 
     @property
     def key(self) -> PositionKey:
@@ -61,9 +69,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_report(
-    position: Position | None, order: Order, qty: Decimal, price: Decimal | None, now: datetime
+    position: Position | None,
+    order: Order,
+    qty: Decimal,
+    price: Decimal | None,
+    now: datetime,
+    day: date | None = None,
 ) -> Position | None:
-    """The position after a report; unchanged where nothing was filled.
+    """The position after a report; unchanged where nothing was filled. Without a trading day, the UTC date counts.
 
     A fill without a price breaks the venue port's contract, but the quantity is real: it counts at the order's price.
     """
@@ -78,6 +91,9 @@ def apply_report(
         qty=qty,
         price=ZERO if fill_price is None else fill_price,
         now=now,
+        currency=order.currency,
+        multiplier=order.multiplier,
+        day=day,
     )
 
 
@@ -117,6 +133,9 @@ def apply_fill(
     qty: Decimal,
     price: Decimal,
     now: datetime,
+    currency: str | None = None,
+    multiplier: Decimal = ONE,
+    day: date | None = None,
 ) -> Position:
     """The position after a fill: first closes the opposite quantity, then opens the rest."""
     before = _flat(account, symbol, now) if position is None else position
@@ -125,12 +144,21 @@ def apply_fill(
     closing = _closing(before.qty, signed)
     after = _closed(before, closing, price) if closing else before
     opening = EXACT.subtract(signed, closing)
+    updated_at = max(now, before.updated_at)
+    trading_day = updated_at.astimezone(UTC).date() if day is None else day
+    if before.day is not None and before.day > trading_day:
+        trading_day = before.day  # a changed setting does not bring a day back
+    result = EXACT.subtract(after.realised_pnl, before.realised_pnl)
     return msgspec.structs.replace(
         after,
         qty=canonical(EXACT.add(after.qty, opening)),
         cost_basis=canonical(EXACT.add(after.cost_basis, EXACT.multiply(opening, price))),
-        updated_at=max(now, before.updated_at),
+        updated_at=updated_at,
         version=before.version + 1,
+        currency=currency,
+        multiplier=multiplier,
+        day=trading_day,
+        day_pnl=canonical(EXACT.add(before.day_pnl, result) if before.day == trading_day else result),
     )
 
 

@@ -227,7 +227,7 @@ class Replay:
         if shown is None:
             raise ReplayMismatch(line.seq, f"the position is missing after fill {report.exec_id}")
         before = self.positions.get((order.account_id, order.symbol))
-        position = apply_report(before, order, report.last_qty, report.last_price, _updated_at(shown, order))
+        position = apply_report(before, order, report.last_qty, report.last_price, _updated_at(shown, order), shown.day)
         if position is None or position_fact(position, order) != shown:
             raise ReplayMismatch(line.seq, "the position does not follow from the fills")
         return position

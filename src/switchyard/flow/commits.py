@@ -113,7 +113,7 @@ class Committer:
         for (entry, _), change, started, outcome in zip(ready, changes, begun, outcomes, strict=True):
             if started is not None:
                 attempts.append((started, outcome))
-                is_early = isinstance(outcome, Conflict) and outcome.key is None and outcome.kill is None
+                is_early = isinstance(outcome, Conflict) and outcome.is_of_rows
                 if is_early and isinstance(entry, Waiting):
                     # Its lane has a queue, or the venue has reported on it: it waits for its turn in the outbox.
                     entry.may_begin = False

@@ -11,8 +11,10 @@ from typing import Any, get_args
 from switchyard.domain.errors import InvalidField, SettingError
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.orders import OrderType, Side
+from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.settings import parse
+from switchyard.settings.risk_limits import LIMIT_SETTINGS
 from switchyard.settings.rule_lists import NameSet, RuleList, one_of, symbol
 from switchyard.settings.setting import Setting, parsed, value_of
 
@@ -104,6 +106,7 @@ RISK_SETTINGS: tuple[Setting, ...] = (
          "strategy is set, until a person clears it. Without a value no strategy is suspended."),
     _key("strategy_fills_sec", parse.seconds(0.1, 86_400),
          "The window of `RISK_STRATEGY_FILLS_MAX`, in seconds.", "60"),
+    *LIMIT_SETTINGS,
 )  # fmt: skip
 
 _BY_NAME = {setting.field: setting for setting in RISK_SETTINGS}
@@ -127,7 +130,15 @@ def risk_of(section: Any, environment: Mapping[str, str], catalogue: Catalogue) 
     values["strategy_fills_window"] = values.pop("strategy_fills_sec")
     if "rate_burst" in values and "rate_per_sec" not in values:
         raise SettingError("RISK_RATE_BURST", "has no effect without RISK_RATE_PER_SEC: set both, or none")
-    return RiskLimits(**values)
+    values["orders_window"] = values.pop("orders_window_sec")
+    return _limits_of(values)
+
+
+def _limits_of(values: Mapping[str, Any]) -> RiskLimits:
+    """The limits, those over open orders and positions apart."""
+    stateful = {name: value for name, value in values.items() if name in LimitSettings.__struct_fields__}
+    stateless = {name: value for name, value in values.items() if name not in stateful}
+    return RiskLimits(**stateless, stateful=LimitSettings(**stateful))
 
 
 def _value(setting: Setting, environment: Mapping[str, str], section: Mapping[str, Any], catalogue: Catalogue) -> Any:
@@ -155,7 +166,7 @@ def _of_document(setting: Setting, name: str, given: Any) -> Any:
 
 def _check_symbols(setting: Setting, name: str, value: Any, catalogue: Catalogue) -> None:
     """Reject a rule for a symbol that no order can have: a misspelt limit would not be in force."""
-    for symbol_name in RiskLimits(**{setting.field: value}).symbols() if setting.field in _WITH_SYMBOLS else ():
+    for symbol_name in _limits_of({setting.field: value}).symbols() if setting.field in _WITH_SYMBOLS else ():
         try:
             catalogue.tradable(symbol_name, symbol_name)
         except InvalidField as error:

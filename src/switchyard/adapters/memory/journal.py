@@ -30,6 +30,8 @@ from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.risk.book import Book
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, is_unaccepted
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
@@ -80,7 +82,7 @@ class MemoryJournal:
         if group_id in self._groups:
             return list(self._groups[group_id])
         # All changes are checked before one is written, as on the real engines.
-        conflicts = [self._conflict(change) for change in changes]
+        conflicts = self._breached(changes, [self._conflict(change) for change in changes])
         accepted = [change for change, conflict in zip(changes, conflicts, strict=True) if conflict is None]
         if not accepted:
             return [conflict for conflict in conflicts if conflict is not None]
@@ -247,6 +249,36 @@ class MemoryJournal:
             )
         )
         return Conflict() if is_stale else None
+
+    def _breached(self, changes: Sequence[Change], conflicts: list[Conflict | None]) -> list[Conflict | None]:
+        """The conflicts with those of claims that would breach a limit, judged in order."""
+        if not any(change.claims for change in changes):
+            return conflicts
+        book = self.book()
+        judged = list(conflicts)
+        for number, change in enumerate(changes):
+            if change.claims and conflicts[number] is None and (breach := book.reserve(change)) is not None:
+                judged[number] = Conflict(breach=breach)
+        return judged
+
+    def book(self) -> Book:
+        """The totals of the rows, made anew for each call."""
+        return Book(self.orders.values(), self.positions.values(), self._recent)
+
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
+        """Return an account in one symbol."""
+        return self.book().symbol(account, symbol)
+
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
+        """Return what the limits of an account look at."""
+        return self.book().copy_of(account, since)
+
+    def _recent(self, account: AccountId, since: OrderId) -> list[OrderId]:
+        return sorted(
+            order.order_id
+            for order in self.orders.values()
+            if order.account_id == account and order.order_id >= since and not is_unaccepted(order)
+        )
 
     def _is_early(self, row: OutboxRow) -> bool:
         """Whether others of the row's lane wait, or a venue has reported on its order before."""

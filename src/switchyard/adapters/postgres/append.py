@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from switchyard.adapters.postgres.claims import breaches_from, claims_json
 from switchyard.adapters.postgres.connection import Record
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome, check_kills_alone
 from switchyard.domain.idempotency import KeyEntry
@@ -48,6 +49,8 @@ class AppendArguments(NamedTuple):
     position_bases: Sequence[int]
     result_changes: Sequence[int]
     result_rows: str
+    claim_totals: str | None
+    claim_rows: str | None
     kill_row: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
@@ -58,7 +61,9 @@ class AppendArguments(NamedTuple):
 # The SQLSTATE of a rejected group: the database does not have the head that the process saw last.
 ANOTHER_HISTORY = "SY001"
 _NAMED = ", ".join(f"{name} => ${place}" for place, name in enumerate(AppendArguments._fields, 1))
-APPEND = f"SELECT seq_before, conflicts, taken, killed, head_epoch, head_seq, head_hash FROM append_group({_NAMED})"
+APPEND = f"""
+SELECT seq_before, conflicts, taken, killed, breaches, head_epoch, head_seq, head_hash FROM append_group({_NAMED})
+"""
 
 
 def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> AppendArguments:
@@ -72,6 +77,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
     result_changes, result_rows = _numbered(changes, "results")
+    claim_totals, claim_rows = claims_json(changes)
     return AppendArguments(
         to_shard=shard,
         new_group_id=group_id,
@@ -100,6 +106,8 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_bases=[base for _, base, _ in positions],
         result_changes=result_changes,
         result_rows=result_rows,
+        claim_totals=claim_totals,
+        claim_rows=claim_rows,
         kill_row=_kill_row(changes),
         seen_epoch=None,
         seen_seq=None,
@@ -118,13 +126,18 @@ def outcomes_of(changes: Sequence[Change], result: Record) -> list[Outcome]:
     """The outcome of each change, from the result of `append_group`."""
     conflicts = set(result["conflicts"])
     taken = _taken.decode(result["taken"]) if result["taken"] else {}
+    breaches = breaches_from(result["breaches"])
     killed = _killed.decode(result["killed"]) if result["killed"] else {}
     next_seq = result["seq_before"] + 1
     outcomes: list[Outcome] = []
     for number, change in enumerate(changes):
         if number in conflicts:
             # A repeat gets its order, also under a kill.
-            outcomes.append(Conflict(taken[number]) if number in taken else Conflict(kill=killed.get(number)))
+            outcomes.append(
+                Conflict(taken[number])
+                if number in taken
+                else Conflict(kill=killed.get(number), breach=breaches.get(number))
+            )
             continue
         outcomes.append(Committed(next_seq if change.events else 0))
         next_seq += len(change.events)

@@ -27,14 +27,22 @@ from switchyard.adapters.postgres.connection import (
     Record,
     connect,
 )
+from switchyard.adapters.postgres.exposures import (
+    ACCOUNT_POSITIONS,
+    ACCOUNT_TOTALS,
+    WINDOW_ORDERS,
+    SymbolReads,
+    account_exposure,
+)
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
 from switchyard.domain.chain import GENESIS
 from switchyard.domain.changes import Change, Cursor, Outcome
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 log = structlog.get_logger()
@@ -86,6 +94,7 @@ class PostgresJournal:
         self._reader = reader
         self._settle_seconds_max = settle_seconds_max
         self._connection: Connection | None = None
+        self._symbols = SymbolReads(reader)
         self._turn = asyncio.Lock()
         self._is_local_only = False
         """Whether the server reported that the last commit did not wait for its synchronous standby."""
@@ -109,6 +118,18 @@ class PostgresJournal:
         accounts, symbols = [account for account, _ in keys], [symbol for _, symbol in keys]
         positions = map(rows.position, await self._reader.rows(_POSITIONS, accounts, symbols))
         return {position.key: position for position in positions}
+
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
+        """An account in one symbol; right once a limit has been claimed in this database."""
+        return await self._symbols.read(account, symbol, fresh=fresh)
+
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
+        """What the limits of an account look at."""
+        totals = await self._reader.rows(ACCOUNT_TOTALS, account)
+        exposure = account_exposure(totals, await self._reader.rows(ACCOUNT_POSITIONS, account))
+        if since is not None:
+            [(exposure.window_orders,)] = await self._reader.rows(WINDOW_ORDERS, account, since)
+        return exposure
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

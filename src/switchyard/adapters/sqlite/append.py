@@ -14,6 +14,7 @@ from switchyard.domain.changes import Change, Committed, Conflict, Outcome
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OutboxRow
+from switchyard.domain.risk.claims import Breach
 
 _EVENTS = Table("events", rows.EventRow.__struct_fields__, key=("seq",))
 # The columns that statements compare or sort by, which needs one fixed form. The encoder omits the fraction of a whole
@@ -127,6 +128,7 @@ class _StoredOutcome(msgspec.Struct, array_like=True):
     first_seq: int | None
     key: KeyEntry | None = None
     kill: Kill | None = None
+    breach: Breach | None = None
 
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
@@ -134,7 +136,7 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     stored = [
         _StoredOutcome(outcome.first_seq)
         if isinstance(outcome, Committed)
-        else _StoredOutcome(None, outcome.key, outcome.kill)
+        else _StoredOutcome(None, outcome.key, outcome.kill, outcome.breach)
         for outcome in outcomes
     ]
     return msgspec.json.encode(stored).decode()
@@ -144,6 +146,8 @@ def outcomes_from(text: str) -> list[Outcome]:
     """The outcomes of a group that was committed before."""
     stored = msgspec.json.decode(text, type=list[_StoredOutcome])
     return [
-        Conflict(outcome.key, outcome.kill) if outcome.first_seq is None else Committed(outcome.first_seq)
+        Conflict(outcome.key, outcome.kill, outcome.breach)
+        if outcome.first_seq is None
+        else Committed(outcome.first_seq)
         for outcome in stored
     ]

@@ -13,6 +13,7 @@ import structlog
 
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
+from switchyard.adapters.sqlite.claims import Claims
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import Expectations
 from switchyard.adapters.sqlite.statements import (
@@ -27,9 +28,10 @@ from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import Installation, OrderId, VenueClientOrderId
+from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 T = TypeVar("T")
@@ -48,6 +50,7 @@ class SqliteJournal:
         self._connections = connections
         self._head, self._at = self._read_head(connections.writer)
         self._expectations = Expectations()
+        self._claims = Claims()
         self._broken = False
 
     @property
@@ -91,6 +94,17 @@ class SqliteJournal:
             lambda connection: list(map(rows.position, connection.execute(SELECT_POSITIONS, (keys_json,))))
         )
         return {position.key: position for position in positions}
+
+    async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
+        """An account in one symbol, as of the last commit."""
+        book = self._claims.book
+        if book is None:
+            book = await self._connections.write(self._claims.loaded)
+        return book.symbol(account, symbol)
+
+    async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
+        """What the limits of an account look at, as of the last commit."""
+        return await self._connections.write(lambda connection: self._claims.loaded(connection).copy_of(account, since))
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""
@@ -156,6 +170,7 @@ class SqliteJournal:
 
         def open_above(connection: apsw.Connection) -> Head:
             self._expectations.forget()
+            self._claims.forget()
             identity.open_epoch(connection, above_epoch, above_seq, now, marker)
             self._head, self._at = self._read_head(connection)
             return self._head
@@ -184,14 +199,16 @@ class SqliteJournal:
     ) -> list[Outcome]:
         self._check_not_broken()
         self._connections.file.check()
+        # A repeated group would be judged on totals that it is part of.
+        if any(change.claims for change in changes) and (outcomes := _stored_outcomes(connection, group_id)):
+            return outcomes
         try:
             return self._write(connection, group_id, changes, now, thorough=False)
         except GroupRejected:
             # Either the group was committed before, or a row of version 1 exists already: check the new rows too, and
             # reject only the changes that conflict.
-            stored = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
-            if stored is not None:
-                return outcomes_from(stored[0])
+            if outcomes := _stored_outcomes(connection, group_id):
+                return outcomes
             return self._write(connection, group_id, changes, now, thorough=True)
 
     def _write(
@@ -200,6 +217,7 @@ class SqliteJournal:
         """Check the versions, then write in one statement; no other connection writes to this file in between."""
         try:
             conflicts = self._expectations.conflicts_of(connection, changes, thorough)
+            self._claims.reserve(connection, changes, conflicts)
         except apsw.Error as error:
             raise JournalUnavailable(f"the database cannot be read: {error}") from error
         kept = [change for number, change in enumerate(changes) if number not in conflicts]
@@ -207,7 +225,7 @@ class SqliteJournal:
         head, events, outcomes = self._numbered(changes, conflicts, stamp(at))
         if kept:
             deletes_groups = head.seq // DELETE_GROUPS_EVERY != self._head.seq // DELETE_GROUPS_EVERY
-            with self._classified_errors():
+            with self._claims.kept_if_written(kept), self._classified_errors():
                 group = rows_of(kept, events, thorough)._replace(
                     group_id=group_id,
                     outcomes=outcomes_text(outcomes),
@@ -222,6 +240,7 @@ class SqliteJournal:
                 connection.execute(APPEND, group)
             self._head, self._at = head, at
             self._expectations.note_written(kept)
+            self._claims.note_written(kept)
         return outcomes
 
     def _numbered(
@@ -270,3 +289,9 @@ class SqliteJournal:
             self._broken = True
             log.critical("commit_failed", error=str(error))
             raise JournalBroken(f"commit failed: {error}") from error
+
+
+def _stored_outcomes(connection: apsw.Connection, group_id: str) -> list[Outcome]:
+    """The outcomes of a group that was committed before; empty for a new one."""
+    stored = connection.execute("SELECT outcomes FROM append_groups WHERE group_id = ?", (group_id,)).fetchone()
+    return [] if stored is None else outcomes_from(stored[0])

@@ -1,7 +1,7 @@
 """Converts between domain structs and SQLite rows: JSON arrays on the way in, column tuples on the way out."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -44,7 +44,7 @@ def json_array(values: Sequence[Any]) -> str:
 def order(row: Sequence[Any]) -> Order:
     """An order from its columns."""
     values = dict(zip(ORDERS.columns, row, strict=True))
-    for name in ("qty", "price", "stop_price", "filled_qty", "filled_notional"):
+    for name in ("qty", "price", "stop_price", "filled_qty", "filled_notional", "multiplier", "reserve_price"):
         if values[name] is not None:
             values[name] = Decimal(values[name])
     values["tags"] = tuple(msgspec.json.decode(values["tags"])) if values["tags"] != "[]" else ()
@@ -52,6 +52,7 @@ def order(row: Sequence[Any]) -> Order:
         values[name] = datetime.fromisoformat(values[name])
     if values["requested_at"] is not None:
         values["requested_at"] = datetime.fromisoformat(values["requested_at"])
+    values["reducing"] = bool(values["reducing"])
     return Order(**values)
 
 
@@ -75,9 +76,10 @@ def key_entry(row: Sequence[Any]) -> KeyEntry:
 def position(row: Sequence[Any]) -> Position:
     """A position from its columns."""
     values = dict(zip(POSITIONS.columns, row, strict=True))
-    for name in ("qty", "cost_basis", "realised_pnl", "trade_result", "high_water_mark"):
+    for name in ("qty", "cost_basis", "realised_pnl", "trade_result", "high_water_mark", "multiplier", "day_pnl"):
         values[name] = Decimal(values[name])
     values["updated_at"] = datetime.fromisoformat(values["updated_at"])
+    values["day"] = None if values["day"] is None else date.fromisoformat(values["day"])
     return Position(**values)
 
 

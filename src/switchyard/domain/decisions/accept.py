@@ -8,11 +8,13 @@ from switchyard.domain.events import accepted_order, event, key_fact
 from switchyard.domain.facts import AcceptedFact, Quote, RejectedFact
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
+from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.outbox import queued_row
 from switchyard.domain.reasons import bounded_detail
+from switchyard.domain.risk.claims import Claim
 from switchyard.domain.risk.reasons import Violation, order_reason
+from switchyard.domain.risk.reservations import Terms
 
 
 def accept(
@@ -28,11 +30,14 @@ def accept(
     trace_id: str | None = None,
     requested_at: datetime | None = None,
     violation: Violation | None = None,
+    terms: Terms | None = None,
+    claim: Claim | None = None,
 ) -> Change:
     """Accept a checked request: the order, its key and its outbox row, in one change.
 
     With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
-    same answer, and has no outbox row (ADR 18).
+    same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
+    the limits that its commit has to keep (ADR 22).
     """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
@@ -62,6 +67,10 @@ def accept(
         requested_at=requested_at,
         operation=None if key is None else key.operation,
         idempotency_key=None if key is None else key.idempotency_key,
+        currency=None if terms is None else terms.currency,
+        multiplier=ONE if terms is None else terms.multiplier,
+        reserve_price=request.price if terms is None else terms.price,
+        reducing=terms is not None and terms.reducing,
     )
     fact = AcceptedFact(
         order=accepted_order(order),
@@ -86,4 +95,5 @@ def accept(
         orders=(order,),
         keys=keys,
         outbox=(queued_row(order, "new", 1, now),),
+        claims=() if claim is None else (claim,),
     )

@@ -1,7 +1,7 @@
 """Execution reports: what a venue's report changes in the order, its cancels and the account's position."""
 
 import hashlib
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import assert_never
 
@@ -27,11 +27,13 @@ def apply_report(
     now: datetime,
     *,
     total: Position | None = None,
+    day: date | None = None,
 ) -> Change:
     """Apply a report: quantities add up by execution, in whatever order the reports arrive.
 
     `position` is the account's position in the symbol; every fill moves it, also a late one and an overfill. `total`
-    has the account's results over all symbols; without it they are not kept. The report proves that the venue has the
+    has the account's results over all symbols; without it they are not kept. `day` is the trading day, the UTC date
+    where it is not given. The report proves that the venue has the
     order, so the order's own row is settled, and a cancel that waited for it may be sent.
     """
     before = state.order
@@ -53,7 +55,7 @@ def apply_report(
     )
     closed = closed_cancels(state, now) if is_final(order.status) else ()
     rows = (*proven_rows(state, now), *closed)
-    after = positions.apply_report(position, before, report.last_qty, report.last_price, now)
+    after = positions.apply_report(position, before, report.last_qty, report.last_price, now, day)
     changed = () if after is None or after is position else (after,)
     result = positions.add_result(total, position, after) if total is not None and after is not None else total
     totals = () if result is None or result is total else (result,)

@@ -9,6 +9,7 @@ import msgspec
 
 from switchyard.domain.ids import AccountId
 from switchyard.domain.orders import OrderType, Side
+from switchyard.domain.risk.limit_settings import LimitSettings
 
 Pair = tuple[AccountId, str]
 """An account and a symbol."""
@@ -41,6 +42,8 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate_burst: int | None = None
     duplicate_window: timedelta = timedelta()
     """Zero: equal orders are not compared."""
+    stateful: LimitSettings = LimitSettings()
+    """The limits over open orders, positions, results and time; their settings are in the same section."""
 
     strategy_fills_max: int | None = None
     strategy_fills_window: timedelta = timedelta(seconds=60)
@@ -60,4 +63,5 @@ class RiskLimits(msgspec.Struct, frozen=True, kw_only=True):
         named.update(self.min_price_by_symbol, self.max_price_by_symbol)
         named.update(self.allowed_sides_by_symbol, self.allowed_types_by_symbol)
         named.update(*self.allowed_symbols_by_account.values())
+        named.update(self.stateful.symbols())
         return frozenset(named)

@@ -30,6 +30,13 @@ RISK_REASONS: Final[Mapping[str, str]] = {
     "COLLAR": "the price is too far from the reference price of the instrument",
     "COLLAR_NO_QUOTE": "the instrument has a price collar, and the venue has no quote",
     "DUPLICATE_CONTENT": "the account placed an equal order within the duplicate window",
+    "LIMIT_OPEN_ORDERS": "the account would have too many open orders",
+    "LIMIT_OPEN_NOTIONAL": "the open orders of the account would reserve too much money",
+    "LIMIT_POSITION": "the position could become too large if all open orders of the side were filled",
+    "LIMIT_GROSS_EXPOSURE": "positions at their cost and open orders would together be worth too much",
+    "LIMIT_DAILY_LOSS": "the account has realised its largest loss of the trading day",
+    "LIMIT_ORDERS_PER_WINDOW": "the account would place too many orders within the window",
+    "LIMIT_NO_PRICE": "a MARKET order to which a limit on money applies, and the venue has no quote",
 }
 """Reason code → what it means. Codes are never renamed or reused."""
 

@@ -7,6 +7,7 @@ import typer
 
 from switchyard import __version__
 from switchyard.entrypoints.cli import (
+    exposure,
     failures,
     journal,
     kills,
@@ -28,6 +29,7 @@ app = typer.Typer(
 processes.register(app)
 simulator.register(app)
 trading.register(app)
+exposure.register(app)
 watch.register(app)
 market.register(app)
 journal.register(app)

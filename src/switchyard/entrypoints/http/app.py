@@ -30,6 +30,7 @@ from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
+from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address, limited_as
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
@@ -52,6 +53,7 @@ class Gateway:
         *,
         orders: OrderRoutes,
         do_orders: DoOrderRoutes,
+        risk: RiskRoutes,
         streams: StreamRoutes,
         market: MarketRoutes,
         monitoring: MonitoringRoutes,
@@ -71,6 +73,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *risk.routes,
             *streams.routes,
             *admin.routes,
             *market.routes,
@@ -182,6 +185,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             clock=engine.clock,
             metrics=engine.metrics,
         ),
+        risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),
         market=MarketRoutes(
             quotes=engine.quotes,

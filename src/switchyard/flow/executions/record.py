@@ -23,6 +23,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, revises_execution, with_unique_id
+from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
 from switchyard.flow.executions.gate import VenueGate
@@ -62,7 +63,9 @@ class Recorder:
         metrics: Metrics,
         gate: VenueGate | None = None,
         is_ours: IsOurs = is_never_ours,
+        trading_day: TradingDay | None = None,
     ) -> None:
+        self._trading_day = trading_day
         self._venue = venue
         self._journal = journal
         self._queries = queries
@@ -271,6 +274,7 @@ class Recorder:
 
     def _proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal:
         position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
+        day = None if self._trading_day is None else self._trading_day.of(now)
 
         def decision(state: OrderState, held: Positions) -> Change | None:
             if is_known_end(report, state.order):
@@ -278,7 +282,7 @@ class Recorder:
             if not report.last_qty:
                 return decisions.apply_report(state, None, report, now)
             results = held[total] or account_total(order.account_id, now)
-            return decisions.apply_report(state, held[position], report, now, total=results)
+            return decisions.apply_report(state, held[position], report, now, total=results, day=day)
 
         return Proposal(order.order_id, decision, (position, total) if report.last_qty else ())
 

@@ -29,6 +29,7 @@ from switchyard.flow.intake.writer import Intent, OrderWriter, Placement
 from switchyard.flow.risk.contents import RecentContents
 from switchyard.flow.risk.order_rate import OrderRate
 from switchyard.flow.risk.pre_trade import PreTradeRisk
+from switchyard.flow.risk.room import Room, Rooms
 from switchyard.flow.routing.route import Routes
 from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.ports.cache import CacheEntry
@@ -74,6 +75,7 @@ class OrderIntake:
         catalogue: Catalogue,
         routes: Routes,
         risk: PreTradeRisk,
+        rooms: Rooms,
         rate: OrderRate,
         contents: RecentContents,
         kills: ActiveKills,
@@ -88,6 +90,7 @@ class OrderIntake:
         self._catalogue = catalogue
         self._routes = routes
         self._risk = risk
+        self._rooms = rooms
         self._rate = rate
         self._contents = contents
         self._kills = kills
@@ -114,13 +117,13 @@ class OrderIntake:
             raise self._unstored(account, exceeded)
         routed = RoutedOrder(order, self._routes.route_for(order))
         destination = routed.destination
-        violation = self._risk.judge(self._subject(account, routed))
+        room = await self._room(account, routed)
 
         def write(violation: Violation | None) -> Awaitable[Placement]:
-            return self._writer.place(account, order, destination, violation)
+            return self._writer.place(account, order, destination, room.rejected(violation))
 
-        if violation is not None:
-            placement = await write(violation)
+        if room.violation is not None:
+            placement = await write(None)
         else:
             await self._window.enter(destination.venue, order.time_in_force)
             try:
@@ -167,7 +170,8 @@ class OrderIntake:
         results = [
             CheckResult("KILL_SWITCH", None if kill is None else killed(kill)),
             *await self._rate.checks(account),
-            *self._risk.checks(subject),
+            *await self._rooms.waived(subject, self._risk.checks(subject)),
+            *await self._rooms.checks(subject, self._clock.now()),
             *await self._contents.checks(account, order),
         ]
         return dry_run_of(subject, results)
@@ -187,6 +191,11 @@ class OrderIntake:
             retry_after=violation.retry_after,
             replayed=placement.replayed,
         )
+
+    async def _room(self, account: AccountId, routed: RoutedOrder) -> Room:
+        """Judge the order, and return what it claims or why it is rejected."""
+        subject = self._subject(account, routed)
+        return await self._rooms.room(subject, self._risk.judge(subject))
 
     def _subject(self, account: AccountId, routed: RoutedOrder) -> Subject:
         return Subject(
@@ -226,9 +235,9 @@ class OrderIntake:
     async def _judge_and_write(self, intent: Intent, prepare: Prepare, rules: KeyRules) -> Placement:
         routed = await prepare()
         order, venue = routed.order, routed.destination.venue
-        violation = self._risk.judge(self._subject(intent.account_id, routed))
-        if violation is not None:  # it needs no room, because it is never sent
-            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
+        room = await self._room(intent.account_id, routed)
+        if room.violation is not None:  # it does not wait for the others, because it is never sent
+            return await self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, room)
         if not self._window.try_enter(venue, order.time_in_force):
             try:
                 await self._window.enter(venue, order.time_in_force)
@@ -242,7 +251,8 @@ class OrderIntake:
             intent = msgspec.structs.replace(intent, created_at=self._clock.now())
 
         def write(violation: Violation | None) -> Awaitable[Placement]:
-            return self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, violation)
+            rejected = room.rejected(violation)
+            return self._writer.place_once(intent, order, routed.destination, rules.may_reuse_key, rejected)
 
         try:
             return await self._claimed(intent.account_id, order, f"{intent.operation}:{intent.key}", write)

@@ -26,6 +26,7 @@ from switchyard.domain.risk.killed import killed
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.routing import Destination
 from switchyard.flow.decide import Commit
+from switchyard.flow.risk.room import Room, Rooms
 from switchyard.ports.cache import CacheEntry
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -83,17 +84,18 @@ MayReuseKey = Callable[[Intent, KeyEntry], Awaitable[bool]]
 class OrderWriter:
     """Writes new orders; an intent that already has an order gets that one."""
 
-    def __init__(self, *, journal: Journal, commit: Commit, clock: Clock, randomness: Randomness, tag: str) -> None:
+    def __init__(
+        self, *, journal: Journal, rooms: Rooms, commit: Commit, clock: Clock, randomness: Randomness, tag: str
+    ) -> None:
         self._journal = journal
+        self._rooms = rooms
         self._commit = commit
         self._clock = clock
         self._randomness = randomness
         self._tag = tag
 
-    async def place(
-        self, account: AccountId, order: OrderRequest, destination: Destination, violation: Violation | None
-    ) -> Placement:
-        """Write an order without a key, rejected if it has a violation; each call writes a new one."""
+    async def place(self, account: AccountId, order: OrderRequest, destination: Destination, room: Room) -> Placement:
+        """Write an order without a key, rejected if there is no room for it; each call writes a new one."""
         for _ in range(ATTEMPTS_MAX):
             now = self._clock.now()
             new_id = self._new_order_id(now)
@@ -106,13 +108,17 @@ class OrderWriter:
                 key=None,
                 quote=destination.quote,
                 now=now,
-                violation=violation,
+                violation=room.violation,
+                terms=room.terms,
+                claim=self._rooms.claim(room, new_id, now),
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
-                return Placement(new_id, violation=violation)
+                return Placement(new_id, violation=room.violation)
             if outcome.kill is not None:
-                violation = killed(outcome.kill)
+                room = room.rejected(killed(outcome.kill))
+            elif outcome.breach is not None:
+                room = await self._rooms.revised(room, outcome.breach)
         raise JournalUnavailable(f"the order was not written in {ATTEMPTS_MAX} attempts: repeat the request")
 
     async def place_once(
@@ -121,9 +127,9 @@ class OrderWriter:
         order: OrderRequest,
         destination: Destination,
         may_reuse_key: MayReuseKey,
-        violation: Violation | None,
+        room: Room,
     ) -> Placement:
-        """Write the intent's order, rejected if it has a violation, or return the order that the intent already has."""
+        """Write the intent's order, rejected if there is no room for it, or return the one that the intent has."""
         generation, version = 0, 1
         previous: KeyEntry | None = None
         now = intent.created_at
@@ -140,14 +146,18 @@ class OrderWriter:
                 now=now,
                 trace_id=intent.trace_id,
                 requested_at=intent.requested_at,
-                violation=violation,
+                violation=room.violation,
+                terms=room.terms,
+                claim=self._rooms.claim(room, entry.order_id, now),
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
-                return Placement(entry.order_id, entry, previous=previous, violation=violation)
+                return Placement(entry.order_id, entry, previous=previous, violation=room.violation)
             existing = outcome.key
             if outcome.kill is not None:
-                violation = killed(outcome.kill)
+                room = room.rejected(killed(outcome.kill))
+            elif outcome.breach is not None:
+                room = await self._rooms.revised(room, outcome.breach)
             elif existing is None:
                 # The key's row was removed, but the client order ids of its earlier orders are taken for good.
                 generation, version = await self._first_free_generation(intent, generation + 1), 1

@@ -95,7 +95,7 @@ class Express:
                 sends.append(Send(state.outbox[0], state, begun_at))
                 continue
             self._sends.release(row)
-            if outcome.key is None and outcome.kill is None:
+            if outcome.is_of_rows:
                 self._waiting.add(row.lane)
         self._sends.start(sends)
 

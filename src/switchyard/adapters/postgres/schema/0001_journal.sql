@@ -6,7 +6,8 @@ CREATE TABLE journal_heads (
     epoch integer NOT NULL,
     seq bigint NOT NULL,
     hash text NOT NULL,
-    at timestamptz -- of the newest event; NULL while the journal is empty
+    at timestamptz, -- of the newest event; NULL while the journal is empty
+    keeps_exposures boolean NOT NULL DEFAULT false -- from the first claim of a limit on
 );
 
 -- The identity of this database; one row, inserted with the schema.
@@ -72,6 +73,11 @@ CREATE TABLE orders (
     requested_at timestamptz,
     operation text,
     idempotency_key text,
+    -- What the order reserves while it is open.
+    currency text COLLATE "C",
+    multiplier numeric NOT NULL,
+    reserve_price numeric,
+    reducing boolean NOT NULL,
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that
@@ -169,9 +175,31 @@ CREATE TABLE positions (
     high_water_mark numeric NOT NULL,
     updated_at timestamptz NOT NULL,
     version integer NOT NULL,
+    currency text COLLATE "C",
+    multiplier numeric NOT NULL,
+    day date, -- the trading day of the last fill
+    day_pnl numeric NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) WITH (
     -- Every fill of an account and symbol updates the same row: free space on the page keeps the updates heap-only.
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.02
+);
+
+-- What the open orders of an account, symbol and settlement currency reserve: the sum over the orders that have not
+-- ended. Kept by `append_group` while `journal_heads.keeps_exposures` is true, otherwise empty or out of date.
+CREATE TABLE exposures (
+    account_id text COLLATE "C" NOT NULL,
+    symbol text COLLATE "C" NOT NULL,
+    currency text COLLATE "C" NOT NULL, -- '' for an instrument without one
+    open_orders integer NOT NULL,
+    buy_qty numeric NOT NULL,
+    sell_qty numeric NOT NULL,
+    notional numeric NOT NULL,
+    reducing_notional numeric NOT NULL,
+    PRIMARY KEY (account_id, symbol, currency)
+) WITH (
+    -- As for positions: the same row is updated by every group.
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02
 );
@@ -226,6 +254,7 @@ CREATE TABLE append_groups (
     conflicts integer[] NOT NULL,
     taken json,
     killed json,
+    breaches json,
     recorded_at timestamptz NOT NULL
 );
 CREATE INDEX append_groups_by_age ON append_groups (recorded_at);

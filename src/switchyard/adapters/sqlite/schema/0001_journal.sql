@@ -78,7 +78,12 @@ CREATE TABLE orders (
     trace_id              TEXT,
     requested_at          TEXT,
     operation             TEXT,
-    idempotency_key       TEXT
+    idempotency_key       TEXT,
+    -- What the order reserves while it is open.
+    currency              TEXT,
+    multiplier            TEXT NOT NULL,
+    reserve_price         TEXT,
+    reducing              INTEGER NOT NULL
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
@@ -145,6 +150,10 @@ CREATE TABLE positions (
     high_water_mark    TEXT NOT NULL,
     updated_at         TEXT NOT NULL,
     version            INTEGER NOT NULL,
+    currency           TEXT,
+    multiplier         TEXT NOT NULL,
+    day                TEXT, -- the trading day of the last fill
+    day_pnl            TEXT NOT NULL,
     PRIMARY KEY (account_id, symbol)
 ) STRICT, WITHOUT ROWID;
 

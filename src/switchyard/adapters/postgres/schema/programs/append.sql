@@ -31,6 +31,8 @@ CREATE OR REPLACE FUNCTION append_group(
     position_bases integer[], -- the same for positions
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
+    claim_totals json, -- what the orders that have limits to keep add to which totals; NULL if none has
+    claim_rows json, -- these orders, in the order of their changes
     kill_row json, -- the kill of a group of one change; NULL in every other group
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
@@ -39,6 +41,7 @@ CREATE OR REPLACE FUNCTION append_group(
     OUT conflicts integer[], -- the numbers of the rejected changes
     OUT taken json, -- for each change whose idempotency key was taken, the stored entry of the key
     OUT killed json, -- for each change that places an order which a kill covers, the kill
+    OUT breaches json, -- for each change that would have breached a limit: the reason, what was reached and allowed
     OUT head_epoch integer, -- the head after this call
     OUT head_seq bigint,
     OUT head_hash text
@@ -76,7 +79,8 @@ BEGIN
     head_hash := head.hash;
 
     -- 2. Answer a repeated group with its stored outcome.
-    SELECT stored.seq_before, stored.conflicts, stored.taken, stored.killed INTO seq_before, conflicts, taken, killed
+    SELECT stored.seq_before, stored.conflicts, stored.taken, stored.killed, stored.breaches
+    INTO seq_before, conflicts, taken, killed, breaches
     FROM append_groups AS stored WHERE stored.group_id = new_group_id;
     IF FOUND THEN
         RETURN;
@@ -114,6 +118,15 @@ BEGIN
     IF kill_row IS NOT NULL AND is_stale_kill(kill_row) THEN
         conflicts := ARRAY[0];
     END IF;
+    -- Last: what is rejected anyway claims nothing.
+    IF claim_totals IS NOT NULL THEN
+        IF NOT head.keeps_exposures THEN
+            PERFORM start_exposures(to_shard);
+            head.keeps_exposures := true;
+        END IF;
+        breaches := breached_claims(claim_totals, claim_rows, conflicts);
+        conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
+    END IF;
     IF cardinality(conflicts) = change_count THEN
         RETURN;
     END IF;
@@ -140,7 +153,11 @@ BEGIN
     GET DIAGNOSTICS last_seq = ROW_COUNT;
     last_seq := head.seq + last_seq;
 
-    -- 6. Write the rows of the other changes.
+    -- 6. Write the rows of the other changes; first the totals, which need the rows before the change.
+    IF head.keeps_exposures AND cardinality(incoming_orders) > 0 THEN
+        PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
+    END IF;
+
     INSERT INTO orders ({orders.columns})
     SELECT {orders.columns} FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
     WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
@@ -200,8 +217,8 @@ BEGIN
     END IF;
 
     -- 7. Store the outcome, for a repeat of the group.
-    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, killed, recorded_at)
-    VALUES (new_group_id, seq_before, conflicts, taken, killed, commit_time);
+    INSERT INTO append_groups (group_id, seq_before, conflicts, taken, killed, breaches, recorded_at)
+    VALUES (new_group_id, seq_before, conflicts, taken, killed, breaches, commit_time);
 
     -- 8. Advance the head and notify the listeners.
     -- Not for a group that only moves a cursor: readers would wake each other without a new event.

@@ -1,0 +1,92 @@
+-- The totals that limits are checked against; `domain/risk/exposure.py` has the same rules. Every function here is called
+-- by `append_group`, which holds the lock of the shard.
+
+-- The part of one order in its totals; no row for an order that has ended.
+CREATE OR REPLACE FUNCTION reserved(of_order orders) RETURNS TABLE (rest numeric, notional numeric)
+LANGUAGE sql IMMUTABLE ROWS 1 AS $$
+    SELECT open.rest, coalesce(open.rest * of_order.reserve_price * of_order.multiplier, 0)
+    FROM (SELECT greatest(of_order.qty - of_order.filled_qty, 0) AS rest) AS open
+    WHERE of_order.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
+$$;
+
+-- Compute the totals from the orders, once, when the first claim comes; a database without limits does not keep them.
+CREATE OR REPLACE FUNCTION start_exposures(of_shard integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM exposures;
+    INSERT INTO exposures SELECT * FROM summed_exposures(NULL);
+    UPDATE journal_heads SET keeps_exposures = true WHERE shard = of_shard;
+END $$;
+
+-- The totals as the sum over the orders that have not ended, of one account or of all (NULL).
+CREATE OR REPLACE FUNCTION summed_exposures(of_account text) RETURNS SETOF exposures LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT
+        orders.account_id, orders.symbol, coalesce(orders.currency, ''), count(*)::integer,
+        coalesce(sum(part.rest) FILTER (WHERE orders.side = 'BUY'), 0),
+        coalesce(sum(part.rest) FILTER (WHERE orders.side = 'SELL'), 0),
+        sum(part.notional),
+        coalesce(sum(part.notional) FILTER (WHERE orders.reducing), 0)
+    FROM orders CROSS JOIN LATERAL reserved(orders) AS part
+    WHERE NOT orders.is_final AND (of_account IS NULL OR orders.account_id = of_account)
+    GROUP BY 1, 2, 3;
+END $$;
+
+-- Add to the totals what the orders of a group change in them. Called before the orders are written.
+CREATE OR REPLACE FUNCTION move_exposures(
+    incoming_orders orders[], order_changes integer[], order_bases integer[], conflicts integer[]
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO exposures AS held (
+        account_id, symbol, currency, open_orders, buy_qty, sell_qty, notional, reducing_notional
+    )
+    SELECT * FROM (
+    SELECT
+        moved.account_id, moved.symbol, coalesce(moved.currency, '') AS currency, sum(sign) AS open_orders,
+        coalesce(sum(sign * rest) FILTER (WHERE side = 'BUY'), 0) AS buy_qty,
+        coalesce(sum(sign * rest) FILTER (WHERE side = 'SELL'), 0) AS sell_qty,
+        sum(sign * part_notional) AS notional,
+        coalesce(sum(sign * part_notional) FILTER (WHERE reducing), 0) AS reducing_notional
+    FROM (
+        SELECT 1 AS sign, incoming.account_id, incoming.symbol, incoming.currency, incoming.side, incoming.reducing,
+            part.rest, part.notional AS part_notional
+        FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        CROSS JOIN LATERAL (
+            SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest,
+                coalesce(greatest(incoming.qty - incoming.filled_qty, 0) * incoming.reserve_price * incoming.multiplier, 0)
+                    AS notional
+        ) AS part
+        WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
+        AND incoming.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
+        UNION ALL
+        SELECT -1, stored.account_id, stored.symbol, stored.currency, stored.side, stored.reducing,
+            stored.rest, stored.part_notional
+        FROM unnest(incoming_orders) WITH ORDINALITY AS incoming CROSS JOIN LATERAL (
+            SELECT before.account_id, before.symbol, before.currency, before.side, before.reducing,
+                part.rest, part.notional AS part_notional
+            FROM orders AS before CROSS JOIN LATERAL reserved(before) AS part
+            WHERE before.order_id = incoming.order_id LIMIT 1
+        ) AS stored
+        WHERE order_bases[incoming.ordinality] > 0 AND order_changes[incoming.ordinality] <> ALL (conflicts)
+    ) AS moved
+    GROUP BY 1, 2, 3
+    ) AS delta
+    -- Most steps of an order change nothing here.
+    WHERE (open_orders, buy_qty, sell_qty, notional, reducing_notional) <> (0, 0, 0, 0, 0)
+    ON CONFLICT (account_id, symbol, currency) DO UPDATE SET
+        open_orders = held.open_orders + excluded.open_orders,
+        buy_qty = held.buy_qty + excluded.buy_qty,
+        sell_qty = held.sell_qty + excluded.sell_qty,
+        notional = held.notional + excluded.notional,
+        reducing_notional = held.reducing_notional + excluded.reducing_notional;
+END $$;
+
+-- The totals of one account, whether they are kept or not.
+CREATE OR REPLACE FUNCTION account_exposures(of_account text) RETURNS SETOF exposures LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF (SELECT bool_or(keeps_exposures) FROM journal_heads) THEN
+        RETURN QUERY SELECT * FROM exposures WHERE exposures.account_id = of_account;
+    ELSE
+        RETURN QUERY SELECT * FROM summed_exposures(of_account);
+    END IF;
+END $$;

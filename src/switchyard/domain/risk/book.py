@@ -1,0 +1,117 @@
+"""The totals of all accounts in memory, for engines with one writer: it claims before the commit and notes it after."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from switchyard.domain.changes import Change
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.orders import Order
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.domain.risk.claims import Breach, Claim
+from switchyard.domain.risk.exposure import (
+    NOTHING,
+    AccountExposure,
+    SymbolExposure,
+    Totals,
+    breach_of,
+    totals_key,
+    totals_of,
+)
+
+# Accepted orders of an account that are remembered for its window; no setting allows more.
+WINDOW_ORDERS_MAX = 10_000
+
+RecentOrders = Callable[[AccountId, OrderId], Iterable[OrderId]]
+"""The accepted orders of an account from an id on, sorted."""
+
+
+class Book:
+    """Exact totals of the open orders; one entry per open order and one per position."""
+
+    def __init__(self, orders: Iterable[Order], positions: Iterable[Position], recent: RecentOrders) -> None:
+        self._accounts: dict[AccountId, AccountExposure] = {}
+        self._parts: dict[OrderId, Totals] = {}
+        self._recent = recent
+        self._windows: dict[AccountId, deque[OrderId]] = {}
+        for order in orders:
+            self._set(order)
+        self._put(positions)
+
+    def symbol(self, account: AccountId, symbol: str) -> SymbolExposure:
+        """One account in one symbol; may be called from another thread."""
+        exposure = self._accounts.get(account)
+        return SymbolExposure() if exposure is None else exposure.symbol(symbol)
+
+    def copy_of(self, account: AccountId, since: OrderId | None) -> AccountExposure:
+        """The totals of one account as they are now, with the number of its orders from an id on."""
+        copied = self._accounts[account].copy() if account in self._accounts else AccountExposure()
+        copied.window_orders = 0 if since is None else len(list(self._recent(account, since)))
+        return copied
+
+    def reserve(self, change: Change) -> Breach | None:
+        """Reserve what the change claims, or return the limit that it would breach; its commit must follow."""
+        for claim in change.claims:
+            order = claimed_order(change, claim)
+            window = 0 if claim.since is None else self._window_orders(order.account_id, claim.since)
+            breach = breach_of(self._account(order.account_id), window, claim, order)
+            if breach is not None:
+                return breach
+            self._set(order)
+        return None
+
+    def take_back(self, changes: Sequence[Change]) -> None:
+        """Undo the reservations of a group that was not committed."""
+        for change in changes:
+            for claim in change.claims:
+                order = claimed_order(change, claim)
+                self._change(order, self._parts.pop(order.order_id, NOTHING), NOTHING)
+                self._windows.pop(order.account_id, None)  # read again
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Note the rows of a committed group."""
+        for change in changes:
+            for order in change.orders:
+                self._set(order)
+            self._put(change.positions)
+
+    def _account(self, account: AccountId) -> AccountExposure:
+        exposure = self._accounts.get(account)
+        if exposure is None:
+            exposure = self._accounts[account] = AccountExposure()
+        return exposure
+
+    def _put(self, positions: Iterable[Position]) -> None:
+        for position in positions:
+            if position.symbol != ACCOUNT_TOTAL:
+                self._account(position.account_id).put(position)
+
+    def _set(self, order: Order) -> None:
+        before, after = self._parts.get(order.order_id), totals_of(order)
+        if after is NOTHING:
+            self._parts.pop(order.order_id, None)
+        else:
+            self._parts[order.order_id] = after
+            if before is None and order.account_id in self._windows:
+                self._windows[order.account_id].append(order.order_id)
+        self._change(order, before or NOTHING, after)
+
+    def _change(self, order: Order, before: Totals, after: Totals) -> None:
+        if before == after:
+            return
+        _, symbol, currency = totals_key(order)
+        self._account(order.account_id).add(symbol, currency, after.plus(before, -1))
+
+    def _window_orders(self, account: AccountId, since: OrderId) -> int:
+        window = self._windows.get(account)
+        if window is None:
+            window = self._windows[account] = deque(self._recent(account, since), WINDOW_ORDERS_MAX)
+        while window and window[0] < since:
+            window.popleft()
+        return len(window)
+
+
+def claimed_order(change: Change, claim: Claim) -> Order:
+    """The newest row of the order that a change claims room for."""
+    if len(change.orders) == 1:
+        return change.orders[0]
+    return next(order for order in reversed(change.orders) if order.order_id == claim.order_id)

@@ -1,0 +1,232 @@
+"""The totals of open orders and positions that limits are checked against, and the check of one claim.
+
+Pure. PostgreSQL keeps the same totals in the table `exposures` and makes the same check in the function
+`breached_claims`; the engines with one writer keep a `Book`.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import date
+from decimal import Decimal
+
+import msgspec
+
+from switchyard.domain.ids import AccountId
+from switchyard.domain.money import ZERO, canonical
+from switchyard.domain.orders import Order
+from switchyard.domain.positions import Position
+from switchyard.domain.risk.claims import Breach, Claim
+from switchyard.domain.risk.reservations import SUMS, is_reducing, reserved, worst_position
+
+TotalsKey = tuple[AccountId, str, str]
+"""Account, symbol and settlement currency ("" where the instrument has none)."""
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """What the open orders of one account, symbol and settlement currency reserve."""
+
+    open_orders: int = 0
+    buy_qty: Decimal = ZERO
+    sell_qty: Decimal = ZERO
+    notional: Decimal = ZERO
+    reducing_notional: Decimal = ZERO
+    """The part of the notional that belongs to reducing orders."""
+
+    def plus(self, other: "Totals", sign: int = 1) -> "Totals":
+        """The sum of both; the difference where the sign is -1."""
+        add: Callable[[Decimal, Decimal], Decimal] = SUMS.add if sign > 0 else SUMS.subtract
+        return Totals(
+            self.open_orders + sign * other.open_orders,
+            add(self.buy_qty, other.buy_qty),
+            add(self.sell_qty, other.sell_qty),
+            add(self.notional, other.notional),
+            add(self.reducing_notional, other.reducing_notional),
+        )
+
+    def canonical(self) -> "Totals":
+        """The same amounts in canonical form."""
+        amounts = (self.buy_qty, self.sell_qty, self.notional, self.reducing_notional)
+        return Totals(self.open_orders, *map(canonical, amounts))
+
+
+NOTHING = Totals()
+
+# Results of earlier trading days than these are not looked at: one for each currency and day.
+_DAYS_MAX = 64
+
+
+class SymbolExposure(msgspec.Struct, frozen=True):
+    """An account in a symbol: its position and what may still be bought and sold."""
+
+    position: Decimal = ZERO
+    buy_qty: Decimal = ZERO
+    sell_qty: Decimal = ZERO
+
+    def reduces(self, order: Order) -> bool:
+        """Whether a new order would be reducing."""
+        open_qty = self.buy_qty if order.side == "BUY" else self.sell_qty
+        return is_reducing(self.position, open_qty, order.side, order.qty)
+
+
+def is_unaccepted(order: Order) -> bool:
+    """Whether the order was rejected before it was accepted: such a row is final in its first version."""
+    return order.version == 1 and order.status == "REJECTED"
+
+
+def totals_key(order: Order) -> TotalsKey:
+    """The totals that the order belongs to."""
+    return order.account_id, order.symbol, order.currency or ""
+
+
+def totals_of(order: Order) -> Totals:
+    """The order's part of its totals."""
+    held = reserved(order)
+    if held is None:
+        return NOTHING
+    buys, sells = (held.qty, ZERO) if order.side == "BUY" else (ZERO, held.qty)
+    return Totals(1, buys, sells, held.notional, held.notional if order.reducing else ZERO)
+
+
+def summed(orders: Iterable[Order]) -> dict[TotalsKey, Totals]:
+    """The totals of these orders, without those that are nothing."""
+    sums: dict[TotalsKey, Totals] = {}
+    for order in orders:
+        key = totals_key(order)
+        sums[key] = sums.get(key, NOTHING).plus(totals_of(order))
+    return {key: totals.canonical() for key, totals in sums.items() if totals != NOTHING}
+
+
+def held_cost(position: Position) -> Decimal:
+    """The cost of a position in its settlement currency, whether long or short."""
+    return SUMS.multiply(abs(position.cost_basis), position.multiplier)
+
+
+class AccountExposure:
+    """All that the limits of one account look at, with the sums over symbols and over currencies."""
+
+    __slots__ = ("_days", "_held", "_sums", "positions", "totals", "window_orders")
+
+    def __init__(self) -> None:
+        self.totals: dict[tuple[str, str], Totals] = {}
+        """By symbol and settlement currency."""
+        self.positions: dict[str, Position] = {}
+        """By symbol, flat ones included."""
+        self.window_orders = 0
+        """The orders since the beginning of the window that was asked for."""
+        self._sums: dict[tuple[str | None, str | None], Totals] = {}
+        """Of a symbol in all currencies, and of a currency in all symbols."""
+        self._held: dict[str, Decimal] = {}
+        """The cost of all positions by currency."""
+        self._days: dict[tuple[str, date], Decimal] = {}
+        """The realised result by currency and trading day."""
+
+    def add(self, symbol: str, currency: str, part: Totals) -> None:
+        """Add to the totals, also an amount below zero."""
+        total = self.totals.get((symbol, currency), NOTHING).plus(part)
+        if total == NOTHING:
+            self.totals.pop((symbol, currency), None)
+        else:
+            self.totals[symbol, currency] = total
+        for key in ((symbol, None), (None, currency)):
+            self._sums[key] = self._sums.get(key, NOTHING).plus(part)
+
+    def put(self, position: Position) -> None:
+        """Set the position in a symbol."""
+        before = self.positions.get(position.symbol)
+        if before is not None:
+            self._count(before, -1)
+        self._count(position, 1)
+        self.positions[position.symbol] = position
+
+    def copy(self) -> "AccountExposure":
+        """The same totals and positions, in an object of its own."""
+        copied = AccountExposure()
+        for (symbol, currency), totals in self.totals.items():
+            copied.add(symbol, currency, totals)
+        for position in self.positions.values():
+            copied.put(position)
+        return copied
+
+    def symbol(self, symbol: str) -> SymbolExposure:
+        """The account in one symbol."""
+        sums, held = self._sums.get((symbol, None), NOTHING), self.positions.get(symbol)
+        return SymbolExposure(held.qty if held else ZERO, sums.buy_qty, sums.sell_qty)
+
+    def open_orders(self, symbol: str | None = None) -> int:
+        """The open orders of the account, or of one symbol."""
+        if symbol is not None:
+            return self._sums.get((symbol, None), NOTHING).open_orders
+        return sum(totals.open_orders for (of, _), totals in self._currencies() if of is None)
+
+    def notional(self, currency: str, symbol: str | None = None) -> Decimal:
+        """What open orders reserve in a settlement currency."""
+        return self.part(currency, symbol).notional
+
+    def gross(self, currency: str, symbol: str | None = None) -> Decimal:
+        """Positions at cost plus what open orders reserve, without reducing ones."""
+        part = self.part(currency, symbol)
+        return SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
+
+    def day_loss(self, currency: str, day: date) -> Decimal:
+        """The realised loss of the trading day; below zero for a profit."""
+        return SUMS.minus(self._days.get((currency, day), ZERO))
+
+    def currencies(self) -> list[str]:
+        """The settlement currencies of its open orders and positions, sorted."""
+        held = {position.currency or "" for position in self.positions.values() if position.qty or position.day_pnl}
+        return sorted({currency for _, currency in self.totals} | held)
+
+    def part(self, currency: str, symbol: str | None = None) -> Totals:
+        """What open orders reserve in a settlement currency, in all symbols or in one."""
+        if symbol is None:
+            return self._sums.get((None, currency), NOTHING)
+        return self.totals.get((symbol, currency), NOTHING)
+
+    def _cost(self, currency: str, symbol: str | None) -> Decimal:
+        if symbol is None:
+            return self._held.get(currency, ZERO)
+        held = self.positions.get(symbol)
+        return held_cost(held) if held is not None and (held.currency or "") == currency else ZERO
+
+    def _currencies(self) -> Iterable[tuple[tuple[str | None, str | None], Totals]]:
+        return ((key, totals) for key, totals in self._sums.items() if key[0] is None)
+
+    def _count(self, position: Position, sign: int) -> None:
+        currency = position.currency or ""
+        add: Callable[[Decimal, Decimal], Decimal] = SUMS.add if sign > 0 else SUMS.subtract
+        self._held[currency] = add(self._held.get(currency, ZERO), held_cost(position))
+        if position.day is None:
+            return
+        key = (currency, position.day)
+        self._days[key] = add(self._days.get(key, ZERO), SUMS.multiply(position.day_pnl, position.multiplier))
+        if len(self._days) > _DAYS_MAX:
+            del self._days[min(self._days, key=lambda held: held[1])]
+
+
+def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order) -> Breach | None:
+    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`."""
+    symbol, side = order.symbol, order.side
+    here = exposure.symbol(symbol)
+    open_qty = here.buy_qty if side == "BUY" else here.sell_qty
+    worst = abs(worst_position(here.position, open_qty, side, order.qty))
+    if order.reducing:
+        is_so = is_reducing(here.position, open_qty, side, order.qty)
+        return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
+    limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
+    if limits.window_orders is not None and window_orders + 1 > limits.window_orders:
+        return Breach("LIMIT_ORDERS_PER_WINDOW", Decimal(window_orders + 1), Decimal(limits.window_orders))
+    if limits.daily_loss is not None and claim.day is not None:
+        loss = exposure.day_loss(currency, claim.day)
+        if loss >= limits.daily_loss:
+            return Breach("LIMIT_DAILY_LOSS", canonical(loss), limits.daily_loss)
+    for count_max, of in ((limits.open_orders, None), (limits.symbol_open_orders, symbol)):
+        if count_max is not None and (count := exposure.open_orders(of) + 1) > count_max:
+            return Breach("LIMIT_OPEN_ORDERS", Decimal(count), Decimal(count_max), of is not None)
+    for amount_max, of in ((limits.open_notional, None), (limits.symbol_open_notional, symbol)):
+        if amount_max is not None and (reached := SUMS.add(exposure.notional(currency, of), amount)) > amount_max:
+            return Breach("LIMIT_OPEN_NOTIONAL", canonical(reached), amount_max, of is not None)
+    if limits.position is not None and worst > limits.position:
+        return Breach("LIMIT_POSITION", canonical(worst), limits.position, True)
+    for amount_max, of in ((limits.gross_exposure, None), (limits.symbol_gross_exposure, symbol)):
+        if amount_max is not None and (reached := SUMS.add(exposure.gross(currency, of), amount)) > amount_max:
+            return Breach("LIMIT_GROSS_EXPOSURE", canonical(reached), amount_max, of is not None)
+    return None

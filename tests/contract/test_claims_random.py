@@ -1,0 +1,147 @@
+"""The same random history on every engine: the same outcomes as in memory, and totals that are the sum of the rows."""
+
+import random
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.domain.changes import Change, Committed, Outcome
+from switchyard.domain.decisions import apply_report, request_cancel
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.risk.claims import Claim, Limits
+from switchyard.domain.risk.exposure import summed
+from tests.support.build import a_report, an_accept
+from tests.support.databases import Database, run_sql
+
+ACCOUNTS = ("acc-1", "acc-2")
+CURRENCIES = {"USDJPY": "JPY", "EURJPY": "JPY", "EURUSD": "USD"}
+STEPS = 60
+
+
+class History:
+    """Makes random groups, and appends each to both databases."""
+
+    def __init__(self, database: Database, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.databases = (MemoryDatabase(ManualClock()), database)
+        self.orders: list[OrderId] = []
+        self.numbers = 0
+        self.since: OrderId | None = None
+        """The beginning of the window, which moves forward."""
+
+    async def step(self) -> list[Outcome]:
+        moved: set[Any] = set()
+        if self.orders:
+            self.since = max(self.random.choice(self.orders[-20:]), self.since or self.orders[0])
+        group = [change for _ in range(self.random.randint(1, 6)) if (change := await self.change(moved)) is not None]
+        self.numbers += 1
+        if not group:
+            return []
+        expected, found = [
+            await database.journal.append(0, f"group-{self.numbers}", group, START) for database in self.databases
+        ]
+        assert found == expected
+        for change, outcome in zip(group, found, strict=True):
+            if isinstance(outcome, Committed) and change.claims:
+                self.orders.append(change.orders[0].order_id)
+        return found
+
+    async def change(self, moved: set[Any]) -> Change | None:
+        if not self.orders or self.random.random() < 0.6:
+            return self.claim()
+        order_id = self.random.choice(self.orders)
+        journal = self.databases[0].journal
+        state = (await journal.load([order_id]))[order_id]
+        key = (state.order.account_id, state.order.symbol)
+        if is_final(state.order.status) or order_id in moved or key in moved:
+            return None
+        moved |= {order_id, key}
+        if self.random.random() < 0.3:
+            return request_cancel(state, START)
+        rest = state.order.qty - state.order.filled_qty
+        report = a_report(state, "PARTIALLY_FILLED", exec_id=f"{order_id}-{self.numbers}", qty=self.part_of(rest))
+        price = Decimal(self.random.randint(1, 400)) / 4
+        held = (await journal.load_positions([key])).get(key)
+        return apply_report(state, held, msgspec.structs.replace(report, last_price=price), START)
+
+    def part_of(self, rest: Decimal) -> Decimal:
+        return min(rest, Decimal(self.random.randint(1, 12)))
+
+    def claim(self) -> Change:
+        symbol = self.random.choice(list(CURRENCIES))
+        change = an_accept(
+            account=self.random.choice(ACCOUNTS),
+            symbol=symbol,
+            side=self.random.choice(("BUY", "SELL")),
+            qty=Decimal(self.random.randint(1, 12)),
+            price=Decimal(self.random.randint(1, 400)) / 4,
+        )
+        order = msgspec.structs.replace(
+            change.orders[0],
+            currency=CURRENCIES[symbol],
+            reserve_price=self.random.choice((change.orders[0].price, None)),
+            multiplier=Decimal(self.random.choice(("1", "0.1", "25"))),
+            reducing=self.random.random() < 0.3,
+        )
+        claim = Claim(order_id=order.order_id, limits=self.limits(), day=START.date(), since=self.since)
+        return msgspec.structs.replace(change, orders=(order,), claims=(claim,))
+
+    def limits(self) -> Limits:
+        bounds: dict[str, Any] = {
+            "open_orders": self.random.randint(5, 40),
+            "symbol_open_orders": self.random.randint(3, 15),
+            "open_notional": Decimal(self.random.randint(1_000, 30_000)),
+            "symbol_open_notional": Decimal(self.random.randint(1_000, 20_000)),
+            "position": Decimal(self.random.randint(10, 80)),
+            "gross_exposure": Decimal(self.random.randint(2_000, 60_000)),
+            "symbol_gross_exposure": Decimal(self.random.randint(2_000, 30_000)),
+            "daily_loss": Decimal(self.random.randint(200, 4_000)),
+            "window_orders": self.random.randint(2, 30),
+        }
+        chosen = self.random.sample(list(bounds), self.random.randint(0, 4))
+        return Limits(**{name: bounds[name] for name in chosen})
+
+    async def check_totals(self) -> None:
+        memory, database = self.databases
+        expected = summed(memory.journal.orders.values())
+        for account in map(AccountId, ACCOUNTS):
+            exposure = await database.journal.account_exposure(account)
+            found = {(account, *key): totals.canonical() for key, totals in exposure.totals.items()}
+            assert {key: totals for key, totals in found.items() if totals.open_orders} == {
+                key: totals for key, totals in expected.items() if key[0] == account
+            }
+            reference = await memory.journal.account_exposure(account)
+            assert exposure.positions == reference.positions
+            for currency in ("JPY", "USD"):
+                assert exposure.gross(currency) == reference.gross(currency)
+                assert exposure.day_loss(currency, START.date()) == reference.day_loss(currency, START.date())
+
+
+async def forget_totals(database: Database) -> None:
+    """Make the engine compute its totals from the rows again, as after a restart or a rebuild."""
+    if isinstance(database, PostgresDatabase):
+        await run_sql(database, "UPDATE journal_heads SET keeps_exposures = false")
+    elif isinstance(database, SqliteDatabase):
+        database.journal._claims.forget()
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_engine_judges_alike(database: Database, seed: int) -> None:
+    history = History(database, seed)
+    reasons: list[str] = []
+    for _ in range(STEPS):
+        for outcome in await history.step():
+            if not isinstance(outcome, Committed):
+                assert outcome.breach is not None
+                reasons.append(outcome.breach.reason)
+    await history.check_totals()
+    await forget_totals(database)
+    await history.check_totals()
+    assert len(set(reasons)) >= 4, "the history is too easy to show anything"
