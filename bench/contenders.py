@@ -59,7 +59,7 @@ def peer(folder: Path, secret: str, database_url: str, worker: PeerWorker | None
 EVERY_RULE: Mapping[str, str] = {
     "RISK_MAX_QTY": "1e9",
     "RISK_MAX_QTY_BY_ACCOUNT_SYMBOL": "bench-00|USDJPY:1e9",
-    "RISK_MAX_NOTIONAL": "1e15",
+    "RISK_MAX_NOTIONAL": "9e14",
     "RISK_MIN_PRICE": "0.001",
     "RISK_MAX_PRICE": "1e9",
     "RISK_MAX_PRICE_BY_SYMBOL": "USDJPY:1e9",
@@ -69,11 +69,11 @@ EVERY_RULE: Mapping[str, str] = {
     "RISK_RESTRICTED_SYMBOLS": "XRP",
     "RISK_RATE_PER_SEC": "100000",
     "RISK_RATE_BURST": "1000000",
-    "RISK_MAX_OPEN_ORDERS": "1000000000",
-    "RISK_MAX_OPEN_NOTIONAL": "1e18",
-    "RISK_MAX_POSITION": "1e15",
-    "RISK_MAX_GROSS_EXPOSURE": "1e18",
-    "RISK_MAX_DAILY_LOSS": "1e15",
+    "RISK_MAX_OPEN_ORDERS": "1000000",
+    "RISK_MAX_OPEN_NOTIONAL": "9e14",
+    "RISK_MAX_POSITION": "9e14",
+    "RISK_MAX_GROSS_EXPOSURE": "9e14",
+    "RISK_MAX_DAILY_LOSS": "9e14",
     "RISK_MAX_ORDERS_PER_WINDOW": "100000",
 }
 
