@@ -55,6 +55,29 @@ def peer(folder: Path, secret: str, database_url: str, worker: PeerWorker | None
     return Contender(folder, port, command, environment, PostgresStore(database_url), beside)
 
 
+# Each kind of rule and limit once, far above what the benchmark sends.
+EVERY_RULE: Mapping[str, str] = {
+    "RISK_MAX_QTY": "1e9",
+    "RISK_MAX_QTY_BY_ACCOUNT_SYMBOL": "bench-00|USDJPY:1e9",
+    "RISK_MAX_NOTIONAL": "9e14",
+    "RISK_MIN_PRICE": "0.001",
+    "RISK_MAX_PRICE": "1e9",
+    "RISK_MAX_PRICE_BY_SYMBOL": "USDJPY:1e9",
+    "RISK_ALLOWED_SYMBOLS_BY_ACCOUNT": "bench-00:USDJPY",
+    "RISK_ALLOWED_SIDES": "BUY|SELL",
+    "RISK_ALLOWED_TYPES": "LIMIT|MARKET",
+    "RISK_RESTRICTED_SYMBOLS": "XRP",
+    "RISK_RATE_PER_SEC": "100000",
+    "RISK_RATE_BURST": "1000000",
+    "RISK_MAX_OPEN_ORDERS": "1000000",
+    "RISK_MAX_OPEN_NOTIONAL": "9e14",
+    "RISK_MAX_POSITION": "9e14",
+    "RISK_MAX_GROSS_EXPOSURE": "9e14",
+    "RISK_MAX_DAILY_LOSS": "9e14",
+    "RISK_MAX_ORDERS_PER_WINDOW": "10000",
+}
+
+
 def switchyard(
     checkout: Checkout,
     folder: Path,
@@ -64,10 +87,12 @@ def switchyard(
     *,
     worker: bool,
     venue: str | None = NULL_VENUE,
+    rules: bool = False,
 ) -> Contender:
     """Switchyard, on SQLite in the folder or on PostgreSQL.
 
-    Without `worker` it only accepts orders. Without `venue` it uses its default, the paper exchange.
+    Without `worker` it only accepts orders. Without `venue` it uses its default, the paper exchange. With `rules` every
+    pre-trade rule and limit is on; none of them rejects the orders of the benchmark.
     """
     port = free_port()
     data = folder / "data"
@@ -78,6 +103,7 @@ def switchyard(
         "SWITCHYARD_WORKER": str(worker).lower(),
         "SWITCHYARD_LOG_LEVEL": "warning",
         "JWT_HS256_SECRET": secret,
+        **(EVERY_RULE if rules else {}),
     }
     if venue is not None:
         environment["VENUE_URL_SIM"] = venue

@@ -40,17 +40,19 @@ class Bench:
     """By whether it is the base."""
     secret: str = field(default_factory=lambda: secrets.token_hex(32))
 
-    def accept(self, part: Part, connections: int, *, is_base: bool = False, streams: int = 0) -> Iterator[Row]:
+    def accept(
+        self, part: Part, connections: int, *, is_base: bool = False, streams: int = 0, rules: bool = False
+    ) -> Iterator[Row]:
         """Measure the accept rate and latency, while accounts without orders hold this many streams."""
         bearer = tokens(self.secret)
-        with self.fresh(part, worker=False, is_base=is_base) as contender:
+        with self.fresh(part, worker=False, is_base=is_base, rules=rules) as contender:
             with contender.serving() as server, idle_streams(server.url, self.secret, streams):
                 warm_up = post_orders(server.url, bearer, connections, WARM_UP_SECONDS)
                 load = post_orders(server.url, bearer, connections, self.seconds)
             if contender.store is not None:
                 # Each wrk run may end with one unanswered order per connection.
                 _check_count(count_orders(contender.store), warm_up.answers + load.answers, 2 * connections)
-        kind: Kind = "accept, idle streams" if streams else "accept"
+        kind: Kind = "accept, idle streams" if streams else "accept, every rule" if rules else "accept"
         yield Row(part, kind, connections, load.per_second, load.p50_ms, load.p99_ms, is_base)
 
     def end_to_end(self, part: Part, *, is_base: bool = False) -> Iterator[Row | Stored]:
@@ -118,7 +120,7 @@ class Bench:
 
     @contextmanager
     def fresh(
-        self, part: Part, *, worker: bool, is_base: bool = False, venue: str | None = NULL_VENUE
+        self, part: Part, *, worker: bool, is_base: bool = False, venue: str | None = NULL_VENUE, rules: bool = False
     ) -> Iterator[Contender]:
         """Yield a new server without orders; its files and database exist until the block ends."""
         checkout = self.checkouts[is_base]
@@ -131,10 +133,14 @@ class Bench:
                     database_url = stack.enter_context(self.new_database())
                     yield contenders.peer(folder, self.secret, database_url, PEER_WORKERS.get(part))
                 case "sqlite":
-                    yield contenders.switchyard(checkout, folder, self.secret, None, worker=worker, venue=venue)
+                    yield contenders.switchyard(
+                        checkout, folder, self.secret, None, worker=worker, venue=venue, rules=rules
+                    )
                 case "postgres":
                     database_url = stack.enter_context(self.new_database())
-                    yield contenders.switchyard(checkout, folder, self.secret, database_url, worker=worker, venue=venue)
+                    yield contenders.switchyard(
+                        checkout, folder, self.secret, database_url, worker=worker, venue=venue, rules=rules
+                    )
                 case "redis":
                     database_url = stack.enter_context(self.new_database())
                     redis_url = stack.enter_context(RedisServer()).url

@@ -7,7 +7,7 @@ from bench.report import Part
 
 # The servers whose accept rate is compared.
 ACCEPTING: tuple[Part, ...] = ("hello", "sqlite", "postgres", "redis", "peer")
-DEFAULT_PARTS = (*ACCEPTING, "streams", "e2e", "half", "paper", "overload", "keys", "cache", "drain")
+DEFAULT_PARTS = (*ACCEPTING, "streams", "risk", "e2e", "half", "paper", "overload", "keys", "cache", "drain")
 # Takes half an hour.
 LONG_PARTS = ("growth",)
 

@@ -21,6 +21,7 @@ Result = Row | Stored | Overload | Drain | Growth
 ENGINES: tuple[Part, ...] = ("sqlite", "postgres")
 # Enough to fill commit groups; the comparison is of the streams, not of the levels.
 STREAMS_CONNECTIONS = 64
+RULES_CONNECTIONS = 64
 
 
 class Measurement(NamedTuple):
@@ -33,6 +34,8 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
     bases = (True, False) if options.base else (False,)
     for _ in range(options.rounds):
         yield from _accept(bench, options, bases)
+        if "risk" in options.only:
+            yield from _with_rules(bench, options)
         yield from _end_to_end(bench, options, bases)
     for _ in range(options.rounds):
         if "half" in options.only:
@@ -65,6 +68,14 @@ def _accept(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterator[M
                 yield Measurement(title, bench.accept(part, STREAMS_CONNECTIONS))
             title = f"{NAMES[part]}, accept, {options.streams:,} idle streams"
             yield Measurement(title, bench.accept(part, STREAMS_CONNECTIONS, streams=options.streams))
+
+
+def _with_rules(bench: Bench, options: Options) -> Iterator[Measurement]:
+    for part in ENGINES:
+        for rules in (False, True):
+            if rules or part not in options.only or RULES_CONNECTIONS not in options.connections:
+                title = f"{NAMES[part]}, accept, {'every rule' if rules else 'no rule'}"
+                yield Measurement(title, bench.accept(part, RULES_CONNECTIONS, rules=rules))
 
 
 def _end_to_end(bench: Bench, options: Options, bases: Sequence[bool]) -> Iterator[Measurement]:

@@ -11,6 +11,7 @@ Part = Literal["hello", "sqlite", "postgres", "redis", "peer", "peer_inside", "p
 Kind = Literal[
     "accept",  # closed loop: each connection posts its next order after the response
     "accept, idle streams",  # the same, while many accounts without orders hold streams
+    "accept, every rule",  # the same, with every pre-trade rule and limit on
     "end to end",  # the same load, until every order is final
     "end to end, paper",  # market orders at the paper exchange, the default venue
     "half load",  # posted at a fixed rate; latency from accepted to final
@@ -35,6 +36,7 @@ HELLO_RATIO_MIN = 0.5
 PEER_RATIO_MIN: Mapping[Kind, float] = {"accept": 8.0, "end to end": 5.0}
 BEFORE_RATIO_MIN: Mapping[Kind, float] = {"end to end": 2.3, "end to end, paper": 3.0}
 # How much throughput the cache may cost for orders that are not repeats, and streams that have nothing to send.
+RULES_RATIO_MIN = 0.85
 UNUSED_RATIO_MIN = 0.95
 LATENCY_MS_MAX = 20.0
 # With one connection no two orders share a commit: the row is shown but not compared with the goals.
@@ -119,6 +121,8 @@ def _minima(row: Row) -> Iterator[tuple[Row, float]]:
         yield replace(row, part="hello"), HELLO_RATIO_MIN
     if row.kind == "accept, idle streams":
         yield replace(row, kind="accept"), UNUSED_RATIO_MIN
+    if row.kind == "accept, every rule":
+        yield replace(row, kind="accept"), RULES_RATIO_MIN
     if row.kind in PEER_RATIO_MIN:
         yield replace(row, part="peer"), PEER_RATIO_MIN[row.kind]
     if row.kind in BEFORE_RATIO_MIN:

@@ -13,6 +13,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.record import Recorder
+from switchyard.flow.sending.collars import Collars
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
@@ -55,7 +56,11 @@ class Sending:
     """One worker; `journal` wraps the journal that its sequencer writes to."""
 
     def __init__(
-        self, venue: BatchVenue, journal: Callable[[Journal], Forwarding] = Forwarding, retry_max: int = 8
+        self,
+        venue: BatchVenue,
+        journal: Callable[[Journal], Forwarding] = Forwarding,
+        retry_max: int = 8,
+        collars: Collars | None = None,
     ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
@@ -81,6 +86,7 @@ class Sending:
             stuck_after=timedelta(minutes=10),
             kills=self.kills,
             waiting=waiting,
+            collars=collars,
         )
         self.recorder = Recorder(
             cast(Venue, venue),

@@ -109,18 +109,6 @@ async def test_an_attempt_occupies_its_slot_before_its_commit() -> None:
     await until(lambda: one.statuses() == ["sent"])
 
 
-async def test_recovery_between_the_commit_and_the_send_leaves_the_attempt_alone() -> None:
-    one = await site(accepts)
-    one.journal.may_append.clear()
-    accepting = asyncio.create_task(one.accept())
-    await until(lambda: len(one.journal.groups) == 1)
-    assert one.sending.in_flight == 1
-    one.journal.may_append.set()
-    await accepting
-    await until(lambda: one.statuses() == ["sent"])
-    assert len(one.venue.sent) == 1
-
-
 async def test_an_order_waits_behind_one_of_its_lane() -> None:
     one = await site(accepts, accepts)
     one.sending.dispatcher.express.stop()

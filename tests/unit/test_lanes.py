@@ -54,6 +54,30 @@ async def test_a_send_that_leaves_its_line_does_not_hold_back_the_next_one() -> 
     assert await third.comes_within(60)
 
 
+async def test_a_send_that_gave_up_waiting_lets_nobody_pass_the_one_before_it() -> None:
+    line = Departures()
+    slow, impatient, next_one = line.join("a"), line.join("a"), line.join("a")
+    assert not await impatient.comes_within(0.01)
+    impatient.depart()
+    assert not await next_one.comes_within(0.01), "the first one has not left"
+    next_one.depart()
+    last = line.join("a")
+    assert not await last.comes_within(0.01)
+    slow.depart()
+    assert await line.join("a").comes_within(60)
+
+
+async def test_a_send_behind_one_that_gave_up_does_not_pass_one_that_is_held_back() -> None:
+    line = Departures()
+    slow, impatient, next_one = line.join("a"), line.join("a"), line.join("a")
+    assert not await impatient.comes_within(0.01)
+    impatient.depart()
+    slow.hold_back()
+    slow.depart()
+    assert await next_one.comes_within(60)
+    assert next_one.would_pass
+
+
 class Workers:
     """This worker's lanes beside another worker's."""
 

@@ -5,8 +5,8 @@ from datetime import datetime
 import msgspec
 
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.attempts import end_unsent
 from switchyard.domain.decisions.cancel import request_cancel
-from switchyard.domain.decisions.rows import closed_cancels, ended_attempt, order_change, stepped
 from switchyard.domain.errors import KillCleared
 from switchyard.domain.events import SYSTEM_ACCOUNT, event
 from switchyard.domain.facts import KillClearedFact, KillFact
@@ -45,10 +45,7 @@ def clear_kill(kill: Kill, by: str, reason: str, now: datetime) -> Change:
 
 def end_killed(state: OrderState, kill: Kill, now: datetime) -> Change:
     """End an order of which nothing is at the venue, because a kill covers it."""
-    assert state.order.status == "ACCEPTED", "an order that may be at the venue is cancelled there"
-    dead = ended_attempt(state.row("new", 1), now, "dead", "KILL_SWITCH", kill.kill_id)
-    ended = stepped(state.order, "canceled", now, reason="KILL_SWITCH")
-    return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
+    return end_unsent(state, "KILL_SWITCH", kill.kill_id, now)
 
 
 def cancel_killed(state: OrderState, kill: Kill, now: datetime) -> Change | None:

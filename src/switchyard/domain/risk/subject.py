@@ -37,10 +37,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def mid(self) -> Decimal | None:
         """The middle of the market; none without a quote."""
-        quote = self.quote
-        if quote is None or quote.bid <= 0 or quote.ask <= 0:
-            return None
-        return ROUNDED.multiply(ROUNDED.add(quote.bid, quote.ask), _HALF)
+        return mid_of(self.quote)
 
     @property
     def notional(self) -> Decimal | None:
@@ -51,3 +48,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         notional = ROUNDED.multiply(self.order.qty, price)
         multiplier = self.instrument.multiplier
         return notional if multiplier is ONE else ROUNDED.multiply(notional, multiplier)
+
+
+def mid_of(quote: Quote | None) -> Decimal | None:
+    """The middle between bid and ask; none without a quote that has both."""
+    if quote is None or quote.bid <= 0 or quote.ask <= 0:
+        return None
+    return ROUNDED.multiply(ROUNDED.add(quote.bid, quote.ask), _HALF)

@@ -14,13 +14,14 @@ import structlog
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.kills import Kill
-from switchyard.domain.outbox import OrderState, OutboxRow, is_first_attempt
-from switchyard.domain.reasons import described
+from switchyard.domain.outbox import OrderState, OutboxKey, is_first_attempt
+from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
 from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
+from switchyard.flow.sending.collars import Collars
 from switchyard.flow.sending.express import Express
+from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
 from switchyard.flow.sending.outcomes import OutcomeWriter
@@ -46,8 +47,6 @@ log = structlog.get_logger()
 
 # Orphans come from crashes: a few seconds more do not matter, a query in every turn of the loop would.
 RECOVERY_SECONDS = 5.0
-# The statuses in which an order's own row may be sent: no evidence shows that the venue has the order.
-SENDABLE = ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
 
 
 class Dispatcher:
@@ -75,6 +74,7 @@ class Dispatcher:
         lost_keys: LostKeys | None = None,
         waiting: WaitingLanes,
         sent_ids: SentIds | None = None,
+        collars: Collars | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -88,11 +88,13 @@ class Dispatcher:
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._idle_seconds = idle_seconds
         self._kills = kills
+        self._collars = collars
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
+        self._instead = Instead(self._first_sends, kills)
         self._outcomes = OutcomeWriter(
             worker=worker,
             sequencer=sequencer,
@@ -145,13 +147,14 @@ class Dispatcher:
         self.express.start()
         recovered_at = float("-inf")
         while True:
-            if self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
+            # Also before the next claim, where an attempt may have to go back into the queue before those behind it.
+            if self._sends.unsure or self._clock.monotonic() - recovered_at >= RECOVERY_SECONDS:
                 while await self.recover_once():
                     pass
                 recovered_at = self._clock.monotonic()
             if await self.run_once():
                 continue
-            if self._sends.free <= 0:
+            if self._sends.free <= 0 or self._sends.is_holding_back:
                 await self._sends.slot_freed()
             else:
                 await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
@@ -163,6 +166,7 @@ class Dispatcher:
             return 0
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
+        self._sends.begin_read()
         page = await self._queries.due(self._clock.now(), limit, list(free), lanes, known=known)
         is_complete = len(page) < limit and len(free) == len(self._open)
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
@@ -181,13 +185,18 @@ class Dispatcher:
         return await asyncio.shield(self._claiming)
 
     def _fitting(self, page: Sequence[Due]) -> list[Due]:
-        """The rows of a page that have a slot: some were given to first attempts while the page was read."""
-        slots, free = self._sends.free, self._sends.free_by_venue(self._open)
+        """The rows of a page that may still be sent from here.
+
+        While it was read, slots were given to first attempts, and lanes may have been given to another worker.
+        """
+        slots, free, usable = self._sends.free, self._sends.free_by_venue(self._open), self._lanes.usable()
         claims: list[Due] = []
         for due in page:
             if due.row.key in self._sends:
                 continue  # the batch of its last attempt is still being recorded
-            if len(claims) < slots and free.get(due.row.venue, 0):
+            if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
+                continue  # it would be held back, attempt after attempt, until the ones before it are recorded
+            if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
                 claims.append(due)
         return claims
@@ -230,21 +239,28 @@ class Dispatcher:
 
     async def _claim(self, page: Sequence[Due]) -> int:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
+        unsure: set[OutboxKey] = set()
         try:
-            return await self._begin(await self._without_lost_keys(page))
+            return await self._begin(await self._without_lost_keys(page), unsure)
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
-                self._sends.release(due.row, never_left=True)
+                self._sends.release(due.row, never_left=due.row.key in unsure)
 
-    async def _begin(self, page: Sequence[Due]) -> int:
+    async def _begin(self, page: Sequence[Due], unsure: set[OutboxKey]) -> int:
+        """`unsure` gets those of which it is not known whether their attempts are committed."""
         if not self._kills.is_empty:
             # An order that was accepted after a kill was cleared must not end because of it.
             await self._kills.refresh()
-        begun_at = self._clock.monotonic()
+        breaches = {} if self._collars is None else await self._collars.breaches(page)
+        begun_at, now = self._clock.monotonic(), self._clock.now()
+        page = [due for due in page if not _waits_for_a_quote(due, breaches, now)]
         self._sequencer.states.remember(due.state for due in page)
-        now = self._clock.now()
-        answers = await decide_all(self._propose, [self._proposal(due, now) for due in page])
+        unsure.update(due.row.key for due in page)
+        answers = await decide_all(self._propose, [self._proposal(due, breaches, now) for due in page])
+        unsure.intersection_update(
+            due.row.key for due, answer in zip(page, answers, strict=True) if isinstance(answer, Failed)
+        )
         failed_lines: set[Hashable] = set()
         sends: list[Send] = []
         for due, answer in zip(page, answers, strict=True):
@@ -294,52 +310,25 @@ class Dispatcher:
             await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
         return found is None
 
-    def _proposal(self, due: Due, now: datetime) -> Proposal:
+    def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Proposal:
         claimed = due.row
 
         def decision(newest: OrderState, _: Positions) -> Change | None:
             row = newest.find(claimed.kind, claimed.number)
             if row is None or row.version != claimed.version:
                 return None
-            instead = self._change_instead_of_sending(newest, row, now) if row.kind == "new" else None
+            instead = self._instead.of_sending(newest, row, breaches, now) if row.kind == "new" else None
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 
         return Proposal(claimed.order_id, decision)
 
-    def _change_instead_of_sending(self, state: OrderState, row: OutboxRow, now: datetime) -> Change | None:
-        """The change to commit where the order must not be sent; none where it may be sent."""
-        order = state.order
-        if order.status not in SENDABLE:
-            # A report has shown that the venue has the order.
-            return decisions.record_sent(state, row, order.venue_order_id, now)
-        kill = self._kills.covering(order)
-        if kill is not None:
-            return self._change_under_kill(state, row, kill, now)
-        is_late = decisions.is_past_deadline(order, now)
-        if order.status == "UNKNOWN":
-            if not is_late and self._first_sends.may_resend(row):
-                return None
-            # A resend is an execution: past the deadline, or where the venue may not recognise the client order id any
-            # more, the venue can only be asked.
-            self._first_sends.settle(row)
-            code = row.last_error or "TOO_LATE_TO_RESEND"
-            return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
-        if not is_late:
-            return None
-        if row.last_error == "ABSENT_AT_VENUE":
-            return decisions.record_expired(state, row, "ABSENT_AT_VENUE", now)
-        detail = None if row.last_error is None else described(row.last_error, row.error_detail)
-        return decisions.record_expired(
-            state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail
-        )
 
-    def _change_under_kill(self, state: OrderState, row: OutboxRow, kill: Kill, now: datetime) -> Change:
-        if state.order.status == "ACCEPTED":
-            return decisions.end_killed(state, kill, now)
-        # A resend is an execution: the order stays in doubt, and the venue can only be asked.
-        self._first_sends.settle(row)
-        code = row.last_error or "KILL_SWITCH"
-        return decisions.record_doubt(state, row, code, None, now, detail=row.error_detail)
+def _waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:
+    """Whether the order is to be sent again and cannot be judged by its collar yet."""
+    breach = breaches.get(due.row.key)
+    if breach is None or breach.reason != "COLLAR_NO_QUOTE":
+        return False
+    return not decisions.is_past_deadline(due.state.order, now)
 
 
 def _is_stray(due: Due) -> bool:

@@ -14,7 +14,7 @@ from switchyard.domain.ids import VenueName, WorkerId
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.sends import Send, Sends
+from switchyard.flow.sending.sends import Send, Sends, line_of
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.states import accepted_state
 from switchyard.ports.clock import Clock
@@ -71,6 +71,7 @@ class Express:
                 continue
             may_begin = may_begin and slots > 0 and free.get(row.venue, 0) > 0
             may_begin = may_begin and row.lane in usable and row.lane not in self._waiting and row.lane not in queued
+            may_begin = may_begin and not self._sends.must_wait(line_of(change.orders[0]), row.lane)
             if not may_begin or not self._may_send(change, row, now):
                 queued.add(row.lane)  # those behind it in this group must not pass it
                 continue
@@ -104,6 +105,8 @@ class Express:
             row = change.outbox[-1]
             del self._begun_at[row.key]
             self._sends.release(row, never_left=may_be_committed)
+        if may_be_committed:
+            self._waiting.wake()
 
     def _may_send(self, change: Change, row: OutboxRow, now: datetime) -> bool:
         order = change.orders[0]

@@ -66,42 +66,57 @@ class HeldLanes:
 class Turn:
     """One send's place in a line."""
 
-    def __init__(self, departures: "Departures", key: Hashable, seq: int, before: "Turn | None") -> None:
+    def __init__(self, departures: "Departures", key: Hashable, before: "Turn | None") -> None:
         self._departures = departures
         self._key = key
-        self._seq = seq
         self._before = before
         self._departed = asyncio.Event()
-        self.held_back_from: int | None = None
-        """The first journal number of those before it, or of itself, that go back to the queue; none if none does."""
+        self._is_held_back = False
+        self._has_given_up = False
 
     async def comes_within(self, seconds: float) -> bool:
         """Wait until the send before this one has left; false where it has not within this time."""
-        if self._before is None or self._before.has_departed:
-            return True
         try:
             async with asyncio.timeout(seconds):
-                await self._before.wait()
+                while (before := self.before) is not None and not before.has_departed:
+                    await before.wait()
         except TimeoutError:
+            self._has_given_up = True
             return False
         return True
 
     @property
+    def before(self) -> "Turn | None":
+        """The send before this one: those that gave up waiting are none, but those before them may not have left."""
+        while self._before is not None and self._before._has_given_up:
+            self._before = self._before._before
+        return self._before
+
+    @property
+    def has_given_up(self) -> bool:
+        """Whether this send did not wait for the one before it to leave."""
+        return self._has_given_up
+
+    @property
     def would_pass(self) -> bool:
-        """Whether one before it in the line goes back to the queue and has an earlier place in the journal."""
-        held_back_from = None if self._before is None else self._before.held_back_from
-        return held_back_from is not None and held_back_from < self._seq
+        """Whether the send before this one did not leave, and goes back to the queue."""
+        return self.before is not None and self.before.is_held_back
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether this send goes back to the queue."""
+        return self._is_held_back
 
     def hold_back(self) -> None:
-        """This send goes back to the queue, and so must those behind it in the line that are later in the journal."""
-        before = None if self._before is None else self._before.held_back_from
-        self.held_back_from = self._seq if before is None else min(self._seq, before)
+        """This send goes back to the queue, and so must those behind it in the line."""
+        self._is_held_back = True
 
     def depart(self) -> None:
         """Let the next send in the line go; may be called more than once."""
         self._departed.set()
-        self._before = None  # otherwise a long line would be kept whole
         self._departures.remove(self._key, self)
+        if not self._has_given_up:
+            self._before = None  # otherwise a long line would be kept whole
 
     @property
     def has_departed(self) -> bool:
@@ -119,13 +134,17 @@ class Departures:
     def __init__(self) -> None:
         self._last: dict[Hashable, Turn] = {}
 
-    def join(self, key: Hashable, seq: int = 0) -> Turn:
-        """Join the end of the key's line; `seq` is the place in the journal of what is sent."""
-        turn = Turn(self, key, seq, self._last.get(key))
+    def join(self, key: Hashable) -> Turn:
+        """Join the end of the key's line."""
+        turn = Turn(self, key, self._last.get(key))
         self._last[key] = turn
         return turn
 
     def remove(self, key: Hashable, turn: Turn) -> None:
-        """Drop the key's line if this was its last send."""
-        if self._last.get(key) is turn:
+        """Drop the key's line if this was its last send; one that gave up leaves those before it."""
+        if self._last.get(key) is not turn:
+            return
+        if turn.has_given_up and turn.before is not None and not turn.before.has_departed:
+            self._last[key] = turn.before
+        else:
             del self._last[key]

@@ -156,7 +156,8 @@ class OutcomeWriter:
                 return decisions.record_rejected(state, row, code, now, detail=detail)
             case Unsent(code, detail, retry_after, bytes_sent):
                 if code == "ATTEMPT_STALE":
-                    # It was held back by this process; the venue is not known to be in trouble.
+                    # It was not sent because of this process or its database: the venue is not known to be in trouble,
+                    # and an order that was never tried there does not run out of tries.
                     retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)

@@ -74,6 +74,7 @@ class Recovery:
         A row under this worker's own name that it is not sending is one whose claim was committed, but whose answer was
         lost. A stuck row of a live worker keeps that worker as its suspect, so nothing is sent in its place.
         """
+        unsure = sends.unsure
         unsettled = await self._queries.unsettled("sending", PAGE)
         others = {due.row.worker for due in unsettled if due.row.worker not in (None, self._worker)}
         dead = await self._liveness.dead([worker for worker in others if worker is not None])
@@ -84,6 +85,7 @@ class Recovery:
         ]
         # A row that the database rejects must not be tried again at once: only those that changed count.
         written = await self._outcomes.write([Ended(due.row, self._outcome(due.row, sends)) for due in orphans])
+        sends.looked_for(unsure)
         stuck_before = self._clock.now() - self._stuck_after
         stuck = [due for due in unsettled if due not in orphans and due.row.updated_at < stuck_before]
         await asyncio.gather(*(self._outcomes.write_doubt(due, "STUCK", suspect=due.row.worker) for due in stuck))

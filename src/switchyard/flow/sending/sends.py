@@ -86,6 +86,10 @@ class Sends:
         self._tasks: dict[OutboxKey, asyncio.Task[None] | None] = {}
         """None for an attempt that is registered: its commit has not ended."""
         self._never_left: dict[OutboxKey, None] = {}
+        self._unsure: dict[OutboxKey, OutboxRow] = {}
+        """Attempts of which it is not known whether they are committed, until recovery has looked for them."""
+        self._held_back: dict[Hashable, dict[OutboxKey, int]] = {}
+        """By line: the journal numbers of attempts that were held back; a page read before that lacks their orders."""
         self._freed = asyncio.Event()
         self._departures = Departures()
         self._throttles = {name: Throttle(slots) for name in venues}
@@ -124,8 +128,28 @@ class Sends:
 
     def start(self, sends: Sequence[Send]) -> None:
         """Begin to send committed attempts, given in journal order."""
-        for batch in self._batches(sends):
+        for send in sends:
+            self._held_back.get(send.line, {}).pop(send.row.key, None)
+        for batch in self._batches([self._in_line(send) for send in sends]):
             self._start(batch)
+
+    def begin_read(self) -> None:
+        """A query of the outbox begins: it finds the orders that are back in the queue by now."""
+        for line, rows in list(self._held_back.items()):
+            recording = {key: seq for key, seq in rows.items() if key in self._tasks}
+            if recording:
+                self._held_back[line] = recording
+            else:
+                del self._held_back[line]
+
+    @property
+    def is_holding_back(self) -> bool:
+        """Whether an attempt that was held back is being recorded."""
+        return any(key in self._tasks for rows in self._held_back.values() for key in rows)
+
+    def must_wait(self, line: Hashable, lane: int) -> bool:
+        """Whether orders of the line are on their way back to the queue: those behind them would be held back too."""
+        return bool(self._held_back.get(line)) or self.is_unsure(lane)
 
     def register(self, row: OutboxRow) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
@@ -140,11 +164,31 @@ class Sends:
         if self._tasks.get(row.key, ...) is not None:
             return
         del self._tasks[row.key]
-        self._vacate(row)
         if never_left:
+            # Its lane stays under way: another worker would send those behind it first.
+            if row.key not in self._unsure:
+                self._lanes.begin(row.lane)
+            self._unsure[row.key] = row
             self._never_left[row.key] = None
             if len(self._never_left) > NEVER_LEFT_MAX:
                 del self._never_left[next(iter(self._never_left))]
+        self._vacate(row)
+
+    @property
+    def unsure(self) -> list[OutboxRow]:
+        """The attempts that recovery has to look for before others of their lanes are sent."""
+        return list(self._unsure.values())
+
+    def is_unsure(self, lane: int) -> bool:
+        """Whether an order of the lane may wait for recovery to put it back into the queue."""
+        return any(row.lane == lane for row in self._unsure.values())
+
+    def looked_for(self, rows: Iterable[OutboxRow]) -> None:
+        """Recovery has put these attempts back, or they were not committed."""
+        for row in rows:
+            if self._unsure.get(row.key) is row:  # not a later attempt of the same order
+                del self._unsure[row.key]
+                self._lanes.end(row.lane)
 
     def has_never_left(self, key: OutboxKey) -> bool:
         """Whether it is known that this worker did not send the row, although its attempt may be committed."""
@@ -172,6 +216,15 @@ class Sends:
                 yield batches.pop(send.row.venue)
         yield from batches.values()
 
+    def _in_line(self, send: Send) -> Send:
+        """The attempt, marked where it must not be sent because one before it in its line goes back to the queue."""
+        if not send.is_first:
+            return send
+        held_back = self._held_back.get(send.line, {}).values()
+        if self.is_unsure(send.row.lane) or any(seq < send.row.seq for seq in held_back):
+            return send._replace(would_pass=True)
+        return send
+
     def _start(self, batch: list[Send]) -> None:
         for row, state, begun_at, _ in batch:
             self._never_left.pop(row.key, None)
@@ -184,7 +237,7 @@ class Sends:
         # Joined in journal order, before the first await. A batch may hold every account and symbol of its venue.
         takes_many = self._venues[venue].capabilities.batch_max > 1
         line: Hashable = venue if takes_many else batch[0].line
-        turn = self._departures.join(line, batch[0].row.seq) if batch[0].is_first else None
+        turn = self._departures.join(line) if batch[0].is_first else None
         task = asyncio.create_task(self._send(batch, turn))
         self._tasks.update((send.row.key, task) for send in batch)
         task.add_done_callback(lambda done: self._end(batch, turn, done))
@@ -230,8 +283,8 @@ class Sends:
                 throttle.slow_down(self._clock.now(), outcome.retry_after)
             elif isinstance(outcome, Accepted):
                 throttle.speed_up()
-        if turn is not None and not any(map(_was_stale, outcomes)):
-            turn.depart()
+        if turn is not None:
+            turn.depart()  # those behind one that was held back are held back at once, too
         await self._outcomes.write([Ended(send.row, outcome) for send, outcome in zip(batch, outcomes, strict=True)])
 
     async def _deliver(self, batch: list[Send], turn: Turn | None) -> Sequence[SendOutcome]:
@@ -245,6 +298,8 @@ class Sends:
             # Those behind it in the line wait too: all go back to the queue, and leave it in their order.
             if turn is not None:
                 turn.hold_back()
+                for send in batch:
+                    self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind == "cancel":
             return [await venue.cancel(batch[0].state.order)]
@@ -274,8 +329,3 @@ class Sends:
 def line_of(order: Order) -> Hashable:
     """The orders of an account in a symbol leave in their order."""
     return order.account_id, order.symbol
-
-
-def _was_stale(outcome: SendOutcome) -> bool:
-    """Whether the attempt goes back to the queue: those behind it wait until that is recorded."""
-    return isinstance(outcome, Unsent) and outcome.code == "ATTEMPT_STALE"

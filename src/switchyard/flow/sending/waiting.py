@@ -28,6 +28,10 @@ class WaitingLanes:
         self._lanes.add(lane)
         self._since_read.add(lane)
 
+    def wake(self) -> None:
+        """Wake the dispatcher: its recovery has something to do."""
+        self._wake.notify()
+
     def note(self, change: Change) -> None:
         """Learn from a committed change what waits, and wake the dispatcher if it may have something to do."""
         wakes = bool(self._lanes)  # what was sent has freed a slot

@@ -1,0 +1,42 @@
+"""The price collar before a resend: an order that was accepted at a fair price may be far from the market by now.
+
+Reads the catalogue and the quotes of this process; writes nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.outbox import OutboxKey
+from switchyard.domain.risk.guards import collar_violation
+from switchyard.domain.risk.reasons import Violation
+from switchyard.domain.risk.subject import mid_of
+from switchyard.ports.outbox import Due
+from switchyard.ports.quotes import Quotes
+
+
+class Collars:
+    """Judges orders that are to be sent again; first attempts were judged when they were accepted."""
+
+    def __init__(self, catalogue: Catalogue, quotes: Quotes) -> None:
+        self._catalogue = catalogue
+        self._quotes = quotes
+
+    async def breaches(self, page: Sequence[Due]) -> Mapping[OutboxKey, Violation]:
+        """The rows of the page that must not be sent again now, each with its reason.
+
+        `COLLAR_NO_QUOTE` where no quote came in a brief time: such an order waits, unless its deadline passes.
+        """
+        again = [due for due in page if due.row.kind == "new" and due.row.attempt and self._has_collar(due)]
+        if not again:
+            return {}
+        judged = await asyncio.gather(*map(self._breach, again))
+        return {due.row.key: breach for due, breach in zip(again, judged, strict=True) if breach is not None}
+
+    def _has_collar(self, due: Due) -> bool:
+        return self._catalogue.find(due.state.order.symbol).collar_percent is not None
+
+    async def _breach(self, due: Due) -> Violation | None:
+        order = due.state.order
+        quote = await self._quotes.ask(order.venue, order.symbol)
+        return collar_violation(order.price, self._catalogue.find(order.symbol), mid_of(quote))

@@ -1,0 +1,66 @@
+"""What is committed instead of an attempt, where an order must not be sent. Decides only, and writes nothing.
+
+A resend is an execution: deadline, kill switch and price collar are checked again before it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from switchyard.domain import decisions
+from switchyard.domain.changes import Change
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.reasons import SendCode, described
+from switchyard.domain.risk.reasons import Violation
+from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.sending.resend import FirstSends
+
+# The statuses in which an order's own row may be sent: no evidence shows that the venue has the order.
+SENDABLE = ("ACCEPTED", "UNKNOWN", "CANCEL_REQUESTED")
+
+
+class Instead:
+    """Decides whether a claimed order may be sent, and what becomes of it otherwise."""
+
+    def __init__(self, first_sends: FirstSends, kills: ActiveKills) -> None:
+        self._first_sends = first_sends
+        self._kills = kills
+
+    def of_sending(
+        self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime
+    ) -> Change | None:
+        """The change to commit where the order must not be sent; none where it may be sent.
+
+        `breaches`: the orders to be sent again whose price is outside its collar now.
+        """
+        order = state.order
+        if order.status not in SENDABLE:
+            # A report has shown that the venue has the order.
+            return decisions.record_sent(state, row, order.venue_order_id, now)
+        kill = self._kills.covering(order)
+        if kill is not None:
+            if order.status == "ACCEPTED":
+                return decisions.end_killed(state, kill, now)
+            return self._ask_only(state, row, "KILL_SWITCH", now)
+        is_late = decisions.is_past_deadline(order, now)
+        breach = breaches.get(row.key)
+        if order.status == "UNKNOWN":
+            if is_late or not self._first_sends.may_resend(row):
+                return self._ask_only(state, row, "TOO_LATE_TO_RESEND", now)
+            return None if breach is None else self._ask_only(state, row, "COLLAR", now)
+        if is_late:
+            return _expired(state, row, now)
+        if breach is not None and order.status == "ACCEPTED":
+            return decisions.end_outside_collar(state, breach, now)
+        return None
+
+    def _ask_only(self, state: OrderState, row: OutboxRow, code: SendCode, now: datetime) -> Change:
+        """An order in doubt that is not sent again: only the venue can tell."""
+        self._first_sends.settle(row)
+        return decisions.record_doubt(state, row, row.last_error or code, None, now, detail=row.error_detail)
+
+
+def _expired(state: OrderState, row: OutboxRow, now: datetime) -> Change:
+    if row.last_error == "ABSENT_AT_VENUE":
+        return decisions.record_expired(state, row, "ABSENT_AT_VENUE", now)
+    detail = None if row.last_error is None else described(row.last_error, row.error_detail)
+    return decisions.record_expired(state, row, "BROKER_DOWN" if row.attempt else "BROKER_TIMEOUT", now, detail=detail)
