@@ -30,8 +30,6 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("GET", "/admin/kills"),
         ("GET", "/admin/kill/{killId}"),
         ("POST", "/admin/kill/{killId}/clear"),
-        ("GET", "/quotes/{symbol}"),
-        ("GET", "/instruments"),
         ("GET", "/metrics"),
         ("GET", "/"),
         ("GET", "/docs"),
