@@ -75,6 +75,27 @@ def process_with_an_order(
     process.close()
 
 
+@pytest.fixture(scope="module")
+def kill_id(process_with_an_order: tuple[Process, str]) -> str:
+    """A kill that covers none of the orders of the tests."""
+    process, _ = process_with_an_order
+
+    async def set_kill() -> str:
+        scope = {"account": "nobody", "reason": "for the routes that name a kill"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{process.url}/admin/kill", json=scope, headers=operator(process)) as response,
+        ):
+            return str((await response.json())["killId"])
+
+    return asyncio.run(set_kill())
+
+
+def operator(process: Process) -> dict[str, str]:
+    """The headers of somebody who may set kills."""
+    return process.headers(scopes=["admin:kill"], subject="ann")
+
+
 async def newest_order(process: Process) -> str:
     async with (
         aiohttp.ClientSession() as session,
@@ -92,10 +113,10 @@ def test_every_request_gets_an_answer_of_the_contract(case: schemathesis.Case[An
 @sensible.parametrize()  # type: ignore[untyped-decorator]
 @same_each_time
 def test_acceptable_requests_get_an_answer_of_the_contract(
-    case: schemathesis.Case[Any], process_with_an_order: tuple[Process, str]
+    case: schemathesis.Case[Any], process_with_an_order: tuple[Process, str], kill_id: str
 ) -> None:
     process, order_id = process_with_an_order
-    headers = process.headers()
+    headers = operator(process) if "/admin/" in case.operation.label else process.headers()
     body: dict[str, Any] = case.body if isinstance(case.body, dict) else {}
     match case.operation.label:
         case "POST /do/order":
@@ -108,13 +129,12 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
             headers["Idempotency-Key"] = f"key-{next(numbers)}"
             if body.get("price") is not None:
                 body["price"] = multiple(body, "price", 1)
+        case "POST /admin/kill":
+            body |= {"account": "nobody", "everything": False}
+            body.pop("venue", None)
         case _:
-            case.path_parameters.update(
-                {
-                    name: {"orderId": order_id, "accountId": "demo", "symbol": "BTC"}[name]
-                    for name in case.path_parameters
-                }
-            )
+            known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id}
+            case.path_parameters.update({name: known[name] for name in case.path_parameters})
     case.call_and_validate(base_url=process.url, headers=headers, checks=CHECKS)
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Self
@@ -63,8 +64,12 @@ class Process:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def headers(self, account: str = "demo", key: str | None = None) -> dict[str, str]:
-        token = issue_token(SECRET, account, clock=SystemClock(), ttl=timedelta(hours=1))
+    def headers(
+        self, account: str = "demo", key: str | None = None, scopes: Sequence[str] = (), subject: str | None = None
+    ) -> dict[str, str]:
+        token = issue_token(
+            SECRET, account, clock=SystemClock(), ttl=timedelta(hours=1), scopes=scopes, subject=subject
+        )
         headers = {"Authorization": f"Bearer {token}"}
         return headers if key is None else {**headers, "Idempotency-Key": key}
 
