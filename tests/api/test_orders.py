@@ -238,7 +238,7 @@ async def embedded_routes(embedded: RunningGateway) -> set[tuple[str, str]]:
     from switchyard.entrypoints.http.app import build_gateway
 
     routes = build_gateway(embedded.engine.settings, embedded.engine).routes
-    contract_names = {"order_id": "orderId", "account_id": "accountId"}
+    contract_names = {"order_id": "orderId", "account_id": "accountId", "kill_id": "killId"}
     served = {("POST", "/orders")}
     for route in routes:
         path = route.path

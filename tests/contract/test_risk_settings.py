@@ -36,6 +36,27 @@ FULL_TEXT = {
     "RISK_RATE_BURST": "20",
     "RISK_RESTRICTED_SYMBOLS": "AAPL|MSFT",
     "RISK_DUPLICATE_WINDOW_SEC": "1.5",
+    "RISK_MAX_OPEN_ORDERS": "50",
+    "RISK_MAX_OPEN_ORDERS_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_MAX_OPEN_ORDERS_BY_ACCOUNT_SYMBOL": "acctA|BTC:5,acctA|ETH:20",
+    "RISK_MAX_OPEN_NOTIONAL": "50",
+    "RISK_MAX_OPEN_NOTIONAL_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_MAX_OPEN_NOTIONAL_BY_ACCOUNT_SYMBOL": "acctA|BTC:5,acctA|ETH:20",
+    "RISK_MAX_POSITION": "50",
+    "RISK_MAX_POSITION_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_MAX_POSITION_BY_ACCOUNT_SYMBOL": "acctA|BTC:5,acctA|ETH:20",
+    "RISK_MAX_GROSS_EXPOSURE": "50",
+    "RISK_MAX_GROSS_EXPOSURE_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_MAX_GROSS_EXPOSURE_BY_ACCOUNT_SYMBOL": "acctA|BTC:5,acctA|ETH:20",
+    "RISK_MAX_DAILY_LOSS": "50",
+    "RISK_MAX_DAILY_LOSS_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_MAX_ORDERS_PER_WINDOW": "50",
+    "RISK_MAX_ORDERS_PER_WINDOW_BY_ACCOUNT": "acctA:100,acctB:500",
+    "RISK_ORDERS_WINDOW_SEC": "2.5",
+    "RISK_TRADING_DAY_ZONE": "America/New_York",
+    "RISK_TRADING_DAY_ROLL": "17:00",
+    "RISK_STRATEGY_FILLS_MAX": "100",
+    "RISK_STRATEGY_FILLS_SEC": "30",
 }
 FULL_FILE = """
 risk:
@@ -62,6 +83,27 @@ risk:
   rate_burst: 20
   restricted_symbols: [AAPL, MSFT]
   duplicate_window_sec: 1.5
+  max_open_orders: 50
+  max_open_orders_by_account: {acctA: 100, acctB: 500}
+  max_open_orders_by_account_symbol: {acctA: {BTC: 5, ETH: 20}}
+  max_open_notional: 50
+  max_open_notional_by_account: {acctA: 100, acctB: 500}
+  max_open_notional_by_account_symbol: {acctA: {BTC: 5, ETH: 20}}
+  max_position: 50
+  max_position_by_account: {acctA: 100, acctB: 500}
+  max_position_by_account_symbol: {acctA: {BTC: 5, ETH: 20}}
+  max_gross_exposure: 50
+  max_gross_exposure_by_account: {acctA: 100, acctB: 500}
+  max_gross_exposure_by_account_symbol: {acctA: {BTC: 5, ETH: 20}}
+  max_daily_loss: 50
+  max_daily_loss_by_account: {acctA: 100, acctB: 500}
+  max_orders_per_window: 50
+  max_orders_per_window_by_account: {acctA: 100, acctB: 500}
+  orders_window_sec: 2.5
+  trading_day_zone: America/New_York
+  trading_day_roll: "17:00"
+  strategy_fills_max: 100
+  strategy_fills_sec: 30
 """
 
 
@@ -78,6 +120,8 @@ def test_every_setting_has_the_same_meaning_as_variable_and_in_the_file(tmp_path
     assert from_text.max_qty_by_account_symbol == {("acctA", "BTC"): 5, ("acctA", "ETH"): 20}
     assert from_text.allowed_symbols_by_account == {"acctA": {"BTC", "ETH"}, "acctB": {"BTC", "XRP"}}
     assert (from_text.min_price, from_text.rate_burst) == (Decimal("0.01"), 20)
+    assert from_text.stateful.max_position_by_account_symbol == {("acctA", "BTC"): 5, ("acctA", "ETH"): 20}
+    assert (str(from_text.stateful.trading_day_zone), from_text.strategy_fills_max) == ("America/New_York", 100)
 
 
 def test_a_variable_goes_before_the_file() -> None:

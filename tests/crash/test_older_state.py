@@ -99,7 +99,7 @@ async def test_a_data_folder_put_back_as_a_whole_sends_nothing_before_it_is_decl
     kept_id = audit_lines(house.process)[-1]["seq"]
     assert await house.is_refused()
     declared = json.loads(await house.command("db", "restored", "--json"))
-    assert declared == {"epoch": 2, "rows": len(KEYS), "continued": False}
+    assert declared == {"epoch": 2, "rows": len(KEYS), "continued": False, "kills": 0}
     await house.check_executed_once()
     # A reader that saw events which are lost is told so, however many came after them; one that did not goes on.
     assert await first_event(house.process, lost_id) == "resync_required"

@@ -3,9 +3,11 @@
 Usage: python -m tests.support.planted DEFECT ROLE
 """
 
+import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -28,6 +30,8 @@ from tests.support.wrapped import Forwarding, Wrapped, command, run_wrapped
 
 # Pages of reports.
 LOST_EVERY = 5
+# Longer than it takes to post the next order.
+LATE_SECONDS = 0.5
 
 
 class ClaimsPermanentDedupe(Forwarding):
@@ -148,6 +152,14 @@ class AttemptsAreNotJudged(Forwarding):
         return outcomes
 
 
+class ReadsTheQueueLate(Forwarding):
+    """Queries whose reads of the queue take so long that a queued order waits when the next one is accepted."""
+
+    async def due(self, *arguments: Any, **named: Any) -> Any:
+        await asyncio.sleep(LATE_SECONDS)
+        return await self.port.due(*arguments, **named)
+
+
 class OthersAreDead(Forwarding):
     """A liveness that reports every other worker as dead, as an expired lease would."""
 
@@ -207,7 +219,7 @@ DEFECTS = {
     "fence_removed": Wrapped(journal=WithoutFence),
     "the_living_are_dead": Wrapped(liveness=OthersAreDead),
     "stale_states_are_believed": Wrapped(journal=BelievesStaleStates),
-    "attempts_are_not_judged": Wrapped(journal=AttemptsAreNotJudged),
+    "attempts_are_not_judged": Wrapped(journal=AttemptsAreNotJudged, queries=ReadsTheQueueLate),
     "pages_are_recorded_twice": Wrapped(journal=RecordsPagesTwice),
 }
 

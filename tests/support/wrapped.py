@@ -32,11 +32,12 @@ class Wrapped(PortWrappers):
         *,
         journal: Wrapper | None = None,
         liveness: Wrapper | None = None,
+        queries: Wrapper | None = None,
         venue: Wrapper | None = None,
         clock: Wrapper | None = None,
         time: Wrapper | None = None,
     ) -> None:
-        self._in_database = {"journal": journal, "liveness": liveness, "time": time}
+        self._in_database = {"journal": journal, "liveness": liveness, "queries": queries, "time": time}
         self._venue = venue
         self._clock = clock
 

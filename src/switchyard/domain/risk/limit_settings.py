@@ -1,8 +1,9 @@
 """The stateful limits as the section `risk` of the settings has them. No value: no limit."""
 
 from collections.abc import Mapping
-from datetime import UTC, time, timedelta, tzinfo
+from datetime import time, timedelta, tzinfo
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -33,7 +34,7 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_orders_per_window: int | None = None
     max_orders_per_window_by_account: Mapping[AccountId, int] = {}
     orders_window: timedelta = timedelta(seconds=1)
-    trading_day_zone: tzinfo = UTC
+    trading_day_zone: tzinfo = ZoneInfo("UTC")
     trading_day_roll: time = time(0)
 
     @property
