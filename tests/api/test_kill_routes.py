@@ -229,6 +229,12 @@ async def test_the_command_works_while_no_server_runs(
     await until(is_accepted)
     shown = await asyncio.to_thread(run_command, "kills", "show", told["killId"], **process.settings)
     assert "cleared by bob: over" in shown.stdout
+    again = await asyncio.to_thread(
+        run_command, "kills", "clear", told["killId"], "--by", "ann", "--reason", "over", **process.settings
+    )
+    assert (again.returncode, "was cleared before, by bob" in again.stderr) == (1, True)
+    unknown = await asyncio.to_thread(run_command, "kills", "show", "kill_x", **process.settings)
+    assert (unknown.returncode, "`switchyard kills list`" in unknown.stderr) == (1, True)
 
 
 def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:

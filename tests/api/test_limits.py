@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.do_order import do_order
 from tests.support.gateway import RunningGateway, running_gateway
 
@@ -38,6 +40,31 @@ async def test_the_order_above_the_open_notional_is_422_and_keeps_its_key(
         assert (await gateway.place("fourth", **RESTING)).status == 202
         order = await gateway.order(third.json["orderId"])
         assert (order["status"], order["version"]) == ("REJECTED", 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"RISK_MAX_POSITION": "500", "RISK_MAX_POSITION_BY_ACCOUNT_SYMBOL": "demo|USDJPY:900"}, "RISK_MAX_POSITION"),
+        ({"RISK_MAX_POSITION_BY_ACCOUNT": "demo:900"}, "RISK_MAX_POSITION_BY_ACCOUNT"),
+        (
+            {"RISK_MAX_POSITION": "5000", "RISK_MAX_POSITION_BY_ACCOUNT_SYMBOL": "demo|USDJPY:900"},
+            "RISK_MAX_POSITION_BY_ACCOUNT_SYMBOL",
+        ),
+        (
+            {"RISK_MAX_OPEN_NOTIONAL": "1", "RISK_MAX_OPEN_NOTIONAL_BY_ACCOUNT": "demo:50000"},
+            "RISK_MAX_OPEN_NOTIONAL_BY_ACCOUNT",
+        ),
+        ({"RISK_MAX_GROSS_EXPOSURE_BY_ACCOUNT_SYMBOL": "demo|USDJPY:9"}, "RISK_MAX_GROSS_EXPOSURE_BY_ACCOUNT_SYMBOL"),
+    ],
+)
+async def test_a_rejection_names_the_setting_that_has_the_limit(
+    tmp_path: Path, limits: dict[str, str], named: str
+) -> None:
+    async with running_gateway(tmp_path, **limits) as gateway:
+        answer = await gateway.place(**RESTING)
+        assert answer.status == 422
+        assert answer.json["detail"].endswith(f"({named})")
 
 
 async def test_exposure_shows_totals_and_limits(tmp_path: Path, engine_settings: dict[str, str]) -> None:

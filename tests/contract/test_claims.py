@@ -249,7 +249,8 @@ class TestReducing:
 
         assert await outcomes(database, a_claim(tight, side="SELL", reducing=True)) == ["committed"]
         totals = (await reserved(database))["USDJPY", "JPY"]
-        assert totals == Totals(1, Decimal(0), TEN, Decimal(1000), Decimal(1000))
+        sold = {"sell_qty": TEN, "reducing_sell_qty": TEN, "reducing_sells": Decimal(1000)}
+        assert totals == Totals(1, notional=Decimal(1000), **sold)
 
     @pytest.mark.parametrize("side", ["BUY", "SELL"])
     async def test_open_reducing_orders_never_cross_zero(self, database: Database, side: str) -> None:
@@ -279,6 +280,30 @@ class TestReducing:
     async def test_without_a_position_nothing_is_reducing(self, database: Database) -> None:
         [breach] = await outcomes(database, a_claim(Limits(), side="SELL", reducing=True))
         assert isinstance(breach, Breach) and breach.reason == "NOT_REDUCING"
+
+    @pytest.mark.parametrize("of_symbol", [False, True], ids=["account", "symbol"])
+    @pytest.mark.parametrize(("filled", "room"), [(5, 30), (10, 30), (15, 20), (20, 10)])
+    @pytest.mark.parametrize("side", ["BUY", "SELL"])
+    async def test_an_order_whose_position_others_have_closed_counts_as_exposure(
+        self, database: Database, side: str, filled: int, room: int, of_symbol: bool
+    ) -> None:
+        await hold(database, side, 20)
+        other = "SELL" if side == "BUY" else "BUY"
+        await commit(database.journal, a_claim(Limits(), side=other, qty=Decimal(20), reducing=True))
+        sold = a_claim(Limits(), side=other, qty=Decimal(20))
+        await commit(database.journal, sold)
+        await fill(database, state_after(sold), Decimal(filled))
+        # The position and the rest of the second order; what the first one may open comes to it.
+        limit = Decimal(100 * (20 - filled) * 2 + 3000)
+        limits = Limits(symbol_gross_exposure=limit) if of_symbol else Limits(gross_exposure=limit)
+
+        judged = [
+            outcome if isinstance(outcome, str) else outcome.reason
+            for qty in (room + 1, room)
+            for outcome in await outcomes(database, a_claim(limits, side=other, qty=Decimal(qty)))
+        ]
+
+        assert judged == ["LIMIT_GROSS_EXPOSURE", "committed"]
 
 
 class TestPosition:

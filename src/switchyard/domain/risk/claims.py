@@ -85,8 +85,10 @@ class Breach(msgspec.Struct, frozen=True):
     """Whether it is the limit of the account in the symbol, and not of the whole account."""
 
 
-def described(breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: float) -> str:
-    """The breach as a sentence for the answer and the journal."""
+def described(
+    breach: Breach, account: str, symbol: str, currency: str | None, window_seconds: float, setting: str
+) -> str:
+    """The breach as a sentence for the answer and the journal; `setting` is the one that has the limit."""
     reached, allowed = plain(breach.reached), plain(breach.allowed)
     owner = f"{account} in {symbol}" if breach.of_symbol else account
     money = f" {currency}" if currency else ""
@@ -107,4 +109,4 @@ def described(breach: Breach, account: str, symbol: str, currency: str | None, w
             raise AssertionError("an order that is not reducing is judged by its limits")
         case unreachable:
             assert_never(unreachable)
-    return f"{text} (RISK_MAX_{breach.reason.removeprefix('LIMIT_')})"
+    return f"{text} ({setting})"

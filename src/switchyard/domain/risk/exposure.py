@@ -28,8 +28,12 @@ class Totals(msgspec.Struct, frozen=True):
     buy_qty: Decimal = ZERO
     sell_qty: Decimal = ZERO
     notional: Decimal = ZERO
-    reducing_notional: Decimal = ZERO
-    """The part of the notional that belongs to reducing orders."""
+    reducing_buy_qty: Decimal = ZERO
+    """The part that belongs to orders which were reducing when they were accepted."""
+    reducing_sell_qty: Decimal = ZERO
+    reducing_buys: Decimal = ZERO
+    """The same part of the notional."""
+    reducing_sells: Decimal = ZERO
 
     def plus(self, other: "Totals", sign: int = 1) -> "Totals":
         """The sum of both; the difference where the sign is -1."""
@@ -39,13 +43,21 @@ class Totals(msgspec.Struct, frozen=True):
             add(self.buy_qty, other.buy_qty),
             add(self.sell_qty, other.sell_qty),
             add(self.notional, other.notional),
-            add(self.reducing_notional, other.reducing_notional),
+            add(self.reducing_buy_qty, other.reducing_buy_qty),
+            add(self.reducing_sell_qty, other.reducing_sell_qty),
+            add(self.reducing_buys, other.reducing_buys),
+            add(self.reducing_sells, other.reducing_sells),
         )
 
     def canonical(self) -> "Totals":
         """The same amounts in canonical form."""
-        amounts = (self.buy_qty, self.sell_qty, self.notional, self.reducing_notional)
+        _, *amounts = msgspec.structs.astuple(self)
         return Totals(self.open_orders, *map(canonical, amounts))
+
+    @property
+    def reducing_notional(self) -> Decimal:
+        """The part of the notional that belongs to reducing orders."""
+        return SUMS.add(self.reducing_buys, self.reducing_sells)
 
 
 NOTHING = Totals()
@@ -83,7 +95,10 @@ def totals_of(order: Order) -> Totals:
     if held is None:
         return NOTHING
     buys, sells = (held.qty, ZERO) if order.side == "BUY" else (ZERO, held.qty)
-    return Totals(1, buys, sells, held.notional, held.notional if order.reducing else ZERO)
+    if not order.reducing:
+        return Totals(1, buys, sells, held.notional)
+    amounts = (held.notional, ZERO) if order.side == "BUY" else (ZERO, held.notional)
+    return Totals(1, buys, sells, held.notional, buys, sells, *amounts)
 
 
 def summed(orders: Iterable[Order]) -> dict[TotalsKey, Totals]:
@@ -100,10 +115,24 @@ def held_cost(position: Position) -> Decimal:
     return SUMS.multiply(abs(position.cost_basis), position.multiplier)
 
 
+def overhang(totals: Totals, position: Position | None, currency: str) -> Decimal:
+    """What reducing orders may open by now: the position that they would reduce may have been closed by others."""
+    qty = position.qty if position else ZERO
+    cost = ZERO
+    if position is not None and (position.currency or "") == currency:
+        cost = SUMS.multiply(position.cost_basis, position.multiplier)
+    worst = abs(cost)
+    if totals.reducing_buy_qty > max(-qty, ZERO):
+        worst = max(worst, abs(SUMS.add(cost, totals.reducing_buys)))
+    if totals.reducing_sell_qty > max(qty, ZERO):
+        worst = max(worst, abs(SUMS.subtract(cost, totals.reducing_sells)))
+    return SUMS.subtract(worst, abs(cost))
+
+
 class AccountExposure:
     """All that the limits of one account look at, with the sums over symbols and over currencies."""
 
-    __slots__ = ("_days", "_held", "_sums", "positions", "totals", "window_orders")
+    __slots__ = ("_days", "_held", "_reducing", "_sums", "positions", "totals", "window_orders")
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, str], Totals] = {}
@@ -114,6 +143,8 @@ class AccountExposure:
         """The orders since the beginning of the window that was asked for."""
         self._sums: dict[tuple[str | None, str | None], Totals] = {}
         """Of a symbol in all currencies, and of a currency in all symbols."""
+        self._reducing: set[tuple[str, str]] = set()
+        """The totals that have reducing orders."""
         self._held: dict[str, Decimal] = {}
         """The cost of all positions by currency."""
         self._days: dict[tuple[str, date], Decimal] = {}
@@ -126,6 +157,10 @@ class AccountExposure:
             self.totals.pop((symbol, currency), None)
         else:
             self.totals[symbol, currency] = total
+        if total.reducing_buy_qty or total.reducing_sell_qty:
+            self._reducing.add((symbol, currency))
+        else:
+            self._reducing.discard((symbol, currency))
         for key in ((symbol, None), (None, currency)):
             self._sums[key] = self._sums.get(key, NOTHING).plus(part)
 
@@ -162,9 +197,13 @@ class AccountExposure:
         return self.part(currency, symbol).notional
 
     def gross(self, currency: str, symbol: str | None = None) -> Decimal:
-        """Positions at cost plus what open orders reserve, without reducing ones."""
+        """Positions at cost plus what open orders reserve, without orders that are still reducing."""
         part = self.part(currency, symbol)
-        return SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
+        gross = SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
+        for key in self._reducing:
+            if key[1] == currency and symbol in (None, key[0]):
+                gross = SUMS.add(gross, overhang(self.totals[key], self.positions.get(key[0]), currency))
+        return gross
 
     def day_loss(self, currency: str, day: date) -> Decimal:
         """The realised loss of the trading day; below zero for a profit."""

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.risk.claims import NO_LIMITS, Limits
+from switchyard.domain.risk.claims import NO_LIMITS, Breach, Limits
 from switchyard.domain.risk.trading_day import TradingDay
 
 _Pair = tuple[AccountId, str]
@@ -68,6 +68,16 @@ class LimitSettings(msgspec.Struct, frozen=True, kw_only=True):
             window_orders=self.max_orders_per_window_by_account.get(account, self.max_orders_per_window),
         )
         return NO_LIMITS if limits == NO_LIMITS else limits
+
+    def setting_of(self, breach: Breach, account: AccountId, symbol: str) -> str:
+        """The name of the setting that has the limit which was breached."""
+        field = f"max_{breach.reason.removeprefix('LIMIT_').lower()}"
+        by_pair: Mapping[_Pair, object] = getattr(self, f"{field}_by_account_symbol", {})
+        if breach.of_symbol and by_pair.get((account, symbol)) == breach.allowed:
+            field += "_by_account_symbol"
+        elif account in getattr(self, f"{field}_by_account"):
+            field += "_by_account"
+        return f"RISK_{field.upper()}"
 
     def symbols(self) -> frozenset[str]:
         """Every symbol that a limit names."""

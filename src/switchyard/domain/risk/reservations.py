@@ -50,11 +50,14 @@ def terms_of(request: OrderRequest, instrument: Instrument, quote: Quote | None)
 
 
 def reserve_price(request: OrderRequest, quote: Quote | None, collar_percent: Decimal | None) -> Decimal | None:
-    """The limit price, or the market price of the order's side plus the collar; none without a market."""
-    if request.price is not None:
-        return request.price
+    """The limit price, or the market price of the order's side plus the collar; none without a market.
+
+    A limit price is the least that a SELL gets: one below the bid is filled at the market.
+    """
     if quote is None:
-        return None
+        return request.price
+    if request.price is not None and (request.side == "BUY" or request.price >= quote.bid):
+        return request.price
     market = quote.ask if request.side == "BUY" else quote.bid
     if not collar_percent:
         return market

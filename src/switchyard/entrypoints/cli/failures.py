@@ -10,7 +10,16 @@ from typing import NoReturn
 
 import typer
 
-from switchyard.domain.errors import CannotStart, NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
+from switchyard.domain.errors import (
+    CannotStart,
+    KillCleared,
+    NotFound,
+    OutcomeUnknown,
+    RequestError,
+    SwitchyardError,
+    TooManyKills,
+    Unavailable,
+)
 from switchyard.telemetry.redact import without_credentials
 
 REJECTED = 1  # the server rejected the request, or there is no such order
@@ -61,8 +70,10 @@ def exit_code(error: SwitchyardError) -> int:
     """The exit code for an expected error."""
     if isinstance(error, CannotStart):
         return START_REJECTED
+    if isinstance(error, NotFound | KillCleared | TooManyKills):
+        return REJECTED
     if isinstance(error, RequestError):  # raised by the command itself, before anything was sent
-        return REJECTED if isinstance(error, NotFound) else USAGE
+        return USAGE
     from switchyard.client.errors import ApiError, ClientError
 
     if isinstance(error, ApiError) and error.status < 500 and not error.in_doubt:

@@ -8,7 +8,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from switchyard.domain.errors import NotFound, OutcomeUnknown, RequestError, SwitchyardError, Unavailable
+from switchyard.domain.errors import (
+    KillCleared,
+    NotFound,
+    OutcomeUnknown,
+    RequestError,
+    SwitchyardError,
+    TooManyKills,
+    Unavailable,
+)
 from switchyard.domain.facts import DecisionFact, Verdict
 from switchyard.domain.ids import KillId
 from switchyard.domain.kill_state import KillState, KillView
@@ -106,6 +114,8 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
         match error:
             case NotFound():
                 return cls("missing", str(error))
+            case KillCleared() | TooManyKills():
+                return cls("state", str(error))
             case RequestError():
                 return cls("request", str(error))
             case Unavailable():

@@ -108,7 +108,7 @@ class KillSwitch:
         """One kill; raises NotFound."""
         kill = await self._kills.find(kill_id)
         if kill is None:
-            raise NotFound(f"the kill {kill_id} was not found; `switchyard kills` lists them")
+            raise NotFound(f"the kill {kill_id} was not found; `switchyard kills list` shows them")
         return kill
 
     async def newest(self, *, before: int | None, limit: int) -> list[KillView]:

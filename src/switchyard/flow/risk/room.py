@@ -190,7 +190,9 @@ class Rooms:
     def _described(self, room: Room, breach: Breach) -> str:
         subject = room.subject
         seconds = self._settings.orders_window.total_seconds()
-        return described(breach, subject.account_id, subject.order.symbol, room.terms.currency, seconds)
+        account, symbol = subject.account_id, subject.order.symbol
+        setting = self._settings.setting_of(breach, account, symbol)
+        return described(breach, account, symbol, room.terms.currency, seconds, setting)
 
 
 def _is_waivable(violation: Violation | None) -> bool:

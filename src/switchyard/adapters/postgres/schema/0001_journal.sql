@@ -196,7 +196,10 @@ CREATE TABLE exposures (
     buy_qty numeric NOT NULL,
     sell_qty numeric NOT NULL,
     notional numeric NOT NULL,
-    reducing_notional numeric NOT NULL,
+    reducing_buy_qty numeric NOT NULL, -- of orders that were reducing when they were accepted
+    reducing_sell_qty numeric NOT NULL,
+    reducing_buys numeric NOT NULL, -- their notional
+    reducing_sells numeric NOT NULL,
     PRIMARY KEY (account_id, symbol, currency)
 ) WITH (
     -- As for positions: the same row is updated by every group.

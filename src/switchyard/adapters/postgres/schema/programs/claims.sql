@@ -47,7 +47,7 @@ BEGIN
             SELECT coalesce(sum(stored.buy_qty), 0) AS buys, coalesce(sum(stored.sell_qty), 0) AS sells,
                 coalesce(sum(stored.open_orders), 0) AS orders,
                 coalesce(sum(stored.notional) FILTER (WHERE stored.currency = key.currency), 0) AS notional,
-                coalesce(sum(stored.notional - stored.reducing_notional)
+                coalesce(sum(opened(stored))
                     FILTER (WHERE stored.currency = key.currency), 0) AS gross
             FROM exposures AS stored WHERE (stored.account_id, stored.symbol) = (key.account_id, key.symbol)
         ) AS total
@@ -73,7 +73,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT coalesce(sum(stored.open_orders), 0) AS orders,
                 coalesce(sum(stored.notional) FILTER (WHERE stored.currency = key.currency), 0) AS notional,
-                coalesce(sum(stored.notional - stored.reducing_notional)
+                coalesce(sum(opened(stored))
                     FILTER (WHERE stored.currency = key.currency), 0) AS gross
             FROM exposures AS stored WHERE stored.account_id = key.account_id
         ) AS total
@@ -147,7 +147,7 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT sum(stored.buy_qty) AS buys, sum(stored.sell_qty) AS sells, sum(stored.open_orders)::integer AS orders,
             sum(stored.notional) FILTER (WHERE stored.currency = key.currency) AS notional,
-            sum(stored.notional - stored.reducing_notional) FILTER (WHERE stored.currency = key.currency) AS gross
+            sum(opened(stored)) FILTER (WHERE stored.currency = key.currency) AS gross
         FROM exposures AS stored WHERE (stored.account_id, stored.symbol) = (key.account_id, key.symbol)
     ) AS total ON true;
 
@@ -157,7 +157,7 @@ BEGIN
     INTO purse_notional, purse_gross, purse_loss
     FROM json_to_recordset(claim_totals->'purses') AS key (purse integer, account_id text, currency text, day date)
     LEFT JOIN LATERAL (
-        SELECT sum(stored.notional) AS notional, sum(stored.notional - stored.reducing_notional) AS gross
+        SELECT sum(stored.notional) AS notional, sum(opened(stored)) AS gross
         FROM exposures AS stored WHERE stored.account_id = key.account_id AND stored.currency = key.currency
     ) AS total ON true
     LEFT JOIN LATERAL (

@@ -26,7 +26,10 @@ BEGIN
         coalesce(sum(part.rest) FILTER (WHERE orders.side = 'BUY'), 0),
         coalesce(sum(part.rest) FILTER (WHERE orders.side = 'SELL'), 0),
         sum(part.notional),
-        coalesce(sum(part.notional) FILTER (WHERE orders.reducing), 0)
+        coalesce(sum(part.rest) FILTER (WHERE orders.reducing AND orders.side = 'BUY'), 0),
+        coalesce(sum(part.rest) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0),
+        coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'BUY'), 0),
+        coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0)
     FROM orders CROSS JOIN LATERAL reserved(orders) AS part
     WHERE NOT orders.is_final AND (of_account IS NULL OR orders.account_id = of_account)
     GROUP BY 1, 2, 3;
@@ -38,7 +41,8 @@ CREATE OR REPLACE FUNCTION move_exposures(
 ) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO exposures AS held (
-        account_id, symbol, currency, open_orders, buy_qty, sell_qty, notional, reducing_notional
+        account_id, symbol, currency, open_orders, buy_qty, sell_qty, notional, reducing_buy_qty, reducing_sell_qty,
+        reducing_buys, reducing_sells
     )
     SELECT * FROM (
     SELECT
@@ -46,7 +50,10 @@ BEGIN
         coalesce(sum(sign * rest) FILTER (WHERE side = 'BUY'), 0) AS buy_qty,
         coalesce(sum(sign * rest) FILTER (WHERE side = 'SELL'), 0) AS sell_qty,
         sum(sign * part_notional) AS notional,
-        coalesce(sum(sign * part_notional) FILTER (WHERE reducing), 0) AS reducing_notional
+        coalesce(sum(sign * rest) FILTER (WHERE reducing AND side = 'BUY'), 0) AS reducing_buy_qty,
+        coalesce(sum(sign * rest) FILTER (WHERE reducing AND side = 'SELL'), 0) AS reducing_sell_qty,
+        coalesce(sum(sign * part_notional) FILTER (WHERE reducing AND side = 'BUY'), 0) AS reducing_buys,
+        coalesce(sum(sign * part_notional) FILTER (WHERE reducing AND side = 'SELL'), 0) AS reducing_sells
     FROM (
         SELECT 1 AS sign, incoming.account_id, incoming.symbol, incoming.currency, incoming.side, incoming.reducing,
             part.rest, part.notional AS part_notional
@@ -72,13 +79,44 @@ BEGIN
     GROUP BY 1, 2, 3
     ) AS delta
     -- Most steps of an order change nothing here.
-    WHERE (open_orders, buy_qty, sell_qty, notional, reducing_notional) <> (0, 0, 0, 0, 0)
+    WHERE (open_orders, buy_qty, sell_qty, notional) <> (0, 0, 0, 0)
     ON CONFLICT (account_id, symbol, currency) DO UPDATE SET
         open_orders = held.open_orders + excluded.open_orders,
         buy_qty = held.buy_qty + excluded.buy_qty,
         sell_qty = held.sell_qty + excluded.sell_qty,
         notional = held.notional + excluded.notional,
-        reducing_notional = held.reducing_notional + excluded.reducing_notional;
+        reducing_buy_qty = held.reducing_buy_qty + excluded.reducing_buy_qty,
+        reducing_sell_qty = held.reducing_sell_qty + excluded.reducing_sell_qty,
+        reducing_buys = held.reducing_buys + excluded.reducing_buys,
+        reducing_sells = held.reducing_sells + excluded.reducing_sells;
+END $$;
+
+-- What open orders add to the gross exposure: reducing ones only what they may open by now, because the position that they
+-- would reduce may have been closed by others.
+CREATE OR REPLACE FUNCTION opened(of_totals exposures) RETURNS numeric LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    held numeric;
+    cost numeric;
+    worst numeric;
+BEGIN
+    IF of_totals.reducing_buy_qty = 0 AND of_totals.reducing_sell_qty = 0 THEN
+        RETURN of_totals.notional;
+    END IF;
+    SELECT stored.qty,
+        CASE WHEN coalesce(stored.currency, '') = of_totals.currency
+            THEN stored.cost_basis * stored.multiplier ELSE 0 END
+    INTO held, cost
+    FROM positions AS stored WHERE (stored.account_id, stored.symbol) = (of_totals.account_id, of_totals.symbol);
+    held := coalesce(held, 0);
+    cost := coalesce(cost, 0);
+    worst := abs(cost);
+    IF of_totals.reducing_buy_qty > greatest(-held, 0) THEN
+        worst := greatest(worst, abs(cost + of_totals.reducing_buys));
+    END IF;
+    IF of_totals.reducing_sell_qty > greatest(held, 0) THEN
+        worst := greatest(worst, abs(cost - of_totals.reducing_sells));
+    END IF;
+    RETURN of_totals.notional - of_totals.reducing_buys - of_totals.reducing_sells + worst - abs(cost);
 END $$;
 
 -- The totals of one account, whether they are kept or not.
