@@ -369,3 +369,17 @@ async def test_a_mass_cancel_is_not_used_where_it_would_cancel_more_than_the_kil
 
     assert await mass_cancels(sending, venue).run_once() == 1
     assert venue.calls == 0
+
+
+async def test_a_kill_of_several_processes_under_one_id_is_set_once_and_stays_cleared() -> None:
+    sending = Sending(BatchVenue("permanent", accepts))
+    switches = [the_switch(sending) for _ in range(3)]
+    shared = KillId("kill_of_an_event")
+
+    kills = await asyncio.gather(*(switch.set(EVERYTHING, new_id=shared) for switch in switches))
+
+    assert {kill.kill_id for kill in kills} == {shared}
+    assert len(await sending.database.kills.active()) == 1
+    await switches[0].clear(shared, "bob", "looked at it")
+    assert not (await switches[1].set(EVERYTHING, new_id=shared)).is_active
+    assert await sending.database.kills.active() == []

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ids import AccountId, KillId, OrderId
 from switchyard.domain.orders import Order
 from switchyard.flow.risk.repeated import RepeatedExecutions
 from switchyard.ports.journal import Head, Journal
@@ -24,6 +24,7 @@ class Market:
 
     def __init__(self) -> None:
         self.suspended: list[tuple[AccountId, str]] = []
+        self.kill_ids: list[KillId] = []
         self._events: list[JournalEvent] = []
         self._orders: dict[OrderId, Order] = {}
         self.throttle = RepeatedExecutions(
@@ -43,8 +44,9 @@ class Market:
     async def order(self, order_id: OrderId) -> Order | None:
         return self._orders.get(order_id)
 
-    async def _suspend(self, account: AccountId, strategy: str, _reason: str) -> None:
+    async def _suspend(self, account: AccountId, strategy: str, _reason: str, kill_id: KillId) -> None:
         self.suspended.append((account, strategy))
+        self.kill_ids.append(kill_id)
 
     def add(self, seconds: float, strategy: str | None = "s", account: str = "acc-1", status: str = "FILLED") -> None:
         """An order of the strategy changes its status."""
@@ -67,6 +69,17 @@ async def market() -> Market:
     made = Market()
     await made.throttle.start()
     return made
+
+
+async def test_every_process_that_counts_the_same_fills_names_the_same_kill() -> None:
+    one, two = await market(), await market()
+    for made in (one, two):
+        for seconds in range(2 * MAX):
+            made.add(seconds)
+        await made.counted()
+
+    assert one.kill_ids == two.kill_ids
+    assert len(set(one.kill_ids)) == 2, "a second suspension is another kill"
 
 
 async def test_as_many_fills_as_allowed_within_the_window_suspend_the_strategy() -> None:

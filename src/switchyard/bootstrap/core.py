@@ -6,7 +6,7 @@ from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.ids import AccountId, Installation, VenueName
+from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
@@ -97,10 +97,11 @@ class Core:
         """Set a kill of everything in the name of one of Switchyard's own watchers."""
         await self.kill_switch.set(KillRequest(everything=True, by=f"switchyard {watcher}", reason=reason))
 
-    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str) -> None:
+    async def suspend_strategy(self, account: AccountId, strategy: str, reason: str, kill_id: KillId) -> None:
         """Set a kill of an account's strategy in the name of the repeated-execution throttle."""
         await self.kill_switch.set(
-            KillRequest(account=account, strategy=strategy, by="switchyard repeated executions", reason=reason)
+            KillRequest(account=account, strategy=strategy, by="switchyard repeated executions", reason=reason),
+            new_id=kill_id,
         )
 
     async def start(self, stack: AsyncExitStack) -> None:

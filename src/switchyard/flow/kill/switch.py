@@ -67,12 +67,17 @@ class KillSwitch:
         self._randomness = randomness
         self._venues = venues
 
-    async def set(self, request: KillRequest) -> Kill:
-        """Set a kill; the same request by the same person, repeated while the kill is active, finds that kill."""
+    async def set(self, request: KillRequest, new_id: KillId | None = None) -> Kill:
+        """Set a kill; the same request by the same person, repeated while the kill is active, finds that kill.
+
+        With an id of the caller's, a kill that was set under it before is found, also if it was cleared since.
+        """
         check_kill(request, self._venues)
+        if new_id is not None and (known := await self._kills.find(new_id)) is not None:
+            return known
         active = await self._kills.active()
         new = Kill(
-            kill_id=kill_id(fresh_ulid(self._clock, self._randomness)),
+            kill_id=new_id or kill_id(fresh_ulid(self._clock, self._randomness)),
             account_id=request.account,
             strategy=request.strategy,
             venue=request.venue,
@@ -91,6 +96,8 @@ class KillSwitch:
             raise TooManyKills(count_max)
         outcome = await self._commit(decisions.set_kill(new))
         if not isinstance(outcome, Committed):
+            if new_id is not None and (known := await self._kills.find(new_id)) is not None:
+                return known  # another process was first
             raise JournalUnavailable("the kill was not written: repeat the request")
         return msgspec.structs.replace(new, seq=outcome.first_seq)
 

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.events import JournalEvent
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, KillId, kill_id, ulid
 from switchyard.flow.wake import Wake
 from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
@@ -39,8 +39,8 @@ class _Line(msgspec.Struct):
 
 _decoder = msgspec.json.Decoder(_Line)
 
-Suspend = Callable[[AccountId, str, str], Awaitable[None]]
-"""Sets a kill of an account's strategy, for this reason; one that is set already stays."""
+Suspend = Callable[[AccountId, str, str, KillId], Awaitable[None]]
+"""Sets a kill of an account's strategy, for this reason and under this id; one that is set already stays."""
 
 
 class RepeatedExecutions:
@@ -93,9 +93,9 @@ class RepeatedExecutions:
         if len(times) < self._fills_max or times[-1] - times[0] > self._window:
             return
         log.critical("strategy_suspended", account_id=key[0], strategy=key[1], fills=len(times))
-        await self._suspend(
-            *key, f"{len(times)} orders of the strategy were filled within {self._window.total_seconds():g} s"
-        )
+        reason = f"{len(times)} orders of the strategy were filled within {self._window.total_seconds():g} s"
+        # All gateways count the same fills: with the id of the last one they set one kill, which a person clears once.
+        await self._suspend(*key, reason, kill_id(ulid(int(event.at.timestamp() * 1000), event.seq)))
         del self._filled[key]  # after it was cleared, as many fills are needed again
 
 
