@@ -134,7 +134,7 @@ class OrderWriter:
         previous: KeyEntry | None = None
         now = intent.created_at
         for _ in range(ATTEMPTS_MAX):
-            entry = _new_entry(intent, generation, version, self._new_order_id(now))
+            entry = _new_entry(intent, generation, version, self._new_order_id(now), now)
             change = decisions.accept(
                 order,
                 account=intent.account_id,
@@ -186,7 +186,7 @@ class OrderWriter:
         raise JournalUnavailable(f"the key was used {GENERATIONS_MAX} times: send another key")
 
 
-def _new_entry(intent: Intent, generation: int, version: int, new_id: OrderId) -> KeyEntry:
+def _new_entry(intent: Intent, generation: int, version: int, new_id: OrderId, now: datetime) -> KeyEntry:
     return KeyEntry(
         account_id=intent.account_id,
         operation=intent.operation,
@@ -194,7 +194,7 @@ def _new_entry(intent: Intent, generation: int, version: int, new_id: OrderId) -
         generation=generation,
         order_id=new_id,
         request_digest=intent.digest,
-        created_at=intent.created_at,
-        expires_at=intent.created_at + intent.ttl,
+        created_at=now,
+        expires_at=now + intent.ttl,
         version=version,
     )
