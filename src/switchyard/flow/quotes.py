@@ -27,7 +27,7 @@ log = structlog.get_logger()
 LISTED_MAX = 256
 # Other symbols that are polled because they were asked for; the one asked for least recently makes room.
 ASKED_MAX = 128
-# A symbol outside the catalogue that nobody asked for within this time is not polled any more.
+# A symbol outside the catalogue that was not asked for within this time is not polled any more.
 ASKED_SECONDS = 600.0
 # Symbols per request: the longest possible ones stay well below the 8 KiB that common servers accept as a target.
 PAGE_MAX = 64

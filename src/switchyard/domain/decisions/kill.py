@@ -32,7 +32,7 @@ def set_kill(kill: Kill) -> Change:
 
 
 def clear_kill(kill: Kill, by: str, reason: str, now: datetime) -> Change:
-    """End a kill; raises KillCleared where somebody did before."""
+    """End a kill; raises KillCleared where it was cleared before."""
     if kill.cleared_by is not None:
         raise KillCleared(kill.kill_id, kill.cleared_by)
     cleared = msgspec.structs.replace(

@@ -102,7 +102,7 @@ class KillSwitch:
         return msgspec.structs.replace(new, seq=outcome.first_seq)
 
     async def clear(self, kill_id: KillId, by: str, reason: str) -> Kill:
-        """Clear a kill; raises KillCleared where somebody did before."""
+        """Clear a kill; raises KillCleared where it was cleared before."""
         check_label("by", by)
         check_label("reason", reason, REASON_LENGTH_MAX)
         for _ in range(TRIES_MAX):
