@@ -66,6 +66,8 @@ class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     filled_qty: Decimal | None = None
     venue_order_id: str | None = None
     reason: str | None = None
+    venue: VenueName | None = None
+    """Only on `OrderRerouted`."""
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -144,6 +146,15 @@ class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
 
 
+class RerouteFact(msgspec.Struct, frozen=True, kw_only=True, rename={"from_venue": "from"}):
+    """Why an order that was proven unsent went to another venue; only on `OrderRerouted`."""
+
+    from_venue: VenueName
+    to: VenueName
+    reason: str
+    """For people: what was wrong with the venue before."""
+
+
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The account's position in the order's symbol after a fill; an absent amount is 0.
 
@@ -185,6 +196,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     outbox: tuple[OutboxFact, ...] = ()
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
+    reroute: RerouteFact | None = None
     position: PositionFact | None = None
     account_total: PositionFact | None = None
     """The account's results over all symbols, after a fill that closed a position or a part of one."""
