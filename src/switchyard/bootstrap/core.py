@@ -8,9 +8,12 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.quotes import QuoteBoard
@@ -66,6 +69,16 @@ class Core:
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
+        self.health = HealthBoard()
+        """Gets its breakers from `start_worker`."""
+        self.router = Router(settings.default_route, settings.symbol_routes)
+        self.choice = VenueChoice(
+            self.router,
+            self.quotes,
+            catalogue=self.catalogue,
+            health=self.health,
+            fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
+        )
         self.gates: dict[VenueName, VenueGate] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)

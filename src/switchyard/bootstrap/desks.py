@@ -6,9 +6,9 @@ from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
-from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
@@ -52,13 +52,14 @@ class Desks:
         metrics: Metrics,
         window: AdmissionWindow,
         kills: ActiveKills,
+        choice: VenueChoice,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
         self.rooms = Rooms(settings.risk.stateful, database.journal)
         intake = OrderIntake(
             catalogue=catalogue,
-            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
+            routes=Routes(choice, quotes),
             writer=OrderWriter(
                 journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
             ),

@@ -11,7 +11,6 @@ from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.core import Core
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
-from switchyard.domain.routing import Router
 from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.quote_source import QuoteSource
 from switchyard.settings import VenueSettings
@@ -73,5 +72,4 @@ async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
 
 
 def _routed_to(venue: VenueName, core: Core) -> list[str]:
-    router = Router(core.settings.default_venue, core.settings.symbol_routes)
-    return [symbol for symbol in core.settings.instruments if router.venue_for(symbol) == venue]
+    return [symbol for symbol in core.settings.instruments if venue in core.router.route_for(symbol).venues]

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from switchyard.domain.changes import Change
 from switchyard.domain.errors import Unavailable
@@ -42,6 +43,10 @@ class ActiveKills:
     def covering(self, order: Order) -> Kill | None:
         """The oldest active kill known here that covers the order."""
         return covering(self._known.values(), order) if self._known else None
+
+    def covering_at(self, order: Order, venue: VenueName) -> Kill | None:
+        """The oldest active kill known here that would cover the order at another venue."""
+        return self.covering(replace(order, venue=venue)) if self._known else None
 
     def note_change(self, change: Change) -> None:
         """Note what this process has committed."""

@@ -68,6 +68,15 @@ class OutboxQueries(Protocol):
         """
         ...
 
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """Return the waiting orders of these venues of which no byte was sent, in journal order, due or not.
+
+        `after` is the journal number of the last row of the previous page; `lanes` None means all of them.
+        """
+        ...
+
     async def unsettled(
         self,
         status: Literal["sending", "uncertain"],

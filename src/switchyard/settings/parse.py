@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import AMOUNT_LIMIT
+from switchyard.domain.routing import BEST, Route
 
 _T = TypeVar("_T")
 
@@ -93,6 +94,14 @@ def limit(value: str) -> Decimal:
     return number
 
 
+def percent(value: str) -> Decimal:
+    """A number from 0 to below 100."""
+    number = amount(value)
+    if number >= 100:
+        raise ValueError("must be below 100")
+    return number
+
+
 def ratio(value: str) -> float:
     """A number between 0 and 1."""
     try:
@@ -157,17 +166,34 @@ def venue_names(value: str) -> tuple[VenueName, ...]:
     names = tuple(VenueName(name.strip()) for name in value.split(","))
     if not all(name.isidentifier() for name in names) or len({name.upper() for name in names}) != len(names):
         raise ValueError("must be distinct venue names (letters, digits, _), separated by commas")
+    if BEST in names:
+        raise ValueError(f"must not contain {BEST}, which stands for a choice by quality in routes")
     return names
 
 
-def routes(value: str) -> Mapping[str, VenueName]:
-    """A venue for each symbol, as `SYMBOL=venue` separated by commas."""
-    routes: dict[str, VenueName] = {}
+def route(value: str) -> Route:
+    """One venue, several in order of preference as `a|b`, or `best` for a choice by quality, as `best` or `best:a|b`.
+
+    `best` alone has no venues: it stands for all of them.
+    """
+    word, colon, listed = value.strip().partition(":")
+    by_quality = word.strip() == BEST
+    if by_quality and not colon:
+        return Route((), by_quality=True)
+    venues = tuple(VenueName(name.strip()) for name in (listed if by_quality else value).split("|"))
+    if not all(name.isidentifier() and name != BEST for name in venues) or len(set(venues)) != len(venues):
+        raise ValueError("must name a venue, several as simA|simB, or best, or best:simA|simB")
+    return Route(venues, by_quality=by_quality)
+
+
+def routes(value: str) -> Mapping[str, Route]:
+    """A route for each symbol, as `SYMBOL=route` separated by commas."""
+    routes: dict[str, Route] = {}
     for item in filter(None, (part.strip() for part in value.split(","))):
-        symbol, equals, venue = item.partition("=")
-        if not (symbol and equals and venue) or symbol in routes:
-            raise ValueError("must look like BTC=simA,ETH=simB, each symbol once")
-        routes[symbol.strip()] = VenueName(venue.strip())
+        symbol, equals, given = item.partition("=")
+        if not (symbol and equals and given) or symbol.strip() in routes:
+            raise ValueError("must look like BTC=simA,ETH=simA|simB,SOL=best, each symbol once")
+        routes[symbol.strip()] = route(given)
     return routes
 
 

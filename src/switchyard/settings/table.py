@@ -15,6 +15,7 @@ import msgspec
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.setting import Secret, Setting
@@ -120,10 +121,13 @@ SETTINGS: tuple[Setting, ...] = (
             "resume with `Last-Event-ID`."),
     Setting("SOR_VENUES", "venue_names", "sim", parse.venue_names,
             "Venue names (letters, digits, `_`), separated by commas. Each venue has its own settings, see 'Per venue'."),
-    Setting("SOR_DEFAULT_VENUE", "default_venue", None, VenueName,
-            "Venue for symbols without a route. Unset: the first of `SOR_VENUES`."),
+    Setting("SOR_DEFAULT_VENUE", "default_route", None, parse.route,
+            "Venue for symbols without a route, or a route as in `SOR_SYMBOL_ROUTES`. Unset: the first of `SOR_VENUES`."),
     Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes,
-            "Venue for each routed symbol, such as `BTC=simA,ETH=simB`."),
+            "Route of each symbol, such as `BTC=simA,ETH=simA|simB,SOL=best`. `simA`: always this venue. `simA|simB`: "
+            "simA, or simB while the circuit breaker of simA is open; orders that were never sent move too. `best`: for "
+            "each order the venue with the best price, size, reject rate and latency of all venues, `best:simA|simB` of "
+            "these; they move as well."),
     Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
             "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
             "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
@@ -165,6 +169,11 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     quotes: str
     quotes_poll: timedelta
     quotes_start: datetime | None
+    breaker_faults: int
+    breaker_pause: timedelta
+    rate_per_sec: Decimal | None
+    burst: int | None
+    fee_percent: Decimal | None
     delay: timedelta
     partial_steps: int
     reject_all: bool
@@ -220,6 +229,21 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Recorded file: time at which its first quote is current, such as `2026-01-05T09:00:00Z`; the others follow "
             "at their recorded distances. Set it if several processes replay a file, so that they agree. Unset: the "
             "start of the process."),
+    Setting("VENUE_BREAKER_FAULTS_", "breaker_faults", "5", parse.whole(0, 1_000_000),
+            "Faults in a row (no connection, no answer, 5xx, 429; not rejections) after which the circuit breaker opens and "
+            "no orders or cancels are sent to the venue until it answers probes again. `0`: it never opens."),
+    Setting("VENUE_BREAKER_PAUSE_SEC_", "breaker_pause", "2", parse.seconds(0.1, 3600),
+            "Seconds after which an open circuit breaker lets the venue's answers to probes close it. It doubles, up to "
+            "60 s, each time the first order after a pause fails."),
+    Setting("VENUE_RATE_PER_SEC_", "rate_per_sec", "", parse.optional(parse.limit),
+            "Orders and cancels per second that are sent to the venue, by all workers together where Redis is configured, "
+            "else by each one. Unset: no limit. With it, an order waits in the outbox for its turn, so its first attempt "
+            "is a commit of its own."),
+    Setting("VENUE_BURST_", "burst", "", parse.optional(parse.whole(1, 1_000_000)),
+            "Orders and cancels that may be sent at once after a pause, with `VENUE_RATE_PER_SEC_`. Unset: the rate, "
+            "rounded up."),
+    Setting("VENUE_FEE_PERCENT_", "fee_percent", "", parse.optional(parse.percent),
+            "The venue's fee in percent of the notional, for routes by quality. Unset: that of the instrument."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
             "Paper exchange: delay before each execution report, in milliseconds."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000),
@@ -264,8 +288,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sse_keepalive: timedelta
     sse_queue_capacity: int
     venue_names: tuple[VenueName, ...]
-    default_venue: VenueName
-    symbol_routes: Mapping[str, VenueName]
+    default_route: Route
+    symbol_routes: Mapping[str, Route]
     unlisted_symbols: str
     quote_age_max: timedelta
     outbox_batch_size: int

@@ -117,6 +117,18 @@ class MemoryQueries:
         page = [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
         return [_as_known(due, known(due.row.order_id)) for due in page]
 
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """Return the waiting orders of these venues of which no byte was sent, in journal order, due or not."""
+        found = [
+            row
+            for row in self._rows("queued", "failed")
+            if row.kind == "new" and not row.bytes_sent and row.venue in venues and row.seq > after
+            if lanes is None or row.lane in lanes
+        ]
+        return [self._with_state(row) for row in found[: min(limit, PAGE_MAX)]]
+
     async def unsettled(
         self,
         status: Literal["sending", "uncertain"],

@@ -33,6 +33,12 @@ AND (kind = 'new' OR EXISTS (
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
 ORDER BY seq LIMIT ?3
 """
+_NEVER_SENT = """
+SELECT order_id, kind, number, version FROM outbox_orders
+WHERE status IN ('queued', 'failed') AND kind = 'new' AND NOT bytes_sent AND seq > ?4
+AND venue IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR lane IN (SELECT value FROM json_each(?2)))
+ORDER BY seq LIMIT ?3
+"""
 # A binary search, because no index is on `at`: times never decrease with `seq`. Numbers between epochs belong to no
 # event, so each step looks at the next event from its number on.
 _IS_BEFORE = "(SELECT at FROM events WHERE seq >= (low + high) / 2 ORDER BY seq LIMIT 1) < ?1"
@@ -147,6 +153,14 @@ class SqliteQueries:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
         return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes), known)
+
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """The waiting orders of these venues of which no byte was sent, in journal order, due or not."""
+        in_lanes = None if lanes is None else rows.json_array(lanes)
+        values = (rows.json_array(venues), in_lanes, min(limit, PAGE_MAX), after)
+        return await self._with_states(_NEVER_SENT, values)
 
     async def unsettled(
         self,

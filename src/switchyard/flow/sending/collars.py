@@ -5,9 +5,11 @@ Reads the catalogue and the quotes of this process; writes nothing.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
+from switchyard.domain import decisions
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.outbox import OutboxKey
+from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.risk.guards import collar_violation
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import mid_of
@@ -27,7 +29,7 @@ class Collars:
 
         `COLLAR_NO_QUOTE` where no quote came in a brief time: such an order waits, unless its deadline passes.
         """
-        again = [due for due in page if due.row.kind == "new" and due.row.attempt and self._has_collar(due)]
+        again = [due for due in page if _was_judged_before(due.row) and self._has_collar(due)]
         if not again:
             return {}
         judged = await asyncio.gather(*map(self._breach, again))
@@ -40,3 +42,16 @@ class Collars:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
         return collar_violation(order.price, self._catalogue.find(order.symbol), mid_of(quote))
+
+
+def _was_judged_before(row: OutboxRow) -> bool:
+    """Whether an order is to be sent again, or to another venue than the one whose market it was judged by."""
+    return row.kind == "new" and row.version > 1
+
+
+def waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:
+    """Whether the order is to be sent again and cannot be judged by its collar yet."""
+    breach = breaches.get(due.row.key)
+    if breach is None or breach.reason != "COLLAR_NO_QUOTE":
+        return False
+    return not decisions.is_past_deadline(due.state.order, now)

@@ -5,7 +5,7 @@ dispatcher and by recovery.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, assert_never
 
@@ -16,6 +16,7 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import DoubtCode, described
 from switchyard.flow.decide import decide_all
@@ -48,6 +49,10 @@ class Ended(NamedTuple):
     outcome: AttemptOutcome
 
 
+def _never(_order: Order) -> bool:
+    return False
+
+
 class OutcomeWriter:
     """Writes the outcomes of attempts, each only while its attempt is the row's current one."""
 
@@ -62,7 +67,9 @@ class OutcomeWriter:
         metrics: Metrics,
         retry_max: int,
         first_sends: FirstSends,
+        can_move: Callable[[Order], bool] = _never,
     ) -> None:
+        """`can_move`: whether an order that is proven unsent leaves its venue at once."""
         self._worker = worker
         self._sequencer = sequencer
         self._venues = venues
@@ -71,6 +78,7 @@ class OutcomeWriter:
         self._metrics = metrics
         self._retry_max = retry_max
         self._first_sends = first_sends
+        self._can_move = can_move
 
     async def write(self, ended: Sequence[Ended]) -> int:
         """Commit the outcomes, and return how many changed a row; one of an attempt that was superseded is dropped.
@@ -161,6 +169,8 @@ class OutcomeWriter:
                     retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
+                if not bytes_sent and not row.bytes_sent and row.kind == "new" and self._can_move(state.order):
+                    retry_at, is_exhausted = now, False  # the backoff is for the venue that it leaves
                 if code == "KILL_SWITCH":
                     # Claimed again at once: the kill then ends the order, or has been cleared.
                     retry_at, is_exhausted, is_safe_to_repeat = now, False, False
