@@ -64,7 +64,7 @@ def ranked(wanted: Wanted, candidates: Sequence[Candidate]) -> RouteFact:
     Each measure decides only where all before it are equal, so a venue that is better in one of them and worse in none
     is never placed below: health, a quote, reliability, price in ticks, displayed size, rejects, latency, exact price.
     """
-    order = sorted(candidates, key=lambda candidate: [measure(wanted, candidate) for measure, _ in _MEASURES])
+    order = sorted(candidates, key=lambda candidate: [measure(wanted, candidate) for measure, *_ in _MEASURES])
     facts = []
     for place, candidate in enumerate(order):
         other = order[0] if place else (order[1] if len(order) > 1 else None)
@@ -102,15 +102,20 @@ def _shortage(wanted: Wanted, candidate: Candidate) -> Decimal:
 
 
 _Measure = Callable[[Wanted, Candidate], Any]
-_MEASURES: Final[tuple[tuple[_Measure, str], ...]] = (
-    (lambda _, candidate: candidate.problem is not None, "healthy"),
-    (lambda _, candidate: candidate.quote is None, "has a quote"),
-    (lambda _, candidate: (candidate.reject_rate or 0.0) >= UNRELIABLE_RATE, "does not reject most orders"),
-    (_price_in_ticks, "better price with its fee"),
-    (_shortage, "displays more of the quantity"),
-    (lambda _, candidate: candidate.reject_rate or 0.0, "rejects fewer orders"),
-    (lambda _, candidate: candidate.latency_seconds or 0.0, "answers faster"),
-    (_exact_price, "better price by less than a tick"),
+# Each measure, the smaller the better, with the words for the better and for the worse of two venues.
+_MEASURES: Final[tuple[tuple[_Measure, str, str], ...]] = (
+    (lambda _, candidate: candidate.problem is not None, "healthy, unlike {}", "not healthy"),
+    (lambda _, candidate: candidate.quote is None, "has a quote, unlike {}", "has no fresh quote"),
+    (
+        lambda _, candidate: (candidate.reject_rate or 0.0) >= UNRELIABLE_RATE,
+        "does not reject most orders, unlike {}",
+        "rejects most orders",
+    ),
+    (_price_in_ticks, "better price with its fee than {}", "worse price with its fee than {}"),
+    (_shortage, "displays more of the quantity than {}", "displays less of the quantity than {}"),
+    (lambda _, candidate: candidate.reject_rate or 0.0, "rejects fewer orders than {}", "rejects more orders than {}"),
+    (lambda _, candidate: candidate.latency_seconds or 0.0, "answers faster than {}", "answers slower than {}"),
+    (_exact_price, "better price than {}, by less than a tick", "worse price than {}, by less than a tick"),
 )
 
 
@@ -120,9 +125,9 @@ def _reason(wanted: Wanted, candidate: Candidate, other: Candidate | None, *, is
         return candidate.problem
     if other is None:
         return "the only venue"
-    for measure, text in _MEASURES:
+    for measure, better, worse in _MEASURES:
         if measure(wanted, candidate) != measure(wanted, other):
-            return f"{text} than {other.venue}" if is_first else f"{other.venue}: {text}"
+            return (better if is_first else worse).format(other.venue)
     return f"as good as {other.venue}, and {'before' if is_first else 'after'} it in the route"
 
 

@@ -187,7 +187,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The market of one symbol; usable if 0 < `bid` <= `ask`."""
 
     symbol: Id
@@ -195,9 +195,12 @@ class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
     at: datetime
     """When the market was like this, by the clock of `X-Venue-Time`: their difference is the quote's age."""
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
+    """The quantities displayed at bid and ask, in units, if the broker shows them."""
 
     def __post_init__(self) -> None:
-        _check_amounts(self.bid, self.ask)
+        _check_amounts(self.bid, self.ask, self.bid_size, self.ask_size)
 
 
 class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):

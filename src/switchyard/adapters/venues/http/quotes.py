@@ -99,7 +99,13 @@ def _quote_page(page: QuotesResponse, symbols: Sequence[str], now: datetime, ask
         if problem is not None:
             unusable[read.symbol] = problem
             continue
-        quote = Quote(bid=canonical(read.bid), ask=canonical(read.ask), at=read.at)
+        quote = Quote(
+            bid=canonical(read.bid),
+            ask=canonical(read.ask),
+            at=read.at,
+            bid_size=None if read.bid_size is None else canonical(read.bid_size),
+            ask_size=None if read.ask_size is None else canonical(read.ask_size),
+        )
         # From the request on, because the answer may have been on its way for as long as we waited for it.
         quotes[read.symbol] = TimedQuote(quote, asked_at - max(0.0, (now - read.at).total_seconds()))
     return QuotePage(quotes, unusable)
