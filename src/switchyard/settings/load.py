@@ -56,6 +56,16 @@ def load_settings(
                 f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
                 "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
             )
+        if (
+            each.token is not None
+            and "@" in each.url.partition("://")[2]
+            and each.token_header.lower() == "authorization"
+        ):
+            raise SettingError(
+                f"VENUE_TOKEN_{each.name.upper()}",
+                "the venue's URL has credentials too, and both use the header Authorization: remove one, or set "
+                f"VENUE_TOKEN_HEADER_{each.name.upper()}",
+            )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
         document.pop(SECTION, None),

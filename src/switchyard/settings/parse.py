@@ -197,6 +197,43 @@ def routes(value: str) -> Mapping[str, Route]:
     return routes
 
 
+def _names(value: str, what: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        ours, equals, theirs = (part.strip() for part in item.partition("="))
+        if not (ours and equals and theirs) or ours in names or not theirs.isprintable() or len(theirs) > 128:
+            raise ValueError(f"must look like {what}, each once, with names of at most 128 characters")
+        names[ours] = theirs
+    return names
+
+
+def account_names(value: str) -> Mapping[AccountId, str]:
+    """A venue's account for each of ours, as `OURS=THEIRS` separated by commas."""
+    return {account(ours): theirs for ours, theirs in _names(value, "alice=A-17,bob=A-18").items()}
+
+
+def symbol_names(value: str) -> Mapping[str, str]:
+    """A venue's symbol for each of ours, as `OURS=THEIRS` separated by commas; no two share one."""
+    names = _names(value, "USDJPY=USD/JPY,BTC=XBT")
+    if len(set(names.values())) != len(names):
+        raise ValueError("must give each symbol another name: answers are mapped back")
+    return names
+
+
+def header_name(value: str) -> str:
+    """The name of an HTTP header."""
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", value):
+        raise ValueError("must be the name of an HTTP header, such as X-Api-Key")
+    return value
+
+
+def header_value(value: str) -> str:
+    """A secret that can be sent in an HTTP header."""
+    if not value or not value.isascii() or not value.isprintable() or len(value) > 4096:
+        raise ValueError("must be 1 to 4096 printable ASCII characters")
+    return value
+
+
 def venue_url(value: str) -> str:
     """The kind of a venue, or the URL of a broker."""
     if value not in ("paper:", "null:", "null:resting") and not value.startswith(("http://", "https://")):

@@ -155,6 +155,10 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: VenueName
     url: Secret
     """Secret, because it may contain credentials."""
+    token: Secret | None
+    token_header: str
+    accounts: Mapping[AccountId, str]
+    symbols: Mapping[str, str]
     dedupe: parse.Dedupe
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
@@ -185,6 +189,18 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
             "in-memory venue that fills every order and `null:resting` one that fills none. It may contain credentials, as "
             "`https://user:password@host`; they are sent as HTTP Basic authentication.", secret=True),
+    Setting("VENUE_TOKEN_", "token", None, parse.header_value,
+            "Broker: token that is sent with every request, as `Authorization: Bearer TOKEN` or in the header of "
+            "`VENUE_TOKEN_HEADER_`. Unset: none.", secret=True),
+    Setting("VENUE_TOKEN_HEADER_", "token_header", "Authorization", parse.header_name,
+            "Broker: header that carries `VENUE_TOKEN_`. In another header than `Authorization` the token is sent as it is, "
+            "such as `X-Api-Key: TOKEN`."),
+    Setting("VENUE_ACCOUNTS_", "accounts", "", parse.account_names,
+            "Broker: its account for each of ours, such as `alice=A-17,bob=A-18`; it is sent with every order. Orders of an "
+            "account that is not listed are rejected. Unset: no account is sent."),
+    Setting("VENUE_SYMBOLS_", "symbols", "", parse.symbol_names,
+            "Broker: its name for each of our symbols, such as `USDJPY=USD/JPY,BTC=XBT`, in orders, answers and quotes. A "
+            "symbol that is not listed has the same name there."),
     Setting("VENUE_DEDUPE_", "dedupe", "while_open", parse.dedupe,
             "Broker: how long it recognises a repeated client order id: `permanent`, `while_open` (while the order is "
             "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `permanent` allows a resend at "

@@ -79,6 +79,8 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
     """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
+    account: Id | msgspec.UnsetType = msgspec.UNSET
+    """The account at the broker; sent only if accounts are mapped (`VENUE_ACCOUNTS_`)."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

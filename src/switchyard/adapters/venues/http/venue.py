@@ -11,6 +11,7 @@ from typing import Final, TypeGuard
 from urllib.parse import quote as quoted
 
 from switchyard.adapters.venues.http.messages import place_order, report_page, venue_order
+from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
     FinalErrors,
@@ -51,6 +52,7 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueRejected,
     VenueUnavailable,
     ignore_departure,
 )
@@ -83,6 +85,7 @@ class HttpVenue(OneByOne):
         clock: Clock,
         final_errors: FinalErrors = FINAL_ERRORS,
         idempotency_header: bool = True,
+        names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
@@ -90,6 +93,7 @@ class HttpVenue(OneByOne):
     ) -> None:
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
+        self._names = names or VenueNames()
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
@@ -125,7 +129,11 @@ class HttpVenue(OneByOne):
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order))
+        if self._names.lacks(order.account_id):
+            setting = f"VENUE_ACCOUNTS_{self._name.upper()}"
+            return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self._name} for {order.account_id}")
+        order = self._names.as_there(order)
+        message = place_order(order, self._expires_at(order), self._names.account(order.account_id))
         exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
@@ -135,6 +143,7 @@ class HttpVenue(OneByOne):
     async def cancel(self, order: Order) -> SendOutcome:
         """Cancel an order by its `venue_client_order_id`; without the order's key, whose answer a broker may repeat."""
         exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
+        order = self._names.as_there(order)
         return cancelled(order, exchange, self._clock.now(), self._final_errors)
 
     async def cancel_all(self) -> None:

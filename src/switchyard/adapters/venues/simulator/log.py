@@ -46,6 +46,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For a `report`: its number in the sequence of reports."""
     type: OrderType | None = None
     trace_id: str | None = None
+    account: str | None = None
     order: PaperOrder | None = None
     """For an `order` and an `amend`: the order after the event, from which a restart continues."""
 
