@@ -25,6 +25,7 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("GET", "/stream"),
         ("GET", "/risk/exposure"),
         ("GET", "/instruments"),
+        ("GET", "/venues"),
         ("GET", "/quotes/{symbol}"),
         ("POST", "/admin/kill"),
         ("GET", "/admin/kills"),

@@ -17,6 +17,7 @@ from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.health.shared import HealthWriter
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
@@ -57,6 +58,9 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     core.supervisor.start(stack, "kill cancels", cancels.run)
     core.supervisor.start(stack, "sent ids", sent_ids.run)
+    if core.settings.database_url is not None:  # otherwise no other process can read it
+        writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
+        core.supervisor.start(stack, "venue health", writer.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)

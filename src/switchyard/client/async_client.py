@@ -86,6 +86,7 @@ class AsyncClient:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     quote = _method(calls.quote)
+    venues = _method(calls.venues)
     cancel = _method(calls.cancel)
     exposure = _method(calls.exposure)
     kill = _method(kill_calls.kill)

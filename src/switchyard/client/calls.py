@@ -18,6 +18,7 @@ from switchyard.client.wire import (
     Acknowledgement,
     OrderPlacementResult,
     PlacementResponse,
+    VenueStates,
     api_error,
     order_by_content,
     read,
@@ -30,6 +31,7 @@ from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
 from switchyard.domain.risk.exposure_view import ExposureView
+from switchyard.domain.venue_state import VenueState
 
 T = TypeVar("T")
 
@@ -231,6 +233,11 @@ def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
         path=f"/quotes/{percent_encoded(symbol, safe='')}{query}",
         read=lambda response: read(response.body, MarketQuote),
     )
+
+
+def venues() -> Call[list[VenueState]]:
+    """Return every venue: whether orders are sent to it, why not, and how it answers."""
+    return Call(method="GET", path="/venues", read=lambda response: read(response.body, VenueStates).venues)
 
 
 def cancel(order_id: str) -> Call[Acknowledgement]:

@@ -192,6 +192,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             catalogue=engine.catalogue,
             router=Router(settings.default_route, settings.symbol_routes),
             venues=settings.venue_names,
+            venue_states=engine.venue_states,
             tokens=tokens,
         ),
         monitoring=MonitoringRoutes(

@@ -1,12 +1,13 @@
 """The health of every venue as this process sees it: which ones orders may be sent to, and how they answer.
 
-Written by the stages of a worker, read by the dispatcher, the router and the API. In a process that does not send,
-nothing is known, and every venue counts as healthy.
+Written by the stages of a worker, read by the dispatcher, the router and the API. A process that does not send knows
+what the workers report; a venue of which nothing is known counts as healthy.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from switchyard.domain.ids import VenueName
+from switchyard.domain.venue_state import HealthRecord
 from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.flow.health.quality import VenueQuality
 from switchyard.ports.venue import SendOutcome
@@ -18,6 +19,7 @@ class HealthBoard:
     def __init__(self) -> None:
         self._breakers: dict[VenueName, VenueBreaker] = {}
         self._quality: dict[VenueName, VenueQuality] = {}
+        self._reported: Mapping[VenueName, HealthRecord] = {}
         self.blocked: frozenset[VenueName] = frozenset()
         """The venues whose breaker is not closed."""
         self.on_change: Callable[[], None] = lambda: None
@@ -34,14 +36,31 @@ class HealthBoard:
         """The venue's breaker; none in a process that does not send."""
         return self._breakers.get(venue)
 
-    def quality(self, venue: VenueName) -> VenueQuality | None:
-        """How the venue has answered lately; none in a process that does not send."""
-        return self._quality.get(venue)
+    def record(self, venue: VenueName) -> HealthRecord | None:
+        """What is known about the venue; none where no worker has reported on it."""
+        breaker = self._breakers.get(venue)
+        if breaker is None:
+            return self._reported.get(venue)
+        quality = self._quality[venue]
+        return HealthRecord(
+            breaker=breaker.state,
+            reason=breaker.reason,
+            faults=breaker.faults,
+            latency_seconds=quality.latency_seconds,
+            reject_rate=quality.reject_rate,
+        )
 
     def reason(self, venue: VenueName) -> str | None:
         """Why no orders are sent to the venue; none if they are, or if that is not known here."""
         breaker = self._breakers.get(venue)
-        return None if breaker is None else breaker.reason
+        if breaker is not None:
+            return breaker.reason
+        reported = self._reported.get(venue)
+        return None if reported is None else reported.reason
+
+    def note_reported(self, records: Mapping[VenueName, HealthRecord]) -> None:
+        """What the workers have reported, in a process that does not send."""
+        self._reported = records
 
     def is_trial(self, venue: VenueName) -> bool:
         """Whether only one order at a time may be sent to the venue."""

@@ -6,18 +6,18 @@ that is heard. Written by the sends, the venue's watch and its gate; read by the
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 
 import structlog
 
 from switchyard.domain.ids import VenueName
+from switchyard.domain.venue_state import BreakerState
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
-BreakerState = Literal["closed", "half_open", "open"]
 STATE_NUMBERS: Final[dict[BreakerState, int]] = {"closed": 0, "half_open": 1, "open": 2}
 
 # Good probes in a row after the pause, one a second: a single answer may come from a venue that is still starting.

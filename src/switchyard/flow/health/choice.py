@@ -66,12 +66,12 @@ class VenueChoice:
         return self.among(order, Route(others, by_quality=route.by_quality), problem).candidates[0].venue
 
     def _candidate(self, venue: VenueName, symbol: str, fee_percent: Decimal, problem: str | None) -> Candidate:
-        quality, own_fee = self._health.quality(venue), self._fees_percent.get(venue)
+        record, own_fee = self._health.record(venue), self._fees_percent.get(venue)
         return Candidate(
             venue=venue,
             problem=problem,
             quote=self._quotes.quote(venue, symbol),
             fee_percent=fee_percent if own_fee is None else own_fee,
-            reject_rate=None if quality is None else quality.reject_rate,
-            latency_seconds=None if quality is None else quality.latency_seconds,
+            reject_rate=None if record is None else record.reject_rate,
+            latency_seconds=None if record is None else record.latency_seconds,
         )
