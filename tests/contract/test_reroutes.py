@@ -1,5 +1,6 @@
 """The contract of a reroute: order, outbox row and event change together, on every engine, and only if nothing left."""
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from tests.support.databases import Database
 from tests.support.journal_checks import commit, verified
 
 OTHER = VenueName("other")
+LATER = START + timedelta(hours=1)
 
 
 async def accepted(database: Database, **request: Any) -> OrderState:
@@ -134,3 +136,41 @@ def test_no_decision_moves_an_order_that_may_be_at_its_venue() -> None:
         assert not decisions.may_move(after)
         with pytest.raises(AssertionError, match="may be at its venue"):
             a_move(after)
+
+
+async def test_only_orders_of_which_nothing_left_are_listed_due_or_not(database: Database) -> None:
+    waiting = await accepted(database)
+    sent, throttled, refused = [await accepted(database, symbol="EURUSD") for _ in range(3)]
+    for state in (sent, throttled, refused):
+        await commit(database.journal, decisions.begin_attempt(state, state.outbox[0], WORKER, START))
+    for state, bytes_sent in ((throttled, True), (refused, False)):
+        sending = await current(database, state)
+        unsent = decisions.record_unsent(sending, sending.outbox[0], "BROKER_DOWN", LATER, START, bytes_sent=bytes_sent)
+        await commit(database.journal, unsent)
+
+    listed = await database.queries.never_sent([VENUE], None, 10)
+
+    assert [due.row.order_id for due in listed] == [waiting.order.order_id, refused.order.order_id]
+    assert [due.state for due in listed] == [await current(database, state) for state in (waiting, refused)]
+    assert await database.queries.never_sent([OTHER], None, 10) == []
+    assert await database.queries.never_sent([VENUE], [], 10) == []
+    [behind] = await database.queries.never_sent([VENUE], [refused.outbox[0].lane], 1, after=listed[0].row.seq)
+    assert behind.row.order_id == refused.order.order_id
+
+
+async def test_cancels_alone_can_be_asked_for(database: Database) -> None:
+    state = await accepted(database)
+    await accepted(database, symbol="EURUSD")
+    await commit(database.journal, decisions.begin_attempt(state, state.outbox[0], WORKER, START))
+    sending = await current(database, state)
+    await commit(database.journal, decisions.record_sent(sending, sending.outbox[0], "v-1", START))
+    cancel = decisions.request_cancel(await current(database, state), START)
+    assert cancel is not None
+    await commit(database.journal, cancel)
+
+    assert len(await database.queries.due(START, 10, [VENUE])) == 2
+    assert [due.row.kind for due in await database.queries.due(START, 10, [VENUE], kind="cancel")] == ["cancel"]
+
+
+async def current(database: Database, state: OrderState) -> OrderState:
+    return (await database.journal.load([state.order.order_id]))[state.order.order_id]

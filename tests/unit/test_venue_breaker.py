@@ -161,11 +161,22 @@ def test_reports_that_cannot_be_read_open_it_and_must_be_heard_before_it_closes(
     watched.clock.advance(timedelta(seconds=UNHEARD_SECONDS))
     watched.breaker.note_reports("HTTP 500")
     assert watched.board.reason(VENUE) == "its reports cannot be read: HTTP 500"
+    assert watched.board.unheard == frozenset({VENUE}), "it still gets cancels"
     watched.recover()
     assert watched.state() == "half_open", "fills would not be heard"
     watched.breaker.note_reports(None)
     watched.probes(None, None)
     assert watched.state() == "closed"
+
+
+def test_a_venue_that_then_stops_answering_gets_no_cancels_either() -> None:
+    watched = Watched()
+    watched.breaker.note_reports("HTTP 500")
+    watched.clock.advance(timedelta(seconds=UNHEARD_SECONDS))
+    watched.breaker.note_reports("HTTP 500")
+    watched.probes("refused")
+    assert (watched.board.unheard, watched.board.blocked) == (frozenset(), frozenset({VENUE}))
+    assert watched.board.reason(VENUE) == "refused"
 
 
 def test_answers_to_orders_that_were_under_way_do_not_close_it() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import structlog
 from msgspec.structs import replace
 
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.kills import Kill, covering
@@ -60,6 +60,13 @@ class ActiveKills:
             self._replace({**self._known, kill.kill_id: kill})
         else:
             self._replace({known: kept for known, kept in self._known.items() if known != kill.kill_id})
+
+    def note_conflicts(self, answers: Sequence[object]) -> None:
+        """Note the kills that have rejected attempts or reroutes of this process."""
+        for answer in answers:
+            if isinstance(answer, Conflict) and answer.kill is not None:
+                self.note(answer.kill)
+                self._metrics.kills.blocked.labels("attempt").inc()
 
     async def refresh(self) -> Sequence[Kill]:
         """Read the active kills; they are exact for decisions that are committed after this."""

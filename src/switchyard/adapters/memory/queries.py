@@ -10,7 +10,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
@@ -103,6 +103,7 @@ class MemoryQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
         *,
+        kind: OutboxKind | None = None,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent."""
@@ -112,6 +113,7 @@ class MemoryQueries:
             if (not row.attempt or row.next_attempt_at <= now)
             and (venues is None or row.venue in venues)
             and (lanes is None or row.lane in lanes)
+            and (kind is None or row.kind == kind)
             and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
         ]
         page = [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]

@@ -22,6 +22,8 @@ class HealthBoard:
         self._reported: Mapping[VenueName, HealthRecord] = {}
         self.blocked: frozenset[VenueName] = frozenset()
         """The venues whose breaker is not closed."""
+        self.unheard: frozenset[VenueName] = frozenset()
+        """Those of them that take cancels, because they only opened for want of reports."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a breaker has opened or closed."""
 
@@ -78,5 +80,7 @@ class HealthBoard:
             quality.note(outcome, seconds)
 
     def _note_change(self) -> None:
-        self.blocked = frozenset(name for name, breaker in self._breakers.items() if not breaker.is_closed)
+        blocked = {name: breaker for name, breaker in self._breakers.items() if not breaker.is_closed}
+        self.blocked = frozenset(blocked)
+        self.unheard = frozenset(name for name, breaker in blocked.items() if breaker.is_unheard)
         self.on_change()

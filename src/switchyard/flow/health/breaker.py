@@ -60,6 +60,8 @@ class VenueBreaker:
         self._since = clock.now()
         self.reason: str | None = None
         """Why it is not closed; for people."""
+        self.is_unheard = False
+        """Whether it opened because reports cannot be read: the venue may well take a cancel."""
         self.is_trial = False
         """Whether it has just closed, and the venue has not answered an order since."""
         self.on_change: Callable[[], None] = _nothing
@@ -101,6 +103,10 @@ class VenueBreaker:
             self._good_probes = 0
             if self.is_closed:
                 self._judge(failure)
+            elif self.is_unheard:
+                self.is_unheard = False  # it does not answer at all
+                self._open(failure)
+                self.on_change()
             elif self.state == "half_open":
                 self._open(failure)
             return
@@ -131,6 +137,7 @@ class VenueBreaker:
         if self._unheard_since is None or not self._faults_max:
             return
         if self._clock.monotonic() - self._unheard_since >= UNHEARD_SECONDS:
+            self.is_unheard = True
             self._open(f"its reports cannot be read: {failure}")
 
     def _judge(self, why: str) -> None:
@@ -157,6 +164,7 @@ class VenueBreaker:
 
     def _close(self) -> None:
         self._open_until = self.reason = None
+        self.is_unheard = False
         self._send_faults = self._probe_faults = 0
         self.is_trial = True
         self._since = self._clock.now()

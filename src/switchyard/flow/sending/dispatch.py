@@ -9,12 +9,9 @@ import contextlib
 from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-import structlog
-
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, is_first_attempt
 from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
@@ -44,8 +41,6 @@ from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics
-
-log = structlog.get_logger()
 
 # Orphans come from crashes: a few seconds more do not matter, a query in every turn of the loop would.
 RECOVERY_SECONDS = 5.0
@@ -112,7 +107,7 @@ class Dispatcher:
             metrics=metrics,
             retry_max=retry_max,
             first_sends=self._first_sends,
-            can_move=self._can_move,
+            can_move=lambda order: self._failover.can_move(order, self._sendable),
         )
         self._failover = Failover(
             choice=choice,
@@ -184,6 +179,8 @@ class Dispatcher:
     async def run_once(self) -> int:
         """Claim rows for the free slots and begin to send them, and move orders elsewhere; returns how many."""
         page = await self._due_page()
+        if self._health.unheard:
+            page += await self._failover.cancels(self._open, self._sends.free)
         # After the page was read: an order before one of the page, at a venue that it leaves, is found here.
         moves = await self._failover.find(self._locked, self._sendable) if self._health.blocked else []
         moved = await self._failover.move(moves) if moves else 0
@@ -193,7 +190,10 @@ class Dispatcher:
         if strays:
             await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in strays))
             return moved + len(strays)
-        claims = await self._rates.granted(self._fitting(page, {line_of(move.due.state.order) for move in moves}))
+        moving = {line_of(move.due.state.order) for move in moves}
+        claims = self._fitting(page, moving)
+        if self._rates.has_limits:
+            claims = self._fitting(await self._rates.granted(claims), moving)
         for due in claims:
             self._sends.register(due.row)
         # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
@@ -219,11 +219,12 @@ class Dispatcher:
 
         While it was read, slots were given to first attempts, and lanes may have been given to another worker.
         """
-        slots, free, usable = self._sends.free, self._sends.free_by_venue(self._sendable), self._lanes.usable()
+        blocked, usable, slots = self._health.blocked, self._lanes.usable(), self._sends.free
+        free = self._sends.free_by_venue(self._open - blocked | self._open & self._health.unheard)
         claims: list[Due] = []
         for due in page:
-            if due.row.key in self._sends:
-                continue  # the batch of its last attempt is still being recorded
+            if due.row.key in self._sends or (due.row.kind == "new" and due.row.venue in blocked):
+                continue  # the batch of its last attempt is still being recorded, or only cancels go to its venue
             if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
                 continue  # it would be held back, attempt after attempt, until the ones before it are recorded
             if is_first_attempt(due.row) and line_of(due.state.order) in moving:
@@ -239,11 +240,7 @@ class Dispatcher:
 
     @property
     def _sendable(self) -> Collection[VenueName]:
-        blocked = self._health.blocked
-        return self._open - blocked if blocked else self._open
-
-    def _can_move(self, order: Order) -> bool:
-        return self._failover.can_move(order, self._sendable)
+        return self._open - self._health.blocked if self._health.blocked else self._open
 
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on; called once its open orders and reports have been read."""
@@ -321,10 +318,7 @@ class Dispatcher:
     async def _propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
         """Propose, and note the kills that have rejected an attempt: decided again, their orders end."""
         answers = await self._sequencer.propose(proposals)
-        for answer in answers:
-            if isinstance(answer, Conflict) and answer.kill is not None:
-                self._kills.note(answer.kill)
-                self._metrics.kills.blocked.labels("attempt").inc()
+        self._kills.note_conflicts(answers)
         return answers
 
     async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:

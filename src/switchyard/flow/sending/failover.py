@@ -86,6 +86,13 @@ class Failover:
         self._after = page[-1].row.seq if len(page) == PAGE else 0
         return [move for due in page if (move := self._move_of(due, sendable)) is not None]
 
+    async def cancels(self, open_venues: Collection[VenueName], limit: int) -> list[Due]:
+        """The cancels that are due at venues which get no orders only because their reports cannot be read."""
+        venues, lanes = sorted(self._health.unheard.intersection(open_venues)), self._lanes.filter()
+        if not venues or limit <= 0 or lanes == []:
+            return []
+        return await self._queries.due(self._clock.now(), limit, venues, lanes, kind="cancel")
+
     async def move(self, moves: Collection[Move]) -> int:
         """Give each order to its new venue, unless it has changed meanwhile; returns how many moved."""
         answers = await decide_all(self._propose, [self._proposal(move) for move in moves])

@@ -22,6 +22,11 @@ class VenueRates:
         self._empty_until: dict[VenueName, float] = {}
         """On the monotonic clock: when the next token is expected."""
 
+    @property
+    def has_limits(self) -> bool:
+        """Whether some venue has a rate."""
+        return bool(self._buckets)
+
     def unlimited(self, venues: Collection[VenueName]) -> Collection[VenueName]:
         """Those of the venues that have no rate: a first attempt can begin without a token."""
         return [venue for venue in venues if venue not in self._buckets] if self._buckets else venues
@@ -41,8 +46,6 @@ class VenueRates:
 
     async def granted(self, claims: Sequence[Due]) -> list[Due]:
         """Those of the claims for which there is a token, which is taken; in journal order for each venue."""
-        if not self._buckets:
-            return list(claims)
         granted: list[Due] = []
         empty: set[VenueName] = set()
         for due in claims:
