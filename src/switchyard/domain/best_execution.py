@@ -75,7 +75,11 @@ def ranked(wanted: Wanted, candidates: Sequence[Candidate]) -> RouteFact:
 def preferred(candidates: Sequence[Candidate]) -> RouteFact:
     """The candidates in their own order, those with a problem last."""
     order = sorted(candidates, key=lambda candidate: candidate.problem is not None)
-    facts = (CandidateFact(venue=c.venue, healthy=c.problem is None, reason=c.problem or "preferred") for c in order)
+    facts = []
+    for place, candidate in enumerate(order):
+        text = "later in the route" if place else "the first healthy venue of the route"
+        reason = candidate.problem or text
+        facts.append(CandidateFact(venue=candidate.venue, healthy=candidate.problem is None, reason=reason))
     return RouteFact(by="preference", candidates=tuple(facts))
 
 

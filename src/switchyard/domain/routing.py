@@ -1,6 +1,6 @@
 """Routing: the venues of a symbol, in which order they are tried, and where an order goes."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -16,10 +16,6 @@ class Route(msgspec.Struct, frozen=True):
 
     venues: tuple[VenueName, ...]
     by_quality: bool = False
-
-    def __str__(self) -> str:
-        names = "|".join(self.venues)
-        return f"{BEST}:{names}" if self.by_quality else names
 
 
 class Router:
@@ -37,10 +33,10 @@ class Router:
         """The venue of the symbol: of several, the preferred one."""
         return self.route_for(symbol).venues[0]
 
-    def may_leave(self, venues: Collection[VenueName]) -> bool:
-        """Whether orders of one of these venues may go to another."""
+    def may_leave(self, venue: VenueName) -> bool:
+        """Whether the route of some symbol names the venue and another one."""
         routes = (self._default, *self._routes.values())
-        return any(len(route.venues) > 1 and not set(route.venues).isdisjoint(venues) for route in routes)
+        return any(venue in route.venues and len(route.venues) > 1 for route in routes)
 
 
 class Destination(msgspec.Struct, frozen=True):

@@ -90,7 +90,11 @@ def venues(
     if as_json:
         output.print_json(found)
     else:
-        output.console().print(venue_table(found))
+        console = output.console()
+        console.print(venue_table(found))
+        for each in found:
+            if each.reason is not None:
+                console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
 
 
 def venue_table(found: list[VenueState]) -> "Table":
@@ -103,7 +107,6 @@ def venue_table(found: list[VenueState]) -> "Table":
         table.add_column(name)
     for name in ("Faults", "Rate/s", "Latency", "Rejects"):
         table.add_column(name, justify="right")
-    table.add_column("Reason")
     for each in found:
         table.add_row(
             Text(each.venue),
@@ -114,7 +117,6 @@ def venue_table(found: list[VenueState]) -> "Table":
             _cell(each.rate_per_sec),
             "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
             "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
-            Text(each.reason or "-"),
         )
     return table
 

@@ -40,7 +40,7 @@ class VenueChoice:
 
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
-        return self._router.may_leave((venue,))
+        return self._router.may_leave(venue)
 
     def route_of(self, symbol: str) -> Route:
         """The symbol's route."""

@@ -23,6 +23,8 @@ ANSWER_SECONDS_MAX = 1.0
 WAIT_SECONDS_MAX = 5.0
 # A probe without an answer for so long holds up the sending at once: what is sent meanwhile would come into doubt.
 HANGING_SECONDS = 2.0
+# A timer that is later than this shows that this process stood still meanwhile.
+PAUSED_SECONDS = 0.5
 # With a longer gap between two good probes, this process was paused or stalled: nothing is known about the time
 # between. Two probes, each with the longest good answer.
 GAP_SECONDS_MAX = 2 * (PROBE_SECONDS + ANSWER_SECONDS_MAX)
@@ -80,7 +82,7 @@ class VenueWatch:
         started_at = self._clock.monotonic()
         result: ProbeResult | None = None
         failure = f"no answer within {WAIT_SECONDS_MAX} s"
-        hanging = asyncio.get_running_loop().call_later(HANGING_SECONDS, self._note_hanging)
+        self._watch_for_hanging()
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
                 result = await self._venue.probe()
@@ -92,7 +94,7 @@ class VenueWatch:
             log.exception("venue_adapter_failed", venue=self._venue.name)
             failure = repr(error)
         finally:
-            hanging.cancel()
+            self._hanging.cancel()
         took = self._clock.monotonic() - started_at
         self._can_be_asked = result == "answered"
         if result is None:
@@ -128,9 +130,17 @@ class VenueWatch:
             if self.answered_since(mark) >= seconds:
                 return
 
-    def _note_hanging(self) -> None:
-        if self._breaker is not None:
-            self._breaker.note_hanging(HANGING_SECONDS)
+    def _watch_for_hanging(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + HANGING_SECONDS
+
+        def note() -> None:
+            if loop.time() - due_at > PAUSED_SECONDS:
+                self._watch_for_hanging()  # this process was paused, not the venue: its answer may be waiting
+            elif self._breaker is not None:
+                self._breaker.note_hanging(HANGING_SECONDS)
+
+        self._hanging = loop.call_at(due_at, note)
 
     def _count(self, started_at: float) -> None:
         if self._is_answering is False:
