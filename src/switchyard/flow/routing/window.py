@@ -20,8 +20,9 @@ from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
 # Orders on their way through this process: enough to fill the next commits while one is under way. More of them would
-# not be sent faster, each would only take longer.
-WINDOW = 128
+# not be sent faster, each would only take longer. Fewer than the default number of slots, so that the first attempt of
+# each can begin in the commit that accepts it.
+WINDOW = 96
 # A request that waits longer is rejected. With the commit, every answer comes within 1.5 s.
 WAIT_SECONDS_MAX = 1.0
 # More requests than a process lets in within `WAIT_SECONDS_MAX`; beyond it they are rejected at once.
@@ -31,6 +32,8 @@ WAITING_MAX = 4_096
 TRICKLE = 8
 # An order that is not answered after this time is at the venue, is sent by another process, or is in an old queue.
 COUNTED_SECONDS_MAX = 2.0
+# Longer than a short queue takes to end. Orders behind one that lasts are let in before they would be rejected.
+QUEUED_SECONDS_MAX = 0.5
 # How often the sender is looked at; a request waits at most this much longer than its limit.
 TICK_SECONDS = 0.1
 
@@ -40,6 +43,10 @@ class Sender(Protocol):
 
     def owns(self, lane: int) -> bool:
         """Whether this process sends the orders of the lane."""
+        ...
+
+    def begins_at_once(self, venue: VenueName) -> bool:
+        """Whether first attempts at this venue begin in the commits that accept their orders."""
         ...
 
     def at_venue(self, venue: VenueName) -> int:
@@ -67,6 +74,8 @@ class _Venue:
         """Requests that were let in and whose commit has not ended."""
         self.unanswered: dict[OrderId, float] = {}
         """Orders that the venue has not answered, with the time of their commit; the oldest first."""
+        self.queued: dict[OrderId, float] = {}
+        """Those of them whose first attempt has not begun."""
         self.line: deque[_Waiting] = deque()
         self.is_limit = True
         """Whether the venue, and not this process, limits the sending."""
@@ -83,7 +92,9 @@ class AdmissionWindow:
     A request waits for room in the order of arrival and is rejected after `WAIT_SECONDS_MAX`. Orders that the venue
     holds do not count. While the venue limits the sending, orders without a send deadline do not wait: they belong in
     the durable queue. While this process limits it, a durable queue whose head is older than `WAIT_SECONDS_MAX` is sent
-    before new orders are let in, except for a trickle of orders without a deadline.
+    before new orders are let in, except for a trickle of orders without a deadline. A younger queue is sent before any
+    is let in: the orders behind it would have to join it, and each would take two more commits than one whose first
+    attempt begins when it is accepted, so that the queue would not end.
     Where other processes send, only `Forecast` rejects orders.
     """
 
@@ -165,13 +176,15 @@ class AdmissionWindow:
         """Count what a committed change accepts, and what it shows to be answered."""
         for row in change.outbox:
             venue = self._venues.get(row.venue)
-            if venue is None or row.kind != "new" or row.status == "sending":
+            if venue is None or row.kind != "new":
                 continue
             if row.version > 1:
-                if venue.unanswered.pop(row.order_id, None) is not None:
+                was_queued = venue.queued.pop(row.order_id, None) is not None
+                was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
+                if was_unanswered or (was_queued and not venue.queued):
                     self._let_in(row.venue, venue)
             elif self._sender is not None and self._sender.owns(row.lane):
-                venue.unanswered[row.order_id] = self._clock.monotonic()
+                venue.unanswered[row.order_id] = venue.queued[row.order_id] = self._clock.monotonic()
 
     def _has_room(self, name: VenueName, venue: _Venue, time_in_force: TimeInForce | None) -> bool:
         has_deadline = time_in_force in SEND_DEADLINES
@@ -182,6 +195,8 @@ class AdmissionWindow:
                 return False
         elif venue.has_old_queue:
             return not has_deadline and venue.entering < TRICKLE
+        elif venue.queued and self._sender is not None and self._sender.begins_at_once(name):
+            return False
         return self._sender is None or venue.count() - self._sender.at_venue(name) < WINDOW
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
@@ -200,11 +215,9 @@ class AdmissionWindow:
 
     def _forget_old(self, venue: _Venue, now: float) -> None:
         """Stop counting orders that take long; where they are not sent, the forecast shows it."""
-        while venue.unanswered:
-            oldest = next(iter(venue.unanswered))
-            if now - venue.unanswered[oldest] < COUNTED_SECONDS_MAX:
-                return
-            del venue.unanswered[oldest]
+        for orders, seconds_max in ((venue.unanswered, COUNTED_SECONDS_MAX), (venue.queued, QUEUED_SECONDS_MAX)):
+            while orders and now - orders[oldest := next(iter(orders))] >= seconds_max:
+                del orders[oldest]
 
     def _rejection(self, name: VenueName) -> QueueDelayed:
         self._rejects[name].inc()
