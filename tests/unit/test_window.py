@@ -79,6 +79,11 @@ class Door:
     async def fill(self) -> list[Change]:
         return [await self.request() for _ in range(WINDOW)]
 
+    async def let_in_one(self, answered: Change) -> Change:
+        """Answer an order, and let another one in."""
+        self.answer(answered)
+        return await self.request()
+
     async def waiting(self, count: int, time_in_force: TimeInForce = "IOC") -> list[asyncio.Task[Change]]:
         tasks = [asyncio.create_task(self.request(time_in_force)) for _ in range(count)]
         await settle()
@@ -163,6 +168,42 @@ async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await tasks[2]
     for task in tasks[:2]:
         task.cancel()
+
+
+async def test_as_many_may_wait_as_are_let_in_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MIN", 2)
+    door = Door()
+    orders = await door.fill()
+    for _ in range(100):  # 100 of them per second
+        orders += [await door.let_in_one(orders.pop(0)) for _ in range(10)]
+        await door.tick(0.1)
+    line = await door.waiting(70)
+    assert not any(task.done() for task in line)
+    assert not door.window.turns_away()  # the other venue has room
+    with pytest.raises(QueueDelayed):
+        await asyncio.gather(*await door.waiting(20))
+    for task in line:
+        task.cancel()
+
+
+async def test_requests_are_turned_away_only_where_every_venue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MIN", 1)
+    door = Door()
+    await door.fill()
+    [waiting] = await door.waiting(1)
+    assert not door.window.turns_away()
+    for _ in range(WINDOW):
+        await door.window.enter(OTHER, "IOC")
+    other = asyncio.create_task(door.window.enter(OTHER, "IOC"))
+    await settle()
+    assert door.window.turns_away()
+    door.window.note_turned_away()
+    assert door.metrics.registry.get_sample_value("admission_turned_away_total") == 1
+    other.cancel()
+    await settle()
+    door.window.leave(OTHER)
+    assert not door.window.turns_away()
+    waiting.cancel()
 
 
 async def test_a_request_that_makes_no_order_leaves_its_room_to_the_next_one() -> None:

@@ -25,8 +25,13 @@ from switchyard.telemetry.metrics import Metrics
 WINDOW = 96
 # A request that waits longer is rejected. With the commit, every answer comes within 1.5 s.
 WAIT_SECONDS_MAX = 1.0
-# More requests than a process lets in within `WAIT_SECONDS_MAX`; beyond it they are rejected at once.
+# Requests that may wait: as many as were let in lately within this time, so that a longer wait is rejected at once
+# instead of after it. The bounds are a burst, of which nothing is known yet, and more than any process lets in.
+LINE_SECONDS_MAX = 0.8
+WAITING_MIN = 1_024
 WAITING_MAX = 4_096
+# How much the rate of the last tick counts: the pace of the last second.
+PACE_SHARE = 0.1
 # Orders without a send deadline that may be committed at the same time while an old queue is sent: enough to accept
 # some hundred per second, too few to slow the sending down.
 TRICKLE = 8
@@ -77,6 +82,10 @@ class _Venue:
         self.queued: dict[OrderId, float] = {}
         """Those of them whose first attempt has not begun."""
         self.line: deque[_Waiting] = deque()
+        self.line_max = WAITING_MIN
+        self.let_in = 0
+        """Requests that were let in since the last tick."""
+        self.let_in_per_second = 0.0
         self.is_limit = True
         """Whether the venue, and not this process, limits the sending."""
         self.has_old_queue = False
@@ -84,6 +93,22 @@ class _Venue:
     def count(self) -> int:
         """How many orders were let in and are not answered."""
         return self.entering + len(self.unanswered)
+
+    def enter(self) -> None:
+        """Let a request in."""
+        self.entering += 1
+        self.let_in += 1
+
+    def is_full(self) -> bool:
+        """Whether another request would wait too long."""
+        return len(self.line) >= self.line_max
+
+    def note_pace(self, seconds: float) -> None:
+        """Learn how many requests are let in within this time, and so how many may wait."""
+        pace = self.let_in / max(seconds, TICK_SECONDS)
+        self.let_in_per_second += PACE_SHARE * (pace - self.let_in_per_second)
+        self.let_in = 0
+        self.line_max = min(max(WAITING_MIN, int(self.let_in_per_second * LINE_SECONDS_MAX)), WAITING_MAX)
 
 
 class AdmissionWindow:
@@ -102,7 +127,9 @@ class AdmissionWindow:
         self._forecast = forecast
         self._clock = clock
         self._sender: Sender | None = None
+        self._looked_at = clock.monotonic()
         self._venues = {name: _Venue() for name in venues}
+        self._turned_away = metrics.window_turned_away
         self._rejects = {name: metrics.window_rejects.labels(name) for name in self._venues}
         for name, venue in self._venues.items():
             metrics.window_orders.labels(name).set_function(venue.count)
@@ -121,7 +148,9 @@ class AdmissionWindow:
     def run_once(self) -> int:
         """Look at the sender, let requests in and reject those that have waited too long; returns how many wait."""
         now = self._clock.monotonic()
+        elapsed, self._looked_at = now - self._looked_at, now
         for name, venue in self._venues.items():
+            venue.note_pace(elapsed)
             venue.is_limit = self._sender is None or self._sender.waits_for_venue(name)
             venue.has_old_queue = self._forecast.age(name).total_seconds() > WAIT_SECONDS_MAX
             self._forget_old(venue, now)
@@ -134,6 +163,14 @@ class AdmissionWindow:
                     admitted.set_exception(self._rejection(name))
         return sum(len(venue.line) for venue in self._venues.values())
 
+    def turns_away(self) -> bool:
+        """Whether every new order would be rejected, whichever venue it is for: its request need not be read."""
+        return all(map(_Venue.is_full, self._venues.values()))
+
+    def note_turned_away(self) -> None:
+        """Count a request that was rejected unread."""
+        self._turned_away.inc()
+
     def has_room(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
         """Whether a new order would be let in at once."""
         venue = self._venues[name]
@@ -145,7 +182,7 @@ class AdmissionWindow:
         """Let a new order in if there is room; `leave` must follow once its commit has ended."""
         if not self.has_room(name, time_in_force):
             return False
-        self._venues[name].entering += 1
+        self._venues[name].enter()
         return True
 
     async def enter(self, name: VenueName, time_in_force: TimeInForce | None) -> None:
@@ -155,7 +192,7 @@ class AdmissionWindow:
         venue = self._venues[name]
         if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
             raise self._forecast.rejection(name)
-        if len(venue.line) >= WAITING_MAX:
+        if venue.is_full():
             raise self._rejection(name)
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         venue.line.append(_Waiting(admitted, self._clock.monotonic(), time_in_force))
@@ -226,5 +263,5 @@ class AdmissionWindow:
 
 def _admit(venue: _Venue, waiting: _Waiting) -> None:
     if not waiting.admitted.done():  # done where the request was cancelled
-        venue.entering += 1
+        venue.enter()
         waiting.admitted.set_result(None)
