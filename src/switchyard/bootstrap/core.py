@@ -11,6 +11,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.health.choice import VenueChoice
@@ -80,6 +81,7 @@ class Core:
             fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
         )
         self.gates: dict[VenueName, VenueGate] = {}
+        self.first_reports: dict[VenueName, CarriedReports] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
@@ -25,7 +26,7 @@ from switchyard.flow.sending.failover import Failover
 from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys, is_stray
-from switchyard.flow.sending.outcomes import OutcomeWriter
+from switchyard.flow.sending.outcomes import FirstReports, OutcomeWriter
 from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
@@ -72,6 +73,7 @@ class Dispatcher:
         waiting: WaitingLanes,
         sent_ids: SentIds | None = None,
         collars: Collars | None = None,
+        first_reports: Mapping[VenueName, FirstReports] | None = None,
         health: HealthBoard | None = None,
         choice: VenueChoice | None = None,
         rates: VenueRates | None = None,
@@ -107,6 +109,7 @@ class Dispatcher:
             metrics=metrics,
             retry_max=retry_max,
             first_sends=self._first_sends,
+            first_reports={} if first_reports is None else first_reports,
             can_move=lambda order: self._failover.can_move(order, self._sendable),
         )
         self._failover = Failover(
@@ -256,6 +259,10 @@ class Dispatcher:
         usable = self._lanes.usable()
         return not usable or lane in usable
 
+    def begins_at_once(self, venue: VenueName) -> bool:
+        """Whether first attempts at this venue begin in the commits that accept their orders."""
+        return self.express.serves(venue)
+
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""
         return self._sends.at_venue(venue)
@@ -279,7 +286,7 @@ class Dispatcher:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
         unsure: set[OutboxKey] = set()
         try:
-            return await self._begin(await self._without_lost_keys(page), unsure)
+            return await self._begin(await self._absent(page), unsure)
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
@@ -321,18 +328,12 @@ class Dispatcher:
         self._kills.note_conflicts(answers)
         return answers
 
-    async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
-        """The rows that may be claimed: the venue does not have them from a history that was lost.
-
-        Where it has one, that order comes into doubt; where it does not answer, it is asked with the next claim.
-        """
-        lost_keys = self._lost_keys
-        if lost_keys is None or not any(lost_keys.must_ask(due.state.order, due.row) for due in page):
+    async def _absent(self, page: Sequence[Due]) -> list[Due]:
+        """The rows without those that a venue has from a history that was lost; these come into doubt."""
+        if self._lost_keys is None:
             return list(page)
-        absent = await asyncio.gather(*(lost_keys.is_absent(due, self._open) for due in page))
-        found = [due for due, is_absent in zip(page, absent, strict=True) if is_absent is False]
-        await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in found))
-        return [due for due, is_absent in zip(page, absent, strict=True) if is_absent]
+        doubt = partial(self._outcomes.write_doubt, code="EXECUTED_BEFORE")
+        return await self._lost_keys.absent(page, self._open, doubt)
 
     def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Proposal:
         claimed = due.row

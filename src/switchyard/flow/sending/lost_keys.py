@@ -5,7 +5,7 @@ was lost shows only in a lookup, so the venues are asked before the first send. 
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from switchyard.domain.idempotency import is_lost_key_alive
@@ -49,11 +49,23 @@ class LostKeys:
             return False
         return is_lost_key_alive(self._restored_at, self._key_ttl, self._clock.now(), self._clock.jumped_at)
 
-    async def is_absent(self, due: Due, synced: Container[VenueName]) -> bool | None:
-        """Whether no venue has the order from the lost history; none where that is not known yet.
+    async def absent(
+        self, page: Sequence[Due], synced: Container[VenueName], note_found: Callable[[Due], Awaitable[None]]
+    ) -> list[Due]:
+        """The rows that may be claimed: no venue has them from the lost history; `note_found` gets the others.
 
-        `synced`: the venues at which no request of the lost history can still arrive.
+        `synced`: the venues at which no request of the lost history can still arrive. Where a venue cannot be asked, a
+        row is in neither, and is asked about with its next claim.
         """
+        if not any(self.must_ask(due.state.order, due.row) for due in page):
+            return list(page)
+        answers = await asyncio.gather(*(self._is_absent(due, synced) for due in page))
+        answered = list(zip(page, answers, strict=True))
+        await asyncio.gather(*(note_found(due) for due, is_absent in answered if is_absent is False))
+        return [due for due, is_absent in answered if is_absent]
+
+    async def _is_absent(self, due: Due, synced: Container[VenueName]) -> bool | None:
+        """Whether no venue has the order from the lost history; none where that is not known yet."""
         to_ask = self._to_ask(due.state.order, due.row)
         if any(venue not in synced for venue in to_ask):
             return None
