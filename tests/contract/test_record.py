@@ -203,3 +203,14 @@ async def test_a_report_of_a_venue_that_the_order_left_is_set_aside_with_an_alar
     events = await harness.journal.read(0, 0, 10)
     [aside] = [event for event in events if event.type == "ReportSetAside"]
     assert "went to other because it was never sent here" in aside.text
+
+
+async def test_a_report_on_an_order_that_another_worker_moved_here_is_applied(harness: RecorderHarness) -> None:
+    [waiting] = await harness.orders(an_accept(venue=VenueName("other")))
+    await harness.recorder._sequencer.states.load([waiting.order.order_id])  # as this worker's dispatcher does
+    await harness.commit(reroute(waiting, VENUE, "down", START))
+    harness.venue.script = fills([await harness.state(waiting)], "10")
+
+    await harness.recorder.run_once()
+
+    assert (await harness.state(waiting)).order.filled_qty == 10

@@ -140,7 +140,9 @@ class Recorder:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         reports = await self.carried.others(reports)
         states = await self._states(reports)
-        reports = await self._of_this_venue(reports, states)
+        if any(state.order.venue != self._venue.name for state in states.values()):
+            states = await self._reread(states)
+            reports = await self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
         strays = [report for report in named if report.venue_client_order_id not in states]
         if await self.strays.lock_if_ours(report.venue_client_order_id for report in strays):
@@ -178,6 +180,13 @@ class Recorder:
     async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
         ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
         return await self._sequencer.states.load_by_client_order_id(ids)
+
+    async def _reread(self, states: dict[VenueClientOrderId, OrderState]) -> dict[VenueClientOrderId, OrderState]:
+        """The states, those of orders of another venue read again: another worker may have moved them here since."""
+        foreign = [client_id for client_id, state in states.items() if state.order.venue != self._venue.name]
+        for client_id in foreign:
+            self._sequencer.states.forget_order(states[client_id].order.order_id)
+        return {**states, **await self._sequencer.states.load_by_client_order_id(foreign)}
 
     async def _of_this_venue(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]

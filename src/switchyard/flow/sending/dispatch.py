@@ -13,7 +13,7 @@ from functools import partial
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey, is_first_attempt
+from switchyard.domain.outbox import OrderState, OutboxKey
 from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
@@ -230,7 +230,7 @@ class Dispatcher:
                 continue  # the batch of its last attempt is still being recorded, or only cancels go to its venue
             if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
                 continue  # it would be held back, attempt after attempt, until the ones before it are recorded
-            if is_first_attempt(due.row) and line_of(due.state.order) in moving:
+            if due.row.kind == "new" and line_of(due.state.order) in moving:
                 continue  # one before it in its line may be among those
             if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
@@ -248,6 +248,7 @@ class Dispatcher:
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on; called once its open orders and reports have been read."""
         self._open.add(venue)
+        self._locked.discard(venue)
 
     def close_venue(self, venue: VenueName) -> None:
         """Begin no more attempts at this venue, and move none of its orders; those under way end by themselves."""
