@@ -19,6 +19,7 @@ from tests.support.load import LoadClient, check_ends
 from tests.support.orders import Snapshot, get, until_all_final
 from tests.support.planted import planted_command
 from tests.support.polling import until
+from tests.support.process import Process
 from tests.support.venue_process import VenueProcess
 
 # Enough on each side to be in the middle of sending.
@@ -99,6 +100,7 @@ async def go_away(
             one.kill()
         before, gone_at = len(two.orders()), time.monotonic()
         await until(lambda: len(two.orders()) >= before + ORDERS, lambda: sender.log)
+        await until(lambda: is_held(session, gateway), pause_seconds=0.1)  # a gateway knows it from the worker
         if hangs:
             await until(lambda: time.monotonic() - gone_at >= HANGS_SECONDS, pause_seconds=0.1)
         if hangs:
@@ -120,6 +122,12 @@ async def go_away(
     counts = check_judges(one, two, orders, audit)
     check_ends(orders)
     return counts
+
+
+async def is_held(session: aiohttp.ClientSession, gateway: Process) -> bool:
+    """Whether the gateway shows that no orders are sent to the first venue, and why."""
+    first, second = (await get(session, gateway, "/venues"))["venues"]
+    return (first["state"], second["state"]) == ("held", "open") and bool(first["reason"])
 
 
 async def test_a_venue_is_killed_under_load_and_comes_back(cluster: Cluster, session: aiohttp.ClientSession) -> None:
