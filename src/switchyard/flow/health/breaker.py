@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from switchyard.domain.ids import VenueName
+from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.venue_state import BreakerState
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
@@ -154,7 +155,7 @@ class VenueBreaker:
         self._open_until = self._clock.monotonic() + self._pause
         self._good_probes = 0
         self.is_trial = False
-        self.reason = reason
+        self.reason = bounded_detail(reason)
         self._gauge.set(STATE_NUMBERS["open"])
         if was_closed:
             self._since = self._clock.now()

@@ -5,7 +5,7 @@ A gateway that runs alone does not probe venues, and routes new orders by what t
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 import structlog
@@ -27,7 +27,15 @@ REPEAT_SECONDS = 5.0
 # Older than this, a record says nothing: its worker is gone or cannot write.
 STALE = timedelta(seconds=20)
 
-_decode = msgspec.json.Decoder(HealthRecord).decode
+
+class _Dated(msgspec.Struct, frozen=True):
+    """A record as it is stored, in the text of a cursor: its number and epoch would count as places in the journal."""
+
+    at: datetime
+    record: HealthRecord
+
+
+_decode = msgspec.json.Decoder(_Dated).decode
 
 
 class HealthWriter:
@@ -59,9 +67,8 @@ class HealthWriter:
             shown = (record.breaker, record.reason)
             before, written_at = self._written.get(venue, (None, float("-inf")))
             if shown != before or now - written_at >= REPEAT_SECONDS:
-                seconds = int(self._clock.now().timestamp())
-                text = msgspec.json.encode(record).decode()
-                cursors.append(Cursor(name=_name(venue), epoch=seconds, seq=0, hash=text))
+                text = msgspec.json.encode(_Dated(self._clock.now(), record)).decode()
+                cursors.append(Cursor(name=_name(venue), epoch=0, seq=0, hash=text))
                 self._written[venue] = (shown, now)
         if cursors:
             await self._commit(Change(cursors=tuple(cursors)))
@@ -91,8 +98,9 @@ class HealthReader:
         found: dict[VenueName, HealthRecord] = {}
         for venue in self._venues:
             mark = await self._journal.cursor(_name(venue))
-            if mark is not None and self._clock.now() - datetime.fromtimestamp(mark.epoch, UTC) <= STALE:
-                found[venue] = _decode(mark.hash)
+            stored = None if mark is None else _decode(mark.hash)
+            if stored is not None and self._clock.now() - stored.at <= STALE:
+                found[venue] = stored.record
         self._board.note_reported(found)
         return len(found)
 
