@@ -306,7 +306,7 @@ async def test_it_exits_with_zero_on_sigterm(tmp_path: Path) -> None:
         (a_body(limt_price=1), "one", 422, "VALIDATION_ERROR"),
         (a_body(qty="many"), "one", 422, "VALIDATION_ERROR"),
         (a_body(qty=0.5), "one", 400, "INVALID_QTY"),
-        (a_body(type="STOP", stop_price=1), "one", 400, "UNSUPPORTED_TYPE"),
+        (a_body(type="STOP", stop_price=1), "one", 400, "INVALID_TIME_IN_FORCE"),
         (a_body(meta={"note": "x" * 70_000}), "one", 413, "BODY_TOO_LARGE"),
     ],
 )

@@ -26,6 +26,8 @@ def an_order(
     time_in_force: TimeInForce | None = None,
     qty: str = "1000",
     price: str | Decimal | None = None,
+    stop: str | Decimal | None = None,
+    accepted_at: datetime = MOMENT,
 ) -> Order:
     """A LIMIT GTC order if it has a price, else a MARKET IOC order."""
     return Order(
@@ -39,7 +41,7 @@ def an_order(
         time_in_force=time_in_force or ("IOC" if price is None else "GTC"),
         qty=Decimal(qty),
         price=None if price is None else Decimal(price),
-        stop_price=None,
+        stop_price=None if stop is None else Decimal(stop),
         status="SENDING",
         filled_qty=ZERO,
         filled_notional=ZERO,
@@ -48,7 +50,7 @@ def an_order(
         reason=None,
         strategy=None,
         tags=(),
-        accepted_at=MOMENT,
+        accepted_at=accepted_at,
         updated_at=MOMENT,
         version=1,
     )

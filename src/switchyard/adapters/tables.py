@@ -82,6 +82,7 @@ ORDERS = Table(
         "multiplier",
         "reserve_price",
         "reducing",
+        "expires_at",
     ),
     unset=("venue_order_id",),
 )

@@ -4,7 +4,10 @@ from datetime import datetime
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.venues import declared_capabilities
+from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.order_kinds import OrderKinds
 from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
@@ -66,7 +69,7 @@ class Desks:
             kills=kills,
             journal=journal,
             rooms=self.rooms,
-            risk=PreTradeRisk(checks_of(settings.risk), metrics),
+            risk=PreTradeRisk(checks_of(settings.risk, _kinds(settings)), metrics),
             rate=OrderRate(caches.order_rate),
             contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),
             keys=keys,
@@ -113,6 +116,10 @@ class Desks:
             key_ttl=settings.do_key_ttl,
             restored_at=restored_at,
         )
+
+
+def _kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
+    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}
 
 
 def _duplicate_watch(settings: Settings, clock: Clock, metrics: Metrics) -> DuplicateWatch:

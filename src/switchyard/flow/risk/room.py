@@ -91,6 +91,10 @@ class Rooms:
             since=None if limits.window_orders is None else self._window_start(now),
         )
 
+    def day_end(self, now: datetime) -> datetime:
+        """Return when the present trading day ends: a DAY order that is accepted now is not sent after it."""
+        return self._days.end_of(now)
+
     async def view(self, account: AccountId, now: datetime, symbol: str | None) -> ExposureView:
         """Return the account's exposure beside its limits."""
         exposure = await self._exposures.account_exposure(account, self._window_start(now))

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.risk.guards import collar_violation
+from switchyard.domain.risk.guards import order_collar
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import mid_of
 from switchyard.ports.outbox import Due
 from switchyard.ports.quotes import Quotes
 
@@ -39,4 +38,4 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
-        return collar_violation(order.price, self._catalogue.find(order.symbol), mid_of(quote))
+        return order_collar(order, self._catalogue.find(order.symbol), quote)
