@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
@@ -98,8 +98,8 @@ class Sending:
         )
         self.dispatcher.open_venue(VENUE)
 
-    async def accept(self, count: int = 1) -> list[OrderId]:
-        changes = [an_accept(now=self.clock.now()) for _ in range(count)]
+    async def accept(self, count: int = 1, **terms: Any) -> list[OrderId]:
+        changes = [an_accept(now=self.clock.now(), **terms) for _ in range(count)]
         for change in changes:
             await self.sequencer.commit(change)
         await self.lanes.renew()
