@@ -276,6 +276,45 @@ async def test_a_crash_within_a_group_neither_loses_nor_repeats_a_fill(tmp_path:
             assert (simulator.orders()["one"], len(simulator.events("fill"))) == (1, 3)
 
 
+async def test_a_crash_between_the_trigger_of_a_stop_order_and_its_fill_fills_it_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one", order_type="STOP", time_in_force="GTC", stop="1"))
+        simulator.kill()
+        lines = simulator.events_path.read_bytes().splitlines(keepends=True)
+        assert [line["event"] for line in simulator.events()] == ["order", "trigger", "report", "fill", "report"]
+        for kept in range(1, len(lines)):
+            simulator.events_path.write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+            await simulator.start()
+            async with adapter(simulator) as venue:
+                reports = await read_reports(venue, 2)
+            simulator.kill()
+            assert [(report.exec_type, report.status) for report in reports] == [
+                ("TRIGGERED", "WORKING"),
+                (None, "FILLED"),
+            ]
+            assert (len(simulator.events("trigger")), len(simulator.events("fill"))) == (1, 1)
+
+
+async def test_day_orders_expire_also_if_the_broker_was_down_at_the_end_of_the_day(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("limit", price=FAR, time_in_force="DAY"))
+            await venue.submit(an_order("stop", order_type="STOP", time_in_force="DAY", stop="9000"))
+            await venue.submit(an_order("kept", price=FAR))
+        simulator.kill()
+        simulator.arguments += ["--clock-offset", "86400"]
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            reports = await read_reports(venue, 2)
+            [kept] = await open_orders(venue)
+    assert {(report.venue_client_order_id, report.status, report.reason) for report in reports} == {
+        ("limit", "EXPIRED", "DAY_ENDED"),
+        ("stop", "EXPIRED", "DAY_ENDED"),
+    }
+    assert kept.venue_client_order_id == "kept"
+
+
 async def test_a_second_simulator_on_the_same_log_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         second = run_command("venue-sim", "--port", "0", "--log", str(simulator.events_path))
