@@ -24,6 +24,7 @@ Declare a capability only if this holds:
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
 | `amend` | the venue supports it; not used yet |
+| `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
 | `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
