@@ -59,8 +59,8 @@ def venue_sim(
     lookup: Lookup = "all",
     seed: Seed = 0,
     clock_offset: ClockOffset = 0.0,
-    trading_day_zone: DayZone = "UTC",
-    trading_day_roll: DayRoll = "00:00",
+    day_zone: DayZone = "UTC",
+    day_roll: DayRoll = "00:00",
     fault: FaultOptions = None,
 ) -> None:
     """Run a simulated broker that keeps its own log and produces faults on demand."""
@@ -70,8 +70,8 @@ def venue_sim(
 
     faults = _parsed(fault or [])
     session = TradingDay(
-        _read(trading_day_zone, risk_limits.zone, "--trading-day-zone"),
-        _read(trading_day_roll, risk_limits.roll, "--trading-day-roll"),
+        _read(day_zone, risk_limits.zone, "--day-zone"),
+        _read(day_roll, risk_limits.roll, "--day-roll"),
     )
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
