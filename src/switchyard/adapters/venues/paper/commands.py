@@ -1,11 +1,15 @@
-"""The requests that wait for the paper exchange, and how their callers get the outcomes."""
+"""Commands to the paper exchange, and how the outcomes of a group reach their callers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
-from switchyard.ports.venue import SendOutcome
+from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.venue import Accepted, SendOutcome
 
 
 class Command(NamedTuple):
@@ -14,6 +18,22 @@ class Command(NamedTuple):
     kind: Literal["submit", "cancel"]
     orders: Sequence[Order]
     outcomes: asyncio.Future[list[SendOutcome]]
+
+
+def with_reports(
+    group: Sequence[Command], outcomes: Sequence[SendOutcome], reports: Sequence[ExecutionReport]
+) -> list[SendOutcome]:
+    """The outcomes of the group; those of new orders with the reports on them."""
+    by_order: dict[VenueClientOrderId, list[ExecutionReport]] = {}
+    for report in reports:
+        by_order.setdefault(report.venue_client_order_id, []).append(report)
+    orders = [(command.kind, order) for command in group for order in command.orders]
+    return [
+        replace(outcome, reports=tuple(by_order.get(order.venue_client_order_id, ())))
+        if kind == "submit" and isinstance(outcome, Accepted)
+        else outcome
+        for (kind, order), outcome in zip(orders, outcomes, strict=True)
+    ]
 
 
 def resolve(commands: Iterable[Command], outcomes: Sequence[SendOutcome]) -> None:

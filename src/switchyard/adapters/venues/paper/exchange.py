@@ -15,7 +15,7 @@ from typing import Literal, ParamSpec, TypeVar, assert_never
 import structlog
 
 from switchyard.adapters.venues.paper.book import Book
-from switchyard.adapters.venues.paper.commands import Command, resolve
+from switchyard.adapters.venues.paper.commands import Command, resolve, with_reports
 from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
@@ -250,6 +250,7 @@ class PaperExchange:
                 quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
                 outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
                 outcomes, reports = await self._on_thread(self._settle, book, group, due, reached, quotes, now)
+                outcomes = with_reports(group, outcomes, reports)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
         except Exception:
