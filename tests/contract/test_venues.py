@@ -136,14 +136,15 @@ async def test_equal_submits_at_the_same_time_become_one_order(venue: Venue) -> 
 async def test_a_stop_order_that_the_market_has_passed_is_triggered_and_then_filled(market: Venue) -> None:
     passed = an_order("passed", order_type="STOP", time_in_force="GTC", stop="1")
     waiting = an_order("waiting", order_type="STOP_LIMIT", time_in_force="DAY", stop="9000", price="9001")
-    outcomes = await market.submit_many([waiting]) + await market.submit_many([passed])
-    assert await market.submit(passed) == outcomes[1]
+    held, first, again = [await market.submit(order) for order in (waiting, passed, passed)]
+    assert isinstance(held, Accepted) and isinstance(first, Accepted) and isinstance(again, Accepted)
+    assert again.venue_order_id == first.venue_order_id
     triggered, fill = await read_reports(market, 2)
     assert (triggered.exec_type, triggered.status, triggered.last_qty) == ("TRIGGERED", "WORKING", ZERO)
     assert (fill.status, fill.last_qty, fill.venue_order_id) == ("FILLED", Decimal(1000), triggered.venue_order_id)
     [still_open] = await open_orders(market)
-    assert outcomes[0] == Accepted(still_open.venue_order_id)
-    assert await market.cancel(waiting) == outcomes[0]
+    assert still_open.venue_order_id == held.venue_order_id
+    assert await market.cancel(waiting) == Accepted(held.venue_order_id)
     [_, _, report] = await read_reports(market, 3)
     assert (report.status, report.filled_qty_total) == ("CANCELED", ZERO)
 
