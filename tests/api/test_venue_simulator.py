@@ -14,6 +14,7 @@ import pytest
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.order_kinds import ALL_KINDS
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
 from tests.support.process import run_command
@@ -39,7 +40,7 @@ async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
     venue = HttpVenue(
         VenueName("broker"),
         url=simulator.url,
-        capabilities=Capabilities(dedupe="while_open", lookup="all"),
+        capabilities=Capabilities(dedupe="while_open", lookup="all", kinds=ALL_KINDS),
         clock=SystemClock(),
     )
     await venue.start()

@@ -4,9 +4,11 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import time, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import apsw
 import pytest
@@ -20,6 +22,7 @@ from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.errors import AlreadyRunning, SchemaMismatch
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
 
@@ -109,6 +112,37 @@ async def test_a_resting_order_fills_at_its_limit_price_once_marketable(path: Pa
             clock.advance(SECOND)
         [report] = await read_reports(exchange, 1)
         assert (report.status, report.last_price) == ("FILLED", limit)
+
+
+async def test_a_stop_order_waits_over_a_restart_and_is_triggered_by_the_market(path: Path, clock: ManualClock) -> None:
+    market = PaperQuotes(Catalogue(), clock, seed=1)
+    stop = market.current("USDJPY").quote.ask + Decimal("0.02")
+    order = an_order("one", order_type="STOP", time_in_force="GTC", stop=stop)
+    async with running(path, clock) as exchange:
+        await exchange.submit(order)
+    async with running(path, clock) as exchange:
+        assert await status(exchange, "one") == "WORKING"
+        while market.current("USDJPY").quote.ask < stop:
+            clock.advance(SECOND)
+        reached = market.current("USDJPY").quote.ask
+        triggered, fill = await read_reports(exchange, 2)
+        assert (triggered.exec_type, fill.status, fill.last_price) == ("TRIGGERED", "FILLED", reached)
+
+
+async def test_a_day_order_expires_also_if_the_exchange_was_down_at_the_end_of_its_day(
+    path: Path, clock: ManualClock
+) -> None:
+    new_york = TradingDay(ZoneInfo("America/New_York"), time(17))
+    order = an_order("one", price=FAR, time_in_force="DAY", accepted_at=clock.now())
+    async with running(path, clock, session=new_york) as exchange:
+        await exchange.submit(order)
+        clock.advance(new_york.end_of(clock.now()) - clock.now() - SECOND)
+        assert await status(exchange, "one") == "WORKING"
+    clock.advance(timedelta(hours=3))
+    async with running(path, clock, session=new_york) as exchange:
+        [report] = await read_reports(exchange, 1)
+        assert (report.status, report.reason, report.at) == ("EXPIRED", "DAY_ENDED", clock.now())
+        assert await exchange.cancel(order) == VenueRejected("ORDER_FINAL")
 
 
 async def test_pending_fills_happen_after_a_restart(path: Path, clock: ManualClock) -> None:

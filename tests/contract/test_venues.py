@@ -18,6 +18,7 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
+from switchyard.domain.order_kinds import ALL_KINDS
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, open_orders, read_reports
@@ -66,7 +67,7 @@ async def http_venue(folder: Path, parts: int = 1) -> AsyncIterator[Venue]:
     venue = HttpVenue(
         VenueName("broker"),
         url=simulator.url,
-        capabilities=Capabilities(dedupe="permanent", lookup="all"),
+        capabilities=Capabilities(dedupe="permanent", lookup="all", kinds=ALL_KINDS),
         clock=SystemClock(),
     )
     try:
