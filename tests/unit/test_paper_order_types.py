@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.adapters.venues.paper import book as book_module
+from switchyard.adapters.venues.paper import matching as matching_module
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules, advanced, arrived, canceled
@@ -231,6 +232,15 @@ def test_the_rest_of_an_order_that_may_rest_is_filled_in_later_steps(terms: dict
     fills = [(report.last_qty, report.last_price) for report in exchange.reports if report.last_qty]
     assert fills == list(zip(map(Decimal, (400, 400, 200)), map(Decimal, prices), strict=True))
     assert exchange.orders["one"].status == "FILLED"
+
+
+def test_an_order_has_a_bounded_number_of_fills(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(matching_module, "FILLS_MAX", 3)
+    exchange = Exchange("1")
+    exchange.submit("one", qty="1000", price="151")
+    for _ in range(3):
+        exchange.move(OPEN)
+    assert [fill.qty for fill in exchange.orders["one"].fills] == [1, 1, 1, 997]
 
 
 TERMS: list[dict[str, Any]] = [

@@ -20,6 +20,9 @@ from switchyard.domain.reports import ExecType, ExecutionReport, ReportStatus
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.venue import VenueFill
 
+# An order keeps its fills in its row. One that has so many is filled whole, however little is displayed.
+FILLS_MAX = 1_000
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of one exchange that apply to every order."""
@@ -164,7 +167,8 @@ def matched(order: PaperOrder, quote: Quote, now: datetime, rules: Rules, displa
 def _matched(order: PaperOrder, price: Decimal, now: datetime, rules: Rules, displayed: Displayed) -> PaperOrder:
     """The order with as much of it matched as is displayed; unchanged where that is nothing."""
     rest = _rest(order)
-    qty = displayed.take(order.symbol, order.side, rest, order.step)
+    is_bounded = len(order.fills) < FILLS_MAX
+    qty = displayed.take(order.symbol, order.side, rest, order.step) if is_bounded else rest
     if not qty:
         return order
     return replace(
