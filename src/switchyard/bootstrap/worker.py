@@ -43,7 +43,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     dispatcher = await _start_dispatcher(core, sent_ids, stack)
-    core.window.start(dispatcher)
+    core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
         active=core.kills,
