@@ -24,7 +24,7 @@ from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, VenueRejected
-from tests.support.venue_orders import DEADLINE_SECONDS, an_order, read_reports
+from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, read_reports
 
 SIM = VenueName("sim")
 SECOND = timedelta(seconds=1)
@@ -98,7 +98,7 @@ async def test_an_order_submitted_and_cancelled_in_one_group_is_cancelled(path: 
         order = an_order("one", price=FAR)
         submitted, cancelled = await asyncio.gather(exchange.submit(order), exchange.cancel(order))
         assert isinstance(submitted, Accepted)
-        assert submitted == cancelled
+        assert bare(submitted) == cancelled
         assert await status(exchange, "one") == "CANCELED"
 
 
@@ -172,7 +172,7 @@ async def test_ids_are_recognised_and_numbering_continues_after_a_restart(path: 
         first = await exchange.submit(an_order("one"))
         before = await read_reports(exchange, 1)
     async with running(path, clock) as exchange:
-        assert await exchange.submit(an_order("one")) == first
+        assert await exchange.submit(an_order("one")) == bare(first)
         second = await exchange.submit(an_order("two"))
         assert second != first
         after = await read_reports(exchange, 2)
@@ -189,7 +189,7 @@ async def test_an_acknowledged_order_is_already_in_the_files(path: Path, clock: 
             shutil.copy(f"{path}{suffix}", f"{crashed}{suffix}")
     async with running(crashed, clock) as exchange:
         again = await asyncio.gather(*(exchange.submit(an_order(f"order-{n}")) for n in range(300)))
-        assert again == outcomes
+        assert list(map(bare, again)) == list(map(bare, outcomes))
         assert len(await read_reports(exchange, 300)) == 300
 
 
@@ -212,7 +212,7 @@ async def test_a_rejection_is_durable_and_does_not_change_with_the_settings(path
         outcomes = await asyncio.gather(*(exchange.submit(an_order("one")) for _ in range(2)))
         assert outcomes == [VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")] * 2
         assert await exchange.submit(an_order("one")) == VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")
-        assert await exchange.submit(an_order("before")) == accepted
+        assert await exchange.submit(an_order("before")) == bare(accepted)
         assert await status(exchange, "one") is None
     async with running(path, clock) as exchange:
         assert await exchange.submit(an_order("one")) == VenueRejected("BROKER_REJECTED", "REJECTED_BY_VENUE")
@@ -319,7 +319,7 @@ async def test_on_close_every_outcome_agrees_with_the_book(path: Path, clock: Ma
     async with running(path, clock) as exchange:
         for number, outcome in enumerate(outcomes):
             found = await exchange.find_by_client_order_id(VenueClientOrderId(f"order-{number}"))
-            assert outcome == (DOWN if found is None else Accepted(found.venue_order_id))
+            assert bare(outcome) == (DOWN if found is None else Accepted(found.venue_order_id))
 
 
 async def test_old_reports_are_read_from_the_file(

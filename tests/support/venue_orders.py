@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Ambiguous, SendOutcome, Venue, VenueOrder
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Venue, VenueOrder
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # Generous: only a defect reaches it.
@@ -64,6 +65,11 @@ def unlocated(outcome: SendOutcome) -> SendOutcome:
 async def open_orders(venue: Venue) -> list[VenueOrder]:
     """All pages of the venue's open orders."""
     return [order async for page in venue.open_orders() for order in page]
+
+
+def bare(outcome: SendOutcome) -> SendOutcome:
+    """The outcome without the reports that came with it: a repeated request is answered without them."""
+    return replace(outcome, reports=()) if isinstance(outcome, Accepted) else outcome
 
 
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:
