@@ -82,6 +82,7 @@ ORDERS = Table(
         "multiplier",
         "reserve_price",
         "reducing",
+        "reduce_only",
     ),
     unset=("venue_order_id",),
 )

@@ -10,6 +10,8 @@ from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
+from switchyard.flow.intake.cancel_all import CancelAllDesk
+from switchyard.flow.intake.closing import CloseDesk
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
@@ -92,6 +94,23 @@ class Desks:
             clock=clock,
             metrics=metrics,
             restored_at=restored_at,
+        )
+        self.closing = CloseDesk(
+            intake=intake,
+            orders=self.orders,
+            derived=self.derived,
+            clock=clock,
+            key_ttl=settings.idempotency_ttl,
+        )
+        self.accounts = database.accounts
+        self.cancel_all = CancelAllDesk(
+            accounts=database.accounts,
+            journal=journal,
+            keys=keys,
+            commit=commit,
+            clock=clock,
+            venues=settings.venue_names,
+            key_ttl=settings.idempotency_ttl,
         )
         self.do_orders = DoDesk(
             intake=intake,

@@ -83,6 +83,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The price at which the rest of the order is reserved while it is open; none where no market was known."""
     reducing: bool = False
     """Whether it was accepted as an order that can only make the account's position smaller."""
+    reduce_only: bool = False
+    """Whether it was placed to close a position: a venue that has reduce-only orders gets it as one."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -112,6 +114,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     version: int
     trace_id: str | None = None
     requested_at: datetime | None = None
+    reduce_only: bool = False
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -141,6 +144,7 @@ def snapshot(order: Order) -> OrderSnapshot:
         version=order.version,
         trace_id=order.trace_id,
         requested_at=order.requested_at,
+        reduce_only=order.reduce_only,
     )
 
 

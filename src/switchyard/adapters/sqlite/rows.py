@@ -52,7 +52,8 @@ def order(row: Sequence[Any]) -> Order:
         values[name] = datetime.fromisoformat(values[name])
     if values["requested_at"] is not None:
         values["requested_at"] = datetime.fromisoformat(values["requested_at"])
-    values["reducing"] = bool(values["reducing"])
+    for name in ("reducing", "reduce_only"):
+        values[name] = bool(values[name])
     return Order(**values)
 
 

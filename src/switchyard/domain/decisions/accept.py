@@ -71,6 +71,7 @@ def accept(
         multiplier=ONE if terms is None else terms.multiplier,
         reserve_price=request.price if terms is None else terms.price,
         reducing=terms is not None and terms.reducing,
+        reduce_only=terms is not None and terms.reduce_only,
     )
     fact = AcceptedFact(
         order=accepted_order(order),

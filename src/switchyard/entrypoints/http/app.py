@@ -29,6 +29,7 @@ from switchyard.entrypoints.http.exposure import do_order_needs_token, served_na
 from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.positions import PositionRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
@@ -53,6 +54,7 @@ class Gateway:
         *,
         orders: OrderRoutes,
         do_orders: DoOrderRoutes,
+        positions: PositionRoutes,
         risk: RiskRoutes,
         streams: StreamRoutes,
         market: MarketRoutes,
@@ -73,6 +75,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *positions.routes,
             *risk.routes,
             *streams.routes,
             *admin.routes,
@@ -184,6 +187,17 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             bad_tokens=bad_tokens,
             clock=engine.clock,
             metrics=engine.metrics,
+        ),
+        positions=PositionRoutes(
+            close_desk=engine.desks.closing,
+            cancel_desk=engine.desks.cancel_all,
+            accounts=engine.desks.accounts,
+            queries=engine.queries,
+            rooms=engine.desks.rooms,
+            clock=engine.clock,
+            can_derive=settings.idempotency.enabled,
+            derives_for=settings.idempotency.derives_for,
+            tokens=tokens,
         ),
         risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),

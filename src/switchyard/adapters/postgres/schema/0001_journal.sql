@@ -78,6 +78,7 @@ CREATE TABLE orders (
     multiplier numeric NOT NULL,
     reserve_price numeric,
     reducing boolean NOT NULL,
+    reduce_only boolean NOT NULL, -- placed to close a position
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that

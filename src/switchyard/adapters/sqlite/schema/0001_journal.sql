@@ -83,7 +83,8 @@ CREATE TABLE orders (
     currency              TEXT,
     multiplier            TEXT NOT NULL,
     reserve_price         TEXT,
-    reducing              INTEGER NOT NULL
+    reducing              INTEGER NOT NULL,
+    reduce_only           INTEGER NOT NULL -- placed to close a position
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
