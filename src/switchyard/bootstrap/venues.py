@@ -60,6 +60,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
         cancel_all=settings.cancel_all,
+        reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
     )
 

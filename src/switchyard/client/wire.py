@@ -28,7 +28,7 @@ _DEFAULT_MESSAGES = {
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of `place`, `close_position` and `cancel`: the request is durable, its outcome follows in the stream."""
+    """The result of `place`, `close_position` and `cancel`: the request is durable; the stream shows its outcome."""
 
     order_id: OrderId
     status: str

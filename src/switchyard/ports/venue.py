@@ -59,6 +59,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
+    reduce_only: bool = False
+    """Whether the venue itself sees to it that an order with the flag only reduces the position under our credentials.
+
+    An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds.
+    """
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -39,11 +39,12 @@ def accepted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     if order.reducing:
         yield Said("check", "it can only reduce the position, so limits on exposure do not apply to it")
     if fact.idempotency is not None:
-        yield Said("check", f"a repeat of the request under {key_words(*_key(fact))} gets this same order")
+        yield Said("check", f"{key_words(fact.idempotency.operation, fact.idempotency.key)}: a repeat gets this order")
     held = reserved(order)
     if held is not None and held.notional:
         money = f"{plain(held.notional)} {order.currency or ''}".strip()
-        yield Said("check", f"while it is open it reserves {money}, at {plain(order.reserve_price or held.qty)} each")
+        each = "" if order.reserve_price is None else f" ({plain(held.qty)} at {plain(order.reserve_price)})"
+        yield Said("check", f"while it is open it reserves {money}{each}")
     quote = fact.quote
     market = "" if quote is None else f"; the market there was {plain(quote.bid)} bid, {plain(quote.ask)} ask"
     yield Said("route", f"routed to {order.venue}, as configured for {order.symbol}{market}")
@@ -161,8 +162,8 @@ def reported(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     if report.last_qty:
         price = "an unknown price" if report.last_price is None else plain(report.last_price)
         late = ", after the order had ended; it counts all the same" if is_final(teller.status) else ""
-        total = f"{plain(teller.filled_with(report))} of {plain((teller.order or teller.row).qty)}"
-        yield Said("report", f"filled {plain(report.last_qty)} at {price}{_fee(report)}; {total} so far{late}")
+        total = teller.filled_with(report)
+        yield Said("report", f"filled {plain(report.last_qty)} at {price}{_fee(report)}; {total}{late}")
     match report.status:
         case "WORKING" if not report.last_qty:
             yield Said("report", f"{teller.venue} reports that the order is open")
@@ -208,11 +209,6 @@ OF_NO_ORDER: Final[frozenset[EventType]] = frozenset(
 
 def _begin(teller: Teller, event: JournalEvent, fact: AcceptedFact) -> None:
     teller.accept(fold.accepted(AccountId(event.account_id), OrderId(event.order_id or ""), fact))
-
-
-def _key(fact: AcceptedFact) -> tuple[str, str]:
-    assert fact.idempotency is not None
-    return fact.idempotency.operation, fact.idempotency.key
 
 
 def _told(teller: Teller, event: JournalEvent) -> tuple[OrderFact, bool]:

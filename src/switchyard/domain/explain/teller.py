@@ -1,12 +1,11 @@
 """What is known of an order while its events are told one after the other."""
 
-from decimal import Decimal
 from typing import Literal, NamedTuple
 
 from switchyard.domain import fold
 from switchyard.domain.facts import OrderChange, OutboxFact, ReportFact
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import plain
+from switchyard.domain.money import average, plain
 from switchyard.domain.orders import Order, average_price, remaining_qty
 from switchyard.domain.outbox import OutboxKind
 
@@ -74,12 +73,15 @@ class Teller:
         order = self.order or self.row
         if not order.filled_qty:
             return f"nothing of {plain(order.qty)} is filled"
-        average = average_price(order)
-        price = "" if average is None else f" at an average of {plain(average)}"
+        mean = average_price(order)
+        price = "" if mean is None else f" at an average of {plain(mean)}"
         rest = remaining_qty(order)
         left = f", {plain(rest)} left" if rest and not is_final(order.status) else ""
         return f"{plain(order.filled_qty)} of {plain(order.qty)} filled{price}{left}"
 
-    def filled_with(self, report: ReportFact) -> Decimal:
-        """The filled quantity after a report."""
-        return report.filled_qty_total if self.order is None else fold.with_fill(self.order, report)[0]
+    def filled_with(self, report: ReportFact) -> str:
+        """The running total with a report, of how much, and at which average."""
+        if self.order is None:
+            return f"{plain(report.filled_qty_total)} of {plain(self.row.qty)} so far"
+        filled, notional = fold.with_fill(self.order, report)
+        return f"{plain(filled)} of {plain(self.order.qty)} so far, at an average of {plain(average(notional, filled))}"

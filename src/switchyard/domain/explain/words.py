@@ -48,8 +48,11 @@ CODES: Final[Mapping[str, str]] = {
     "CANCELED_BEFORE_SENDING": "it was cancelled before anything was sent",
     "FOUND_ENDED_AT_VENUE": "the venue shows that it has ended",
     "COLLAR": "its price is outside of the price collar by now",
+    "NOT_REDUCING": "the position that it should close is too small for it by now",
     "CONFLICT_PROCESSED": "the venue had it already from an earlier attempt",
     "CONTRADICTED": "the venue rejected it although it has shown to have it",
+    # The paper exchange's and the simulator's own words.
+    "CANCELED_BY_REQUEST": "the cancel was carried out",
 }
 """Codes of `domain/reasons.py` → words; a test compares the two."""
 
@@ -60,11 +63,11 @@ _TIMES_IN_FORCE: Final[Mapping[TimeInForce, str]] = {
     "DAY": "good for the day",
 }
 _OPERATIONS: Final[Mapping[str, str]] = {
-    PLACE_ORDER: "the idempotency key {key} of POST /orders",
-    DERIVED_ORDER: "a key derived from its content",
-    DO_ORDER: "the idempotency key {key} of POST /do/order",
-    CLOSE_POSITION: "the idempotency key {key} of a request to close the position",
-    DERIVED_CLOSE: "a key derived from the content of a request to close the position",
+    PLACE_ORDER: "POST /orders with the idempotency key {key}",
+    DERIVED_ORDER: "POST /orders with a key derived from its content",
+    DO_ORDER: "POST /do/order with the idempotency key {key}",
+    CLOSE_POSITION: "a request to close the position, with the idempotency key {key}",
+    DERIVED_CLOSE: "a request to close the position, with a key derived from its content",
 }
 
 
@@ -76,7 +79,7 @@ def because(code: str | None, detail: str | None = None) -> str:
 
 def key_words(operation: str, key: str) -> str:
     """The idempotency key that an order was accepted under."""
-    return _OPERATIONS.get(operation, "the idempotency key {key} of " + operation).format(key=key)
+    return _OPERATIONS.get(operation, operation + " with the idempotency key {key}").format(key=key)
 
 
 def terms(order: Order) -> str:
