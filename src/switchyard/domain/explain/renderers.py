@@ -122,14 +122,14 @@ def updated(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     """Another change: the effect of a report, or the end of an attempt or of the order."""
     followed_report = teller.report is not None
     fact, has_ended = _told(teller, event)
-    if fact.position is not None:
-        text = f"the position in {teller.row.symbol} is {position_words(fact.position.qty)} now"
-        yield Said("position", text)
     for row in fact.outbox:
         if not followed_report:
             yield from _row(teller, row, event, has_ended)
-        elif teller.settled(row):
+        elif teller.settled(row) and row.kind == "new":
             yield Said("doubt", f"the report settles the doubt: {teller.venue} has the order")
+    if fact.position is not None:
+        text = f"the position in {teller.row.symbol} is {position_words(fact.position.qty)} now"
+        yield Said("position", text)
     yield from _ended(teller, has_ended)
 
 

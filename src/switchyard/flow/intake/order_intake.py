@@ -45,6 +45,8 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 
+NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
+"""Why no order was placed or stored for a request to close a position."""
 _AMOUNTS = ("qty", "price", "stopPrice")
 
 
@@ -139,26 +141,11 @@ class OrderIntake:
         exceeded = await self._rate.take(account)
         if exceeded is not None:
             raise self._unstored(account, exceeded)
-        routed = await prepare()
-        order, destination = routed.order, routed.destination
-        room = await self._room(account, routed)
-
-        def write(violation: Violation | None) -> Awaitable[Placement]:
-            return self._writer.place(account, order, destination, room.rejected(violation))
-
-        if room.violation is not None:
-            placement = await write(None)
-        else:
-            await self._window.enter(destination.venue, order.time_in_force)
-            try:
-                placement = await self._claimed(account, order, "", write)
-            finally:
-                self._window.leave(destination.venue)
-        if placement.violation is None:
-            self._duplicates.count_new_order()
-        else:
-            self._risk.note_rejection(account, placement.order_id, placement.violation)
-        return placement
+        try:
+            return await self._place(account, await prepare())
+        except NOTHING_TO_CLOSE:
+            await self._rate.put_back(account)
+            raise
 
     async def place_once(
         self, intent: Intent, prepare: Prepare, rules: KeyRules, *, lookup_first: bool = False
@@ -216,6 +203,27 @@ class OrderIntake:
             replayed=placement.replayed,
         )
 
+    async def _place(self, account: AccountId, routed: RoutedOrder) -> Placement:
+        order, destination = routed.order, routed.destination
+        room = await self._room(account, routed)
+
+        def write(violation: Violation | None) -> Awaitable[Placement]:
+            return self._writer.place(account, order, destination, room.rejected(violation))
+
+        if room.violation is not None:
+            placement = await write(None)
+        else:
+            await self._window.enter(destination.venue, order.time_in_force)
+            try:
+                placement = await self._claimed(account, order, "", write)
+            finally:
+                self._window.leave(destination.venue)
+        if placement.violation is None:
+            self._duplicates.count_new_order()
+        else:
+            self._risk.note_rejection(account, placement.order_id, placement.violation)
+        return placement
+
     async def _room(self, account: AccountId, routed: RoutedOrder) -> Room:
         """Judge the order, and return what it claims or why it is rejected."""
         subject = self._subject(account, routed)
@@ -255,8 +263,8 @@ class OrderIntake:
             return placement
         try:
             placement = await self._judge_and_write(intent, prepare, rules)
-        except (NotFound, PositionClosing, PositionMoved):
-            await self._rate.put_back(intent.account_id)  # nothing to close: no order was placed or stored
+        except NOTHING_TO_CLOSE:
+            await self._rate.put_back(intent.account_id)
             raise
         if placement.replayed:
             await self._rate.put_back(intent.account_id)
