@@ -138,6 +138,8 @@ async def test_the_client_closes_and_explains(embedded: RunningGateway) -> None:
         await embedded.until_status(placed.order_id, "FILLED")
         assert (await client.close_position("USDJPY", idempotency_key="mine")).replayed
         explained = await client.explain(placed.order_id)
+        checks = ", ".join(check.check for check in (await client.dry_run("USDJPY", "BUY", 1000)).checks)
+        assert f"the checks of such an order today: {checks}" in [step.text for step in explained.steps]
         assert explained.lines[1] == "BUY 1000 USDJPY at the market, immediate or cancel, to close a position"
         assert explained.lines[-1].startswith("Now: FILLED, it has ended; 1000 of 1000 filled at an average of ")
         view = await client.account()

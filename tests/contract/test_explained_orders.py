@@ -31,6 +31,7 @@ from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_entry, an_o
 from tests.support.journal_checks import commit
 from tests.support.record import check_text
 
+CHECKS = ("KILL_SWITCH", "RISK_MAX_QTY", "COLLAR")
 _numbers = count(1)
 
 
@@ -116,7 +117,7 @@ class Life:
     async def explained(self) -> Explanation:
         found = await self.database.queries.history_of(self.order_id, EVENTS_MAX + 1)
         assert found is not None
-        return explain_order(*found)
+        return explain_order(*found, CHECKS)
 
 
 async def doubtful_and_cancelled() -> Life:

@@ -40,10 +40,13 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether the order has more events than are told."""
 
 
-def explain_order(order: Order, events: Sequence[JournalEvent]) -> Explanation:
-    """Explain an order, given its row and its first events, in journal order."""
+def explain_order(order: Order, events: Sequence[JournalEvent], checks: Sequence[str]) -> Explanation:
+    """Explain an order, given its row and its first events, in journal order.
+
+    `checks`: the names of the pre-trade checks that the settings of today have for it.
+    """
     told = events[:EVENTS_MAX]
-    teller = Teller(order)
+    teller = Teller(order, checks)
     steps = tuple(
         Step(seq=event.seq, at=event.at, event=event.type, kind=said.kind, text=said.text)
         for event in told
@@ -80,7 +83,7 @@ def _lines(order: Order, steps: Sequence[Step], has_more: bool) -> Iterator[str]
 
 
 def _standing(order: Order) -> str:
-    teller = Teller(order)
+    teller = Teller(order, ())
     match order.status:
         case "ACCEPTED":
             where = f"it waits to be sent to {order.venue}"

@@ -36,6 +36,8 @@ def accepted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     order = teller.order
     assert order is not None
     yield Said("check", "accepted: every pre-trade check passed")
+    if teller.checks:
+        yield Said("check", f"the checks of such an order today: {', '.join(teller.checks)}")
     if order.reducing:
         yield Said("check", "it can only reduce the position, so limits on exposure do not apply to it")
     if fact.idempotency is not None:

@@ -1,5 +1,6 @@
 """What is known of an order while its events are told one after the other."""
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from switchyard.domain import fold
@@ -22,8 +23,10 @@ class Said(NamedTuple):
 class Teller:
     """An order as its events so far have made it; `row` is the order as it is now."""
 
-    def __init__(self, row: Order) -> None:
+    def __init__(self, row: Order, checks: Sequence[str]) -> None:
         self.row = row
+        self.checks = checks
+        """The names of the checks that a new order of this kind has today."""
         self.order: Order | None = None
         """None until the event that made its first version."""
         self.status = row.status

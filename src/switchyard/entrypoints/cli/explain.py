@@ -53,10 +53,13 @@ def explain(
 
 async def _from_database(order_id: str) -> Explanation:
     from switchyard.bootstrap import outbox_listing
+    from switchyard.domain.risk.checks import check_names
     from switchyard.settings import load_settings
 
-    listing: OutboxListing = outbox_listing(load_settings())
+    settings = load_settings()
+    listing: OutboxListing = outbox_listing(settings)
     found = await listing.history_of(OrderId(order_id), EVENTS_MAX + 1)
     if found is None:
         raise typer.BadParameter(f"the database has no order {order_id!r}", param_hint="ORDER_ID")
-    return explain_order(*found)
+    order, events = found
+    return explain_order(order, events, check_names(settings.risk, order.account_id, order.symbol))

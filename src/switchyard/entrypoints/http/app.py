@@ -4,6 +4,8 @@
 All other routes go through Starlette.
 """
 
+from functools import partial
+
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine
 from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.domain.risk.checks import check_names
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
@@ -175,6 +178,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             derived_desk=engine.desks.derived,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
+            check_names=partial(check_names, settings.risk),
             queries=engine.queries,
             tokens=tokens,
         ),

@@ -3,7 +3,7 @@
 Reads orders and events through `Queries`; places and cancels through the desks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import get_args
 
@@ -52,14 +52,19 @@ class OrderRoutes:
         derived_desk: DerivedDesk,
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
+        check_names: Callable[[AccountId, str], Sequence[str]],
         queries: Queries,
         tokens: TokenVerifier,
     ) -> None:
-        """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one."""
+        """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one.
+
+        `check_names`: the pre-trade checks of an account's order in a symbol.
+        """
         self._desk = desk
         self._derived_desk = derived_desk
         self._can_derive = can_derive
         self._derives_for = derives_for
+        self._check_names = check_names
         self._queries = queries
         self._tokens = tokens
         self.routes = [
@@ -151,7 +156,8 @@ class OrderRoutes:
         only(request.query_params, ())
         # One more shows whether there are others.
         events = await self._queries.events_after(0, order_id=order.order_id, limit=EVENTS_MAX + 1)
-        return starlette_response(json_response(200, explain_order(order, events)))
+        checks = self._check_names(order.account_id, order.symbol)
+        return starlette_response(json_response(200, explain_order(order, events, checks)))
 
     async def _account_events(self, request: Request) -> Response:
         account = self._account(request)
