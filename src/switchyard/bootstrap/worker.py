@@ -44,7 +44,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     dispatcher = await _start_dispatcher(core, sent_ids, stack)
-    core.window.start(dispatcher)
+    core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
         active=core.kills,
@@ -112,6 +112,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         waiting=core.waiting,
         sent_ids=sent_ids,
         guard=Closes(Collars(core.catalogue, core.quotes), database.journal),
+        first_reports=core.first_reports,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)
@@ -153,6 +154,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()
     await mark_read(core.database.journal, core.sequencer.commit, venue.name)
+    core.first_reports[venue.name] = recorder.carried
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         recall = StrayRecall(venue, recorder, queries=core.database.queries)
