@@ -117,6 +117,7 @@ async def test_risk_rules_bind_a_close_but_limits_on_exposure_do_not(tmp_path: P
         ({"qty": "1"}, "qty"),
         ({"qty": 0.5}, "qty"),
         ({"type": "LIMIT"}, "price"),
+        ({"type": "STOP"}, "type"),
         ({"price": 150}, "price"),
         ({"side": "SELL"}, "side"),
         ({"strategy": "A b"}, "strategy"),

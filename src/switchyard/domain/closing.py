@@ -5,7 +5,7 @@ The order is decided on a read and checked again by the commit that accepts it (
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,7 +16,7 @@ from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.ids import AccountId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO, canonical, plain
-from switchyard.domain.orders import OrderRequest, OrderType, TimeInForce, checked
+from switchyard.domain.orders import OrderRequest, TimeInForce, checked
 from switchyard.domain.risk.exposure import SymbolExposure
 from switchyard.domain.risk.reservations import SUMS
 
@@ -30,7 +30,7 @@ class CloseBody(
 
     account_id: str | None = None
     qty: Decimal | None = None
-    type: OrderType = "MARKET"
+    type: Literal["LIMIT", "MARKET"] = "MARKET"
     price: Decimal | None = None
     time_in_force: TimeInForce | None = None
     client_order_id: str | None = None
