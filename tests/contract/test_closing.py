@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from itertools import count
 from typing import Any
@@ -12,11 +12,12 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.changes import Committed
 from switchyard.domain.decisions import apply_report, request_cancel
-from switchyard.domain.errors import IdempotencyConflict, NotFound, PositionClosing, RequestError
+from switchyard.domain.errors import IdempotencyConflict, NotFound, PositionClosing, PositionMoved, RequestError
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, Side
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
+from switchyard.flow.intake.closing import EXACT_TRIES, TRIES_MAX
 from switchyard.flow.intake.writer import Placement
 from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.exposures import Exposures
@@ -151,7 +152,7 @@ async def test_other_closes_at_once_over_two_gateways_take_the_position_once(sit
 async def test_a_whole_close_includes_what_was_filled_before_its_commit(site: Site) -> None:
     await site.hold("BUY", 10)
     rooms = site.gateways[0].desks.rooms
-    rooms._exposures = MovesOnce(rooms._exposures, lambda: site.hold("BUY", 5))
+    rooms._exposures = Moving(rooms._exposures, lambda: site.hold("BUY", 5))
 
     order = await site.order(await site.close("key"))
 
@@ -161,7 +162,7 @@ async def test_a_whole_close_includes_what_was_filled_before_its_commit(site: Si
 async def test_a_close_that_came_too_late_finds_the_order_that_took_the_position(site: Site) -> None:
     await site.hold("BUY", 10)
     rooms = site.gateways[0].desks.rooms
-    rooms._exposures = MovesOnce(rooms._exposures, lambda: site.close("same", gateway=1))
+    rooms._exposures = Moving(rooms._exposures, lambda: site.close("same", gateway=1))
 
     late = await site.close("same")
 
@@ -169,18 +170,42 @@ async def test_a_close_that_came_too_late_finds_the_order_that_took_the_position
     assert (await site.exposure()).sell_qty == 10
 
 
-class MovesOnce:
-    """Exposures that change right after they were read for the first time."""
+async def test_steady_fills_do_not_keep_a_position_from_being_closed(site: Site) -> None:
+    await site.hold("BUY", 10)
+    rooms = site.gateways[0].desks.rooms
+    rooms._exposures = Moving(rooms._exposures, lambda: site.hold("BUY", 1), times=TRIES_MAX)
 
-    def __init__(self, inner: Exposures, move: Callable[[], Any]) -> None:
+    order = await site.order(await site.close("key"))
+
+    assert order.qty == 10 + EXACT_TRIES, "decided on a read that was older than the commit"
+    assert (await site.exposure()).position == 10 + EXACT_TRIES + 1
+
+
+async def test_a_close_gives_up_where_others_take_from_the_position_at_every_try(site: Site) -> None:
+    await site.hold("BUY", 100)
+    rooms = site.gateways[0].desks.rooms
+    rooms._exposures = Moving(rooms._exposures, lambda: site.close(gateway=1, qty=1), times=TRIES_MAX)
+
+    with pytest.raises(PositionMoved):
+        await site.close("key")
+
+    assert (await site.exposure()).sell_qty == TRIES_MAX
+    assert not (await site.close("key")).replayed, "nothing was stored under the key"
+
+
+class Moving:
+    """Exposures that change right after they were read, as often as wanted."""
+
+    def __init__(self, inner: Exposures, move: Callable[[], Awaitable[object]], times: int = 1) -> None:
         self._inner = inner
-        self._move: Callable[[], Any] | None = move
+        self._move = move
+        self._times = times
 
     async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
         read = await self._inner.symbol_exposure(account, symbol, fresh=fresh)
-        if (move := self._move) is not None:
-            self._move = None
-            await move()
+        if self._times:
+            self._times -= 1
+            await self._move()
         return read
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
