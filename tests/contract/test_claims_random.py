@@ -90,7 +90,8 @@ class History:
             multiplier=Decimal(self.random.choice(("1", "0.1", "25"))),
             reducing=self.random.random() < 0.3,
         )
-        claim = Claim(order_id=order.order_id, limits=self.limits(), day=START.date(), since=self.since)
+        whole = order.reducing and self.random.random() < 0.3
+        claim = Claim(order_id=order.order_id, limits=self.limits(), day=START.date(), since=self.since, whole=whole)
         return msgspec.structs.replace(change, orders=(order,), claims=(claim,))
 
     def limits(self) -> Limits:

@@ -83,6 +83,7 @@ ORDERS = Table(
         "reserve_price",
         "reducing",
         "expires_at",
+        "reduce_only",
     ),
     unset=("venue_order_id",),
 )

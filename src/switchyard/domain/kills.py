@@ -13,7 +13,7 @@ from switchyard.domain.outbox import SETTLED, OrderState
 
 KillMode = Literal[
     "block",  # no new order is accepted
-    "reduce_only",  # only orders that a venue enforces as reduce-only; no venue does at present
+    "reduce_only",  # only orders that a venue enforces as reduce-only; at present none is known to be such an order
 ]
 KillReason = Literal["KILL_SWITCH", "REDUCE_ONLY"]
 OrderFate = Literal[

@@ -157,6 +157,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     cancel_all: bool
+    reduce_only: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
@@ -194,6 +195,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
+            "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
+            "broker then looks at the position under its credentials: set it only if that is the position of one account."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),

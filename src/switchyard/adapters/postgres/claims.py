@@ -40,6 +40,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     notional_max: Decimal | None = None
     position_max: Decimal | None = None
     gross_max: Decimal | None = None
+    whole: bool = False
+    """Whether a claim has to leave nothing of the position: such claims are judged one by one."""
 
     def add(self, order: Order, notional: Decimal) -> None:
         if order.side == "BUY":
@@ -150,6 +152,8 @@ class _Rows:
             totals = self._keys[key] = self._new(*key)
         line, purse, owner, limits = totals.line, totals.purse, totals.owner, claim.limits
         line.add(order, held.notional)
+        if claim.whole:
+            line.whole = True
         purse.add(order, held.notional)
         owner.orders += 1
         # A reducing order has no limits; most claims of an account and symbol share one object.
@@ -163,7 +167,9 @@ class _Rows:
         if claim.since is not None:
             owner.since = claim.since if owner.since is None else min(owner.since, claim.since)
         numbers = (number, line.line, purse.purse, owner.owner)
-        self._claims.append((*numbers, order.side, order.qty, held.notional, order.reducing, *astuple(limits)))
+        self._claims.append(
+            (*numbers, order.side, order.qty, held.notional, order.reducing, *astuple(limits), claim.whole)
+        )
 
     def totals(self) -> str:
         """The totals as JSON."""

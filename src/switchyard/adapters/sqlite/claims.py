@@ -18,7 +18,7 @@ from switchyard.domain.risk.book import WINDOW_ORDERS_MAX, Book
 
 # The open orders by the two partial indexes that exist for other reasons: an order that is not open at its venue is
 # open if its own outbox row is not settled. An index over all statuses would be written with every order.
-_OPEN_ORDERS = f"""
+OPEN_ORDERS = f"""
 SELECT {ORDERS.column_list} FROM orders WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
 UNION
 SELECT {ORDERS.qualified("orders")} FROM outbox_orders AS outbox CROSS JOIN orders ON orders.order_id = outbox.order_id
@@ -79,7 +79,7 @@ class Claims:
     def loaded(self, connection: apsw.Connection) -> Book:
         """The totals; read from the rows where they are not kept yet."""
         if self.book is None:
-            orders = map(rows.order, connection.execute(_OPEN_ORDERS))
+            orders = map(rows.order, connection.execute(OPEN_ORDERS))
             positions = map(rows.position, connection.execute(_POSITIONS, (ACCOUNT_TOTAL,)))
 
             def recent(account: AccountId, since: OrderId) -> list[OrderId]:

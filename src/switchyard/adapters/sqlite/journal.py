@@ -96,10 +96,12 @@ class SqliteJournal:
         return {position.key: position for position in positions}
 
     async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
-        """An account in one symbol, as of the last commit."""
+        """An account in one symbol; without `fresh` it may have claims of a group that is being committed."""
         book = self._claims.book
-        if book is None:
-            book = await self._connections.write(self._claims.loaded)
+        if book is None or fresh:
+            return await self._connections.write(
+                lambda connection: self._claims.loaded(connection).symbol(account, symbol)
+            )
         return book.symbol(account, symbol)
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:

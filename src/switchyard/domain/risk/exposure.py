@@ -248,7 +248,7 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
     open_qty = here.buy_qty if side == "BUY" else here.sell_qty
     worst = abs(worst_position(here.position, open_qty, side, order.qty))
     if order.reducing:
-        is_so = is_reducing(here.position, open_qty, side, order.qty)
+        is_so = is_reducing(here.position, open_qty, side, order.qty) and not (claim.whole and worst)
         return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
     limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:

@@ -27,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The worst price that is assumed for the rest of the order; none where no market was known."""
     reducing: bool = False
     """Whether it can only make the account's position smaller, whatever else is filled before it."""
+    reduce_only: bool = False
+    """Whether it closes a position, so that it is never accepted as anything but reducing."""
 
 
 NO_TERMS = Terms()

@@ -79,6 +79,7 @@ CREATE TABLE orders (
     reserve_price numeric,
     reducing boolean NOT NULL,
     expires_at timestamptz, -- of a DAY order: the end of its trading day
+    reduce_only boolean NOT NULL, -- placed to close a position
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that

@@ -84,7 +84,8 @@ CREATE TABLE orders (
     multiplier            TEXT NOT NULL,
     reserve_price         TEXT,
     reducing              INTEGER NOT NULL,
-    expires_at            TEXT -- of a DAY order: the end of its trading day
+    expires_at            TEXT, -- of a DAY order: the end of its trading day
+    reduce_only           INTEGER NOT NULL -- placed to close a position
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);

@@ -130,7 +130,7 @@ class HttpVenue(OneByOne):
             return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order))
+        message = place_order(order, self._expires_at(order), can_reduce_only=self._capabilities.reduce_only)
         exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):

@@ -29,13 +29,14 @@ BEGIN
                     AND total.sells - coalesce(held.qty, 0) + key.sells <= key.position_max))
             ))
             AND (key.reducing_buys IS NULL OR (held.qty < 0 AND held.qty + total.buys + key.buys <= 0))
-            AND (key.reducing_sells IS NULL OR (held.qty > 0 AND total.sells - held.qty + key.sells <= 0)),
+            AND (key.reducing_sells IS NULL OR (held.qty > 0 AND total.sells - held.qty + key.sells <= 0))
+            AND key.whole IS NULL,
             false
         ))
         FROM json_to_recordset(lines) AS key (
             account_id text, symbol text, currency text, buys numeric, sells numeric, orders integer,
             notional numeric, gross numeric, reducing_buys boolean, reducing_sells boolean, orders_max integer,
-            notional_max numeric, position_max numeric, gross_max numeric
+            notional_max numeric, position_max numeric, gross_max numeric, whole boolean
         )
         LEFT JOIN LATERAL (
             SELECT stored.qty,
@@ -184,7 +185,7 @@ BEGIN
             (row->>6)::numeric AS notional, (row->>7)::boolean AS reducing, (row->>8)::integer AS open_orders,
             (row->>9)::integer AS symbol_open_orders, (row->>10)::numeric AS open_notional, (row->>11)::numeric AS symbol_open_notional,
             (row->>12)::numeric AS position, (row->>13)::numeric AS gross_exposure, (row->>14)::numeric AS symbol_gross_exposure,
-            (row->>15)::numeric AS daily_loss, (row->>16)::integer AS window_orders
+            (row->>15)::numeric AS daily_loss, (row->>16)::integer AS window_orders, (row->>17)::boolean AS whole
         FROM json_array_elements(claim_rows) AS row
     LOOP
         CONTINUE WHEN claim.change = ANY (conflicts);
@@ -198,7 +199,7 @@ BEGIN
         worst := signed + open_qty + claim.qty; -- above zero in the direction of the order
         breach := NULL;
         IF claim.reducing THEN
-            IF signed >= 0 OR worst > 0 THEN
+            IF signed >= 0 OR worst > 0 OR (claim.whole AND worst <> 0) THEN
                 breach := jsonb_build_array('NOT_REDUCING', abs(worst), 0, true);
             END IF;
         ELSIF owner_recent[claim.owner] + 1 > claim.window_orders THEN
