@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -12,7 +12,6 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import OrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
-from switchyard.domain.risk.book import claimed_order
 from switchyard.domain.risk.claims import NO_LIMITS, Breach, BreachCode, Claim, Limits
 from switchyard.domain.risk.reservations import SUMS, reserved
 
@@ -21,10 +20,28 @@ _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, b
 _Bound = TypeVar("_Bound", int, Decimal)
 
 
+class ClaimArguments(NamedTuple):
+    """The arguments of `append_group` that start with `claim_`; numbers and places count from 1."""
+
+    lines: str | None = None
+    """None where no change has a claim."""
+    limits: str | None = None
+    places: Sequence[int] = ()
+    """Of the claimed orders among the order rows of the group."""
+    line_numbers: Sequence[int] = ()
+    limit_numbers: Sequence[int] = ()
+
+
 class _Line(msgspec.Struct, omit_defaults=True):
-    """An account, symbol and currency: what all claims of the group add, and their strictest limits."""
+    """An account, symbol and currency: what all claims of the group add, and their strictest limits.
+
+    The first line of an account and currency has the same for these (`purse_`), the first one of an account has the
+    limit of its window.
+    """
 
     line: int
+    purse: int
+    owner: int
     account_id: str
     symbol: str
     currency: str
@@ -40,18 +57,21 @@ class _Line(msgspec.Struct, omit_defaults=True):
     notional_max: Decimal | None = None
     position_max: Decimal | None = None
     gross_max: Decimal | None = None
-
-    def add(self, order: Order, notional: Decimal) -> None:
-        if order.side == "BUY":
-            self.buys = SUMS.add(self.buys, order.qty)
-            self.reducing_buys = self.reducing_buys or order.reducing
-        else:
-            self.sells = SUMS.add(self.sells, order.qty)
-            self.reducing_sells = self.reducing_sells or order.reducing
-        self.orders += 1
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
+    needs_totals: bool = False
+    """Whether a limit is on a sum over the account's symbols."""
+    needs_positions: bool = False
+    purse_orders: int = 0
+    """Of the whole account."""
+    purse_notional: Decimal = ZERO
+    purse_gross: Decimal = ZERO
+    day: date | None = None
+    purse_orders_max: int | None = None
+    purse_notional_max: Decimal | None = None
+    purse_gross_max: Decimal | None = None
+    purse_loss_max: Decimal | None = None
+    owner_orders: int = 0
+    since: OrderId | None = None
+    window_max: int | None = None
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.symbol_open_orders)
@@ -59,59 +79,30 @@ class _Line(msgspec.Struct, omit_defaults=True):
         self.position_max = _stricter(self.position_max, limits.position)
         self.gross_max = _stricter(self.gross_max, limits.symbol_gross_exposure)
 
+    def limit_purse(self, limits: Limits) -> None:
+        self.purse_orders_max = _stricter(self.purse_orders_max, limits.open_orders)
+        self.purse_notional_max = _stricter(self.purse_notional_max, limits.open_notional)
+        self.purse_gross_max = _stricter(self.purse_gross_max, limits.gross_exposure)
+        self.purse_loss_max = _stricter(self.purse_loss_max, limits.daily_loss)
+        self.needs_positions = self.purse_gross_max is not None or self.purse_loss_max is not None
+        bounds = (self.purse_orders_max, self.purse_notional_max)
+        self.needs_totals = self.needs_totals or self.needs_positions or any(bound is not None for bound in bounds)
 
-class _Owner(msgspec.Struct, omit_defaults=True):
-    """An account, for the limit on the orders of its window."""
-
-    owner: int
-    account_id: str
-    orders: int = 0
-    since: OrderId | None = None
-    window_max: int | None = None
-
-
-class _Purse(msgspec.Struct, omit_defaults=True):
-    """An account and currency."""
-
-    purse: int
-    account_id: str
-    currency: str
-    is_needed: bool = False
-    """Whether a limit is on a sum over the account's symbols."""
-    needs_positions: bool = False
-    day: date | None = None
-    orders: int = 0
-    """Of the whole account."""
-    notional: Decimal = ZERO
-    gross: Decimal = ZERO
-    orders_max: int | None = None
-    notional_max: Decimal | None = None
-    gross_max: Decimal | None = None
-    loss_max: Decimal | None = None
-
-    def add(self, order: Order, notional: Decimal) -> None:
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
-
-    def limit(self, limits: Limits) -> None:
-        self.orders_max = _stricter(self.orders_max, limits.open_orders)
-        self.notional_max = _stricter(self.notional_max, limits.open_notional)
-        self.gross_max = _stricter(self.gross_max, limits.gross_exposure)
-        self.loss_max = _stricter(self.loss_max, limits.daily_loss)
-        self.needs_positions = self.gross_max is not None or self.loss_max is not None
-        self.is_needed = self.needs_positions or self.orders_max is not None or self.notional_max is not None
+    def limit_window(self, limits: Limits) -> None:
+        self.window_max = _stricter(self.window_max, limits.window_orders)
+        self.needs_totals = self.needs_totals or self.window_max is not None
 
 
-def claims_json(changes: Sequence[Change]) -> tuple[str | None, str | None]:
-    """The totals that the claims of a group need, each once, and the claims; none where no change has a claim."""
+def claim_arguments(changes: Sequence[Change], orders: Sequence[tuple[int, int, Order]]) -> ClaimArguments:
+    """The claims of a group whose order rows are these, each with the number of its change."""
     if not any(change.claims for change in changes):
-        return None, None
+        return ClaimArguments()
     rows = _Rows()
-    for number, change in enumerate(changes):
-        for claim in change.claims:
-            rows.add(number, claim, claimed_order(change, claim))
-    return rows.totals(), rows.claims()
+    for place, (number, _, order) in enumerate(orders, 1):
+        for claim in changes[number].claims:
+            if claim.order_id == order.order_id:
+                rows.add(place, claim, order)
+    return rows.arguments()
 
 
 def breaches_from(text: str | None) -> dict[int, Breach]:
@@ -120,74 +111,105 @@ def breaches_from(text: str | None) -> dict[int, Breach]:
 
 
 class _Totals:
-    """The totals of one account, symbol and currency, and the limits that they were last compared with."""
+    """The claims of one account, symbol and currency; their purse and window are in the first lines of these."""
 
-    __slots__ = ("limits", "line", "owner", "purse")
+    __slots__ = ("limit_number", "limits", "line", "owner", "purse", "reducing")
 
-    def __init__(self, line: _Line, purse: _Purse, owner: _Owner) -> None:
+    def __init__(self, line: _Line, purse: _Line | None, owner: _Line | None) -> None:
         self.line = line
-        self.purse = purse
-        self.owner = owner
-        self.limits = NO_LIMITS
+        self.purse = purse or line
+        self.owner = owner or line
+        self.limits: Limits | None = None
+        """Of the claim before; most claims of an account and symbol share one object."""
+        self.limit_number = 0
+        self.reducing = ZERO
+        """The part of the notional that belongs to reducing orders."""
+
+    def add(self, order: Order) -> None:
+        held = reserved(order)
+        assert held is not None, "an order that claims room is open"
+        line = self.line
+        if order.side == "BUY":
+            line.buys = SUMS.add(line.buys, held.qty)
+            line.reducing_buys = line.reducing_buys or order.reducing
+        else:
+            line.sells = SUMS.add(line.sells, held.qty)
+            line.reducing_sells = line.reducing_sells or order.reducing
+        line.orders += 1
+        line.notional = SUMS.add(line.notional, held.notional)
+        if order.reducing:
+            self.reducing = SUMS.add(self.reducing, held.notional)
+
+    def sum_up(self) -> None:
+        """Add the line to its purse and to its owner."""
+        line, purse, owner = self.line, self.purse, self.owner
+        line.gross = SUMS.subtract(line.notional, self.reducing) if self.reducing else line.notional
+        purse.purse_notional = SUMS.add(purse.purse_notional, line.notional)
+        purse.purse_gross = SUMS.add(purse.purse_gross, line.gross)
+        owner.owner_orders += line.orders
 
 
 class _Rows:
-    """Numbers the totals from 1, as arrays of PostgreSQL do."""
-
     def __init__(self) -> None:
-        self._keys: dict[tuple[str, str, str], _Totals] = {}
-        self._purses: dict[tuple[str, str], _Purse] = {}
-        self._owners: dict[str, _Owner] = {}
-        self._claims: list[tuple[object, ...]] = []
+        self._totals: dict[tuple[str, str, str], _Totals] = {}
+        self._purses: dict[tuple[str, str], _Line] = {}
+        self._owners: dict[str, _Line] = {}
+        self._limits: dict[Limits, int] = {}
+        self._places: list[int] = []
+        self._line_numbers: list[int] = []
+        self._limit_numbers: list[int] = []
 
-    def add(self, number: int, claim: Claim, order: Order) -> None:
+    def add(self, place: int, claim: Claim, order: Order) -> None:
         """Add a claim; `order` is its order."""
-        held = reserved(order)
-        assert held is not None, "an order that claims room is open"
         key = (order.account_id, order.symbol, order.currency or "")
-        totals = self._keys.get(key)
+        totals = self._totals.get(key)
         if totals is None:
-            totals = self._keys[key] = self._new(*key)
-        line, purse, owner, limits = totals.line, totals.purse, totals.owner, claim.limits
-        line.add(order, held.notional)
-        purse.add(order, held.notional)
-        owner.orders += 1
-        # A reducing order has no limits; most claims of an account and symbol share one object.
-        if not order.reducing and limits is not totals.limits:
+            totals = self._totals[key] = self._new(*key)
+        totals.add(order)
+        limits = NO_LIMITS if order.reducing else claim.limits  # a reducing order has none
+        if limits is not totals.limits:
             totals.limits = limits
-            line.limit(limits)
-            purse.limit(limits)
-            owner.window_max = _stricter(owner.window_max, limits.window_orders)
+            totals.limit_number = self._limits.setdefault(limits, len(self._limits) + 1)
+            totals.line.limit(limits)
+            totals.purse.limit_purse(limits)
+            if claim.since is not None:
+                totals.owner.limit_window(limits)
         if claim.day is not None:
-            purse.day = claim.day
-        if claim.since is not None:
-            owner.since = claim.since if owner.since is None else min(owner.since, claim.since)
-        numbers = (number, line.line, purse.purse, owner.owner)
-        self._claims.append((*numbers, order.side, order.qty, held.notional, order.reducing, *astuple(limits)))
+            totals.purse.day = claim.day
+        owner = totals.owner
+        if claim.since is not None and (owner.since is None or claim.since < owner.since):
+            owner.since = claim.since
+        self._places.append(place)
+        self._line_numbers.append(totals.line.line)
+        self._limit_numbers.append(totals.limit_number)
 
-    def totals(self) -> str:
-        """The totals as JSON."""
-        for purse in self._purses.values():
-            purse.orders = self._owners[purse.account_id].orders
-        rows = {
-            "lines": [totals.line for totals in self._keys.values()],
-            "purses": list(self._purses.values()),
-            "owners": list(self._owners.values()),
-        }
-        return _encoder.encode(rows).decode()
-
-    def claims(self) -> str:
-        """The claims as a JSON array of arrays."""
-        return _encoder.encode(self._claims).decode()
+    def arguments(self) -> ClaimArguments:
+        """All claims that were added."""
+        for totals in self._totals.values():
+            totals.sum_up()
+        for (account, _), line in self._purses.items():
+            line.purse_orders = self._owners[account].owner_orders
+        return ClaimArguments(
+            lines=_encoder.encode([totals.line for totals in self._totals.values()]).decode(),
+            limits=_encoder.encode([astuple(limits) for limits in self._limits]).decode(),
+            places=self._places,
+            line_numbers=self._line_numbers,
+            limit_numbers=self._limit_numbers,
+        )
 
     def _new(self, account: str, symbol: str, currency: str) -> _Totals:
-        purse = self._purses.get((account, currency))
-        if purse is None:
-            purse = self._purses[account, currency] = _Purse(len(self._purses) + 1, account, currency)
-        owner = self._owners.get(account)
-        if owner is None:
-            owner = self._owners[account] = _Owner(len(self._owners) + 1, account)
-        return _Totals(_Line(len(self._keys) + 1, account, symbol, currency), purse, owner)
+        purse, owner = self._purses.get((account, currency)), self._owners.get(account)
+        line = _Line(
+            line=len(self._totals) + 1,
+            purse=purse.purse if purse else len(self._purses) + 1,
+            owner=owner.owner if owner else len(self._owners) + 1,
+            account_id=account,
+            symbol=symbol,
+            currency=currency,
+        )
+        self._purses.setdefault((account, currency), line)
+        self._owners.setdefault(account, line)
+        return _Totals(line, purse, owner)
 
 
 def _stricter(one: _Bound | None, other: _Bound | None) -> _Bound | None:
