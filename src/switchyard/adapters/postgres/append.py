@@ -50,10 +50,8 @@ class AppendArguments(NamedTuple):
     result_changes: Sequence[int]
     result_rows: str
     claim_lines: str | None
+    claim_rows: str | None
     claim_limits: str | None
-    claim_places: Sequence[int]
-    claim_line_numbers: Sequence[int]
-    claim_limit_numbers: Sequence[int]
     kill_row: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
@@ -80,7 +78,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
     result_changes, result_rows = _numbered(changes, "results")
-    claims = claim_arguments(changes, orders)
+    claims = claim_arguments(changes)
     return AppendArguments(
         to_shard=shard,
         new_group_id=group_id,
@@ -110,10 +108,8 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         result_changes=result_changes,
         result_rows=result_rows,
         claim_lines=claims.lines,
+        claim_rows=claims.rows,
         claim_limits=claims.limits,
-        claim_places=claims.places,
-        claim_line_numbers=claims.line_numbers,
-        claim_limit_numbers=claims.limit_numbers,
         kill_row=_kill_row(changes),
         seen_epoch=None,
         seen_seq=None,

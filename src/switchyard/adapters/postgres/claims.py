@@ -12,8 +12,9 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import OrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
+from switchyard.domain.risk.book import claimed_order
 from switchyard.domain.risk.claims import NO_LIMITS, Breach, BreachCode, Claim, Limits
-from switchyard.domain.risk.reservations import SUMS, reserved
+from switchyard.domain.risk.reservations import SUMS, Reserved, reserved
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])
@@ -21,22 +22,18 @@ _Bound = TypeVar("_Bound", int, Decimal)
 
 
 class ClaimArguments(NamedTuple):
-    """The arguments of `append_group` that start with `claim_`; numbers and places count from 1."""
+    """The arguments of `append_group` that start with `claim_`; none where no change has a claim."""
 
     lines: str | None = None
-    """None where no change has a claim."""
+    rows: str | None = None
     limits: str | None = None
-    places: Sequence[int] = ()
-    """Of the claimed orders among the order rows of the group."""
-    line_numbers: Sequence[int] = ()
-    limit_numbers: Sequence[int] = ()
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
     """An account, symbol and currency: what all claims of the group add, and their strictest limits.
 
-    The first line of an account and currency has the same for these (`purse_`), the first one of an account has the
-    limit of its window.
+    The first line of an account and currency has the same for these (`purse_`), the first one of an account also for
+    its orders (`owner_`) and its window.
     """
 
     line: int
@@ -49,7 +46,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     sells: Decimal = ZERO
     orders: int = 0
     notional: Decimal = ZERO
-    gross: Decimal = ZERO
+    gross: Decimal | None = None
+    """None where it is the notional."""
     reducing_buys: bool = False
     """Whether a BUY of the group was taken as reducing."""
     reducing_sells: bool = False
@@ -60,16 +58,15 @@ class _Line(msgspec.Struct, omit_defaults=True):
     needs_totals: bool = False
     """Whether a limit is on a sum over the account's symbols."""
     needs_positions: bool = False
-    purse_orders: int = 0
-    """Of the whole account."""
-    purse_notional: Decimal = ZERO
-    purse_gross: Decimal = ZERO
+    purse_notional: Decimal | None = None
+    """None where the purse has this line alone; so with the other sums."""
+    purse_gross: Decimal | None = None
     day: date | None = None
-    purse_orders_max: int | None = None
     purse_notional_max: Decimal | None = None
     purse_gross_max: Decimal | None = None
     purse_loss_max: Decimal | None = None
-    owner_orders: int = 0
+    owner_orders: int | None = None
+    owner_orders_max: int | None = None
     since: OrderId | None = None
     window_max: int | None = None
 
@@ -80,28 +77,28 @@ class _Line(msgspec.Struct, omit_defaults=True):
         self.gross_max = _stricter(self.gross_max, limits.symbol_gross_exposure)
 
     def limit_purse(self, limits: Limits) -> None:
-        self.purse_orders_max = _stricter(self.purse_orders_max, limits.open_orders)
         self.purse_notional_max = _stricter(self.purse_notional_max, limits.open_notional)
         self.purse_gross_max = _stricter(self.purse_gross_max, limits.gross_exposure)
         self.purse_loss_max = _stricter(self.purse_loss_max, limits.daily_loss)
         self.needs_positions = self.purse_gross_max is not None or self.purse_loss_max is not None
-        bounds = (self.purse_orders_max, self.purse_notional_max)
-        self.needs_totals = self.needs_totals or self.needs_positions or any(bound is not None for bound in bounds)
+        self.needs_totals = self.needs_totals or self.needs_positions or self.purse_notional_max is not None
 
-    def limit_window(self, limits: Limits) -> None:
-        self.window_max = _stricter(self.window_max, limits.window_orders)
-        self.needs_totals = self.needs_totals or self.window_max is not None
+    def limit_owner(self, limits: Limits, since: OrderId | None) -> None:
+        self.owner_orders_max = _stricter(self.owner_orders_max, limits.open_orders)
+        if since is not None:
+            self.window_max = _stricter(self.window_max, limits.window_orders)
+        bounds = (self.owner_orders_max, self.window_max)
+        self.needs_totals = self.needs_totals or any(bound is not None for bound in bounds)
 
 
-def claim_arguments(changes: Sequence[Change], orders: Sequence[tuple[int, int, Order]]) -> ClaimArguments:
-    """The claims of a group whose order rows are these, each with the number of its change."""
+def claim_arguments(changes: Sequence[Change]) -> ClaimArguments:
+    """The claims of a group."""
     if not any(change.claims for change in changes):
         return ClaimArguments()
     rows = _Rows()
-    for place, (number, _, order) in enumerate(orders, 1):
-        for claim in changes[number].claims:
-            if claim.order_id == order.order_id:
-                rows.add(place, claim, order)
+    for number, change in enumerate(changes):
+        for claim in change.claims:
+            rows.add(number, claim, claimed_order(change, claim))
     return rows.arguments()
 
 
@@ -115,19 +112,17 @@ class _Totals:
 
     __slots__ = ("limit_number", "limits", "line", "owner", "purse", "reducing")
 
-    def __init__(self, line: _Line, purse: _Line | None, owner: _Line | None) -> None:
+    def __init__(self, line: _Line, purse: _Line, owner: _Line) -> None:
         self.line = line
-        self.purse = purse or line
-        self.owner = owner or line
+        self.purse = purse
+        self.owner = owner
         self.limits: Limits | None = None
         """Of the claim before; most claims of an account and symbol share one object."""
         self.limit_number = 0
         self.reducing = ZERO
         """The part of the notional that belongs to reducing orders."""
 
-    def add(self, order: Order) -> None:
-        held = reserved(order)
-        assert held is not None, "an order that claims room is open"
+    def add(self, order: Order, held: Reserved) -> None:
         line = self.line
         if order.side == "BUY":
             line.buys = SUMS.add(line.buys, held.qty)
@@ -141,12 +136,16 @@ class _Totals:
             self.reducing = SUMS.add(self.reducing, held.notional)
 
     def sum_up(self) -> None:
-        """Add the line to its purse and to its owner."""
+        """Add the line to its purse and to its owner, where it is not their first."""
         line, purse, owner = self.line, self.purse, self.owner
-        line.gross = SUMS.subtract(line.notional, self.reducing) if self.reducing else line.notional
-        purse.purse_notional = SUMS.add(purse.purse_notional, line.notional)
-        purse.purse_gross = SUMS.add(purse.purse_gross, line.gross)
-        owner.owner_orders += line.orders
+        if self.reducing:
+            line.gross = SUMS.subtract(line.notional, self.reducing)
+        if purse is not line:
+            purse.purse_notional = SUMS.add(_first(purse.purse_notional, purse.notional), line.notional)
+            gross = _first(purse.purse_gross, purse.gross, purse.notional)
+            purse.purse_gross = SUMS.add(gross, _first(line.gross, line.notional))
+        if owner is not line:
+            owner.owner_orders = _first(owner.owner_orders, owner.orders) + line.orders
 
 
 class _Rows:
@@ -155,46 +154,40 @@ class _Rows:
         self._purses: dict[tuple[str, str], _Line] = {}
         self._owners: dict[str, _Line] = {}
         self._limits: dict[Limits, int] = {}
-        self._places: list[int] = []
-        self._line_numbers: list[int] = []
-        self._limit_numbers: list[int] = []
+        self._claims: list[tuple[object, ...]] = []
 
-    def add(self, place: int, claim: Claim, order: Order) -> None:
+    def add(self, number: int, claim: Claim, order: Order) -> None:
         """Add a claim; `order` is its order."""
+        held = reserved(order)
+        assert held is not None, "an order that claims room is open"
         key = (order.account_id, order.symbol, order.currency or "")
         totals = self._totals.get(key)
         if totals is None:
             totals = self._totals[key] = self._new(*key)
-        totals.add(order)
+        totals.add(order, held)
         limits = NO_LIMITS if order.reducing else claim.limits  # a reducing order has none
         if limits is not totals.limits:
             totals.limits = limits
             totals.limit_number = self._limits.setdefault(limits, len(self._limits) + 1)
             totals.line.limit(limits)
             totals.purse.limit_purse(limits)
-            if claim.since is not None:
-                totals.owner.limit_window(limits)
+            totals.owner.limit_owner(limits, claim.since)
         if claim.day is not None:
             totals.purse.day = claim.day
         owner = totals.owner
         if claim.since is not None and (owner.since is None or claim.since < owner.since):
             owner.since = claim.since
-        self._places.append(place)
-        self._line_numbers.append(totals.line.line)
-        self._limit_numbers.append(totals.limit_number)
+        numbers = (number, totals.line.line, totals.limit_number)
+        self._claims.append((*numbers, order.side, held.qty, held.notional, order.reducing))
 
     def arguments(self) -> ClaimArguments:
         """All claims that were added."""
         for totals in self._totals.values():
             totals.sum_up()
-        for (account, _), line in self._purses.items():
-            line.purse_orders = self._owners[account].owner_orders
         return ClaimArguments(
             lines=_encoder.encode([totals.line for totals in self._totals.values()]).decode(),
+            rows=_encoder.encode(self._claims).decode(),
             limits=_encoder.encode([astuple(limits) for limits in self._limits]).decode(),
-            places=self._places,
-            line_numbers=self._line_numbers,
-            limit_numbers=self._limit_numbers,
         )
 
     def _new(self, account: str, symbol: str, currency: str) -> _Totals:
@@ -207,9 +200,16 @@ class _Rows:
             symbol=symbol,
             currency=currency,
         )
-        self._purses.setdefault((account, currency), line)
-        self._owners.setdefault(account, line)
+        if purse is None:
+            purse = self._purses[account, currency] = line
+        if owner is None:
+            owner = self._owners[account] = line
         return _Totals(line, purse, owner)
+
+
+def _first(*amounts: _Bound | None) -> _Bound:
+    """The first amount that there is."""
+    return next(amount for amount in amounts if amount is not None)
 
 
 def _stricter(one: _Bound | None, other: _Bound | None) -> _Bound | None:

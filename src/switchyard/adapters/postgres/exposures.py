@@ -9,8 +9,8 @@ from switchyard.adapters.postgres.connection import Reader, Record
 from switchyard.adapters.tables import POSITIONS
 from switchyard.domain.ids import AccountId
 from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.risk.book import WINDOW_ORDERS_MAX
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, Totals
+from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
 
 _SYMBOLS = """
 SELECT requested.account_id, requested.symbol, coalesce(held.qty, 0), coalesce(open.buys, 0), coalesce(open.sells, 0)

@@ -38,11 +38,18 @@ class Totals(msgspec.Struct, frozen=True):
     def plus(self, other: "Totals", sign: int = 1) -> "Totals":
         """The sum of both; the difference where the sign is -1."""
         add: Callable[[Decimal, Decimal], Decimal] = SUMS.add if sign > 0 else SUMS.subtract
+        open_orders = self.open_orders + sign * other.open_orders
+        buys = add(self.buy_qty, other.buy_qty) if other.buy_qty else self.buy_qty
+        sells = add(self.sell_qty, other.sell_qty) if other.sell_qty else self.sell_qty
+        notional = add(self.notional, other.notional)
+        if not other.has_reducing:
+            kept = (self.reducing_buy_qty, self.reducing_sell_qty, self.reducing_buys, self.reducing_sells)
+            return Totals(open_orders, buys, sells, notional, *kept)
         return Totals(
-            self.open_orders + sign * other.open_orders,
-            add(self.buy_qty, other.buy_qty),
-            add(self.sell_qty, other.sell_qty),
-            add(self.notional, other.notional),
+            open_orders,
+            buys,
+            sells,
+            notional,
             add(self.reducing_buy_qty, other.reducing_buy_qty),
             add(self.reducing_sell_qty, other.reducing_sell_qty),
             add(self.reducing_buys, other.reducing_buys),
@@ -53,6 +60,11 @@ class Totals(msgspec.Struct, frozen=True):
         """The same amounts in canonical form."""
         _, *amounts = msgspec.structs.astuple(self)
         return Totals(self.open_orders, *map(canonical, amounts))
+
+    @property
+    def has_reducing(self) -> bool:
+        """Whether a part belongs to reducing orders."""
+        return bool(self.reducing_buy_qty or self.reducing_sell_qty or self.reducing_buys or self.reducing_sells)
 
     @property
     def reducing_notional(self) -> Decimal:
@@ -132,7 +144,7 @@ def overhang(totals: Totals, position: Position | None, currency: str) -> Decima
 class AccountExposure:
     """All that the limits of one account look at, with the sums over symbols and over currencies."""
 
-    __slots__ = ("_days", "_held", "_reducing", "_sums", "positions", "totals", "window_orders")
+    __slots__ = ("_days", "_held", "_open_orders", "_reducing", "_sums", "positions", "totals", "window_orders")
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, str], Totals] = {}
@@ -141,6 +153,7 @@ class AccountExposure:
         """By symbol, flat ones included."""
         self.window_orders = 0
         """The orders since the beginning of the window that was asked for."""
+        self._open_orders = 0
         self._sums: dict[tuple[str | None, str | None], Totals] = {}
         """Of a symbol in all currencies, and of a currency in all symbols."""
         self._reducing: set[tuple[str, str]] = set()
@@ -157,10 +170,11 @@ class AccountExposure:
             self.totals.pop((symbol, currency), None)
         else:
             self.totals[symbol, currency] = total
-        if total.reducing_buy_qty or total.reducing_sell_qty:
+        if total.has_reducing:
             self._reducing.add((symbol, currency))
         else:
             self._reducing.discard((symbol, currency))
+        self._open_orders += part.open_orders
         for key in ((symbol, None), (None, currency)):
             self._sums[key] = self._sums.get(key, NOTHING).plus(part)
 
@@ -190,7 +204,7 @@ class AccountExposure:
         """The open orders of the account, or of one symbol."""
         if symbol is not None:
             return self._sums.get((symbol, None), NOTHING).open_orders
-        return sum(totals.open_orders for (of, _), totals in self._currencies() if of is None)
+        return self._open_orders
 
     def notional(self, currency: str, symbol: str | None = None) -> Decimal:
         """What open orders reserve in a settlement currency."""
@@ -226,9 +240,6 @@ class AccountExposure:
         held = self.positions.get(symbol)
         return held_cost(held) if held is not None and (held.currency or "") == currency else ZERO
 
-    def _currencies(self) -> Iterable[tuple[tuple[str | None, str | None], Totals]]:
-        return ((key, totals) for key, totals in self._sums.items() if key[0] is None)
-
     def _count(self, position: Position, sign: int) -> None:
         currency = position.currency or ""
         add: Callable[[Decimal, Decimal], Decimal] = SUMS.add if sign > 0 else SUMS.subtract
@@ -241,8 +252,11 @@ class AccountExposure:
             del self._days[min(self._days, key=lambda held: held[1])]
 
 
-def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order) -> Breach | None:
-    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`."""
+def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order, part: Totals) -> Breach | None:
+    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`.
+
+    `part` is what the order adds to its totals.
+    """
     symbol, side = order.symbol, order.side
     here = exposure.symbol(symbol)
     open_qty = here.buy_qty if side == "BUY" else here.sell_qty
@@ -250,7 +264,7 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
     if order.reducing:
         is_so = is_reducing(here.position, open_qty, side, order.qty)
         return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
-    limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
+    limits, currency, amount = claim.limits, order.currency or "", part.notional
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:
         return Breach("LIMIT_ORDERS_PER_WINDOW", Decimal(window_orders + 1), Decimal(limits.window_orders))
     if limits.daily_loss is not None and claim.day is not None:

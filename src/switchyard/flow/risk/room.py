@@ -14,7 +14,7 @@ from switchyard.domain import decisions
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
-from switchyard.domain.risk.exposure import AccountExposure, breach_of
+from switchyard.domain.risk.exposure import AccountExposure, breach_of, totals_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
@@ -57,6 +57,7 @@ class Rooms:
         self._exposures = exposures
         self._days = settings.trading_day
         self._day = -1, date.min
+        self._since = -1, OrderId("")
         self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
 
     async def room(self, subject: Subject, violation: Violation | None) -> Room:
@@ -141,7 +142,7 @@ class Rooms:
             terms=room.terms,
         ).orders[0]
         claim = Claim(order_id=order.order_id, limits=room.limits, day=self._days.of(now))
-        breach = breach_of(exposure, exposure.window_orders, claim, order)
+        breach = breach_of(exposure, exposure.window_orders, claim, order, totals_of(order))
         return None if breach is None else Violation(breach.reason, self._described(room, breach))
 
     def _as(self, room: Room, reducing: bool) -> Room:
@@ -184,8 +185,10 @@ class Rooms:
 
     def _window_start(self, now: datetime) -> OrderId:
         """Return the lowest id of the window that ends now: ids begin with their time in milliseconds."""
-        start = now - self._settings.orders_window
-        return order_id(int(start.timestamp() * 1000) + 1, 0)
+        start = int((now - self._settings.orders_window).timestamp() * 1000) + 1
+        if start != self._since[0]:  # several orders come within a millisecond
+            self._since = start, order_id(start, 0)
+        return self._since[1]
 
     def _described(self, room: Room, breach: Breach) -> str:
         subject = room.subject

@@ -32,10 +32,8 @@ CREATE OR REPLACE FUNCTION append_group(
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
     claim_lines json, -- what the orders that have limits to keep add to which totals; NULL if none has
+    claim_rows json, -- these orders, in the order of their changes
     claim_limits json, -- the limits that these orders have
-    claim_places integer[], -- these orders among the rows, counted from 1, in the order of their changes
-    claim_line_numbers integer[], -- the line and the limits of each, counted from 1
-    claim_limit_numbers integer[],
     kill_row json, -- the kill of a group of one change; NULL in every other group
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
@@ -127,10 +125,7 @@ BEGIN
             PERFORM start_exposures(to_shard);
             head.keeps_exposures := true;
         END IF;
-        breaches := breached_claims(
-            claim_lines, claim_limits, claim_places, claim_line_numbers, claim_limit_numbers,
-            incoming_orders, order_changes, conflicts
-        );
+        breaches := breached_claims(claim_lines, claim_rows, claim_limits, conflicts);
         conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
     END IF;
     IF cardinality(conflicts) = change_count THEN

@@ -6,16 +6,13 @@
 -- line of an account those of its `owner`. If even these sums fit, every claim does, whatever the order: that is the
 -- usual case.
 CREATE OR REPLACE FUNCTION breached_claims(
-    claim_lines json, claim_limits json, claim_places integer[], line_numbers integer[], limit_numbers integer[],
-    incoming_orders orders[], order_changes integer[], conflicts integer[]
+    claim_lines json, claim_rows json, claim_limits json, conflicts integer[]
 ) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
     IF claims_fit(claim_lines) OR (counted_windows(claim_lines) > 0 AND claims_fit(claim_lines)) THEN
         RETURN '{}';
     END IF;
-    RETURN judged_in_order(
-        claim_lines, claim_limits, claim_places, line_numbers, limit_numbers, incoming_orders, order_changes, conflicts
-    );
+    RETURN judged_in_order(claim_lines, claim_rows, claim_limits, conflicts);
 END $$;
 
 -- Quantities are over all currencies of a symbol, money is in one. Rows of the whole account are read only where one of
@@ -26,7 +23,7 @@ BEGIN
         SELECT bool_and(coalesce(
             total.orders + key.orders <= coalesce(key.orders_max, 2147483647)
             AND total.notional + coalesce(key.notional, 0) <= coalesce(key.notional_max, 'Infinity')
-            AND (key.gross_max IS NULL OR total.gross + held.cost + coalesce(key.gross, 0) <= key.gross_max)
+            AND (key.gross_max IS NULL OR total.gross + held.cost + coalesce(key.gross, key.notional, 0) <= key.gross_max)
             -- An order whose side may still cross zero is judged alone.
             AND (key.position_max IS NULL OR (
                 (key.buys IS NULL OR (held.qty + total.buys >= 0 AND held.qty + total.buys + key.buys <= key.position_max))
@@ -35,13 +32,15 @@ BEGIN
             ))
             AND (key.reducing_buys IS NULL OR (held.qty < 0 AND held.qty + total.buys + key.buys <= 0))
             AND (key.reducing_sells IS NULL OR (held.qty > 0 AND total.sells - held.qty + key.sells <= 0))
-            AND (key.purse_orders_max IS NULL OR total.purse_orders + key.purse_orders <= key.purse_orders_max)
+            AND (key.owner_orders_max IS NULL
+                OR total.owner_orders + coalesce(key.owner_orders, key.orders) <= key.owner_orders_max)
             AND (key.purse_notional_max IS NULL
-                OR total.purse_notional + coalesce(key.purse_notional, 0) <= key.purse_notional_max)
+                OR total.purse_notional + coalesce(key.purse_notional, key.notional, 0) <= key.purse_notional_max)
             AND (key.purse_gross_max IS NULL
-                OR total.purse_gross + held.purse_cost + coalesce(key.purse_gross, 0) <= key.purse_gross_max)
+                OR total.purse_gross + held.purse_cost + coalesce(key.purse_gross, key.gross, key.notional, 0)
+                    <= key.purse_gross_max)
             AND (key.purse_loss_max IS NULL OR held.purse_loss < key.purse_loss_max)
-            AND (key.window_max IS NULL OR total.purse_accepted + key.owner_orders - (
+            AND (key.window_max IS NULL OR total.owner_accepted + coalesce(key.owner_orders, key.orders) - (
                 SELECT stored.earlier FROM order_windows AS stored
                 WHERE stored.account_id = key.account_id AND stored.since <= key.since
             ) <= key.window_max),
@@ -51,9 +50,9 @@ BEGIN
             account_id text, symbol text, currency text, buys numeric, sells numeric, orders integer,
             notional numeric, gross numeric, reducing_buys boolean, reducing_sells boolean, orders_max integer,
             notional_max numeric, position_max numeric, gross_max numeric,
-            needs_totals boolean, needs_positions boolean, purse_orders integer, purse_notional numeric,
-            purse_gross numeric, day date, purse_orders_max integer, purse_notional_max numeric, purse_gross_max numeric,
-            purse_loss_max numeric, owner_orders integer, since text, window_max integer
+            needs_totals boolean, needs_positions boolean, purse_notional numeric, purse_gross numeric,
+            day date, purse_notional_max numeric, purse_gross_max numeric, purse_loss_max numeric,
+            owner_orders integer, owner_orders_max integer, since text, window_max integer
         )
         CROSS JOIN LATERAL (
             SELECT coalesce(sum(stored.qty) FILTER (WHERE stored.symbol = key.symbol), 0) AS qty,
@@ -84,10 +83,10 @@ BEGIN
                     FILTER (WHERE (stored.symbol, stored.currency) = (key.symbol, key.currency)), 0) AS notional,
                 coalesce(sum(stored.opened)
                     FILTER (WHERE (stored.symbol, stored.currency) = (key.symbol, key.currency)), 0) AS gross,
-                coalesce(sum(stored.open_orders), 0) AS purse_orders,
+                coalesce(sum(stored.open_orders), 0) AS owner_orders,
                 coalesce(sum(stored.notional) FILTER (WHERE stored.currency = key.currency), 0) AS purse_notional,
                 coalesce(sum(stored.opened) FILTER (WHERE stored.currency = key.currency), 0) AS purse_gross,
-                coalesce(sum(stored.accepted), 0) AS purse_accepted
+                coalesce(sum(stored.accepted), 0) AS owner_accepted
             FROM (
                 SELECT mine.*, opened(mine) AS opened FROM exposures AS mine
                 WHERE key.needs_totals AND mine.account_id = key.account_id
@@ -106,13 +105,15 @@ DECLARE
 BEGIN
     INSERT INTO order_windows (account_id, since, earlier)
     SELECT key.account_id, key.since, total.accepted - recent_orders(key.account_id, key.since)
-    FROM json_to_recordset(claim_lines) AS key (account_id text, owner_orders integer, since text, window_max integer)
+    FROM json_to_recordset(claim_lines) AS key (
+        account_id text, orders integer, owner_orders integer, since text, window_max integer
+    )
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(stored.accepted), 0) AS accepted FROM exposures AS stored
         WHERE stored.account_id = key.account_id
     ) AS total
     LEFT JOIN order_windows AS held ON held.account_id = key.account_id AND held.since <= key.since
-    WHERE coalesce(total.accepted - held.earlier + key.owner_orders > key.window_max, key.window_max IS NOT NULL)
+    WHERE coalesce(total.accepted - held.earlier + coalesce(key.owner_orders, key.orders) > key.window_max, key.window_max IS NOT NULL)
     ON CONFLICT (account_id) DO UPDATE SET since = excluded.since, earlier = excluded.earlier;
     GET DIAGNOSTICS counted = ROW_COUNT;
     RETURN counted;
@@ -132,8 +133,7 @@ END $$;
 
 -- Judge the claims of a group one after the other, each on the totals and the claims before it.
 CREATE OR REPLACE FUNCTION judged_in_order(
-    claim_lines json, claim_limits json, claim_places integer[], line_numbers integer[], limit_numbers integer[],
-    incoming_orders orders[], order_changes integer[], conflicts integer[]
+    claim_lines json, claim_rows json, claim_limits json, conflicts integer[]
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     breaches jsonb := '{}';
@@ -208,22 +208,19 @@ BEGIN
     LEFT JOIN order_windows AS recent ON recent.account_id = key.account_id;
 
     FOR claim IN
-        SELECT order_changes[claimed.place] AS change, claimed.line, key.purse, key.owner,
-            incoming.side, part.rest AS qty, incoming.reducing,
-            coalesce(part.rest * incoming.reserve_price * incoming.multiplier, 0) AS notional,
+        SELECT (claimed.row->>0)::integer AS change, key.line, key.purse, key.owner, claimed.row->>3 AS side,
+            (claimed.row->>4)::numeric AS qty, (claimed.row->>5)::numeric AS notional,
+            (claimed.row->>6)::boolean AS reducing,
             (allowed.row->>0)::integer AS open_orders, (allowed.row->>1)::integer AS symbol_open_orders,
             (allowed.row->>2)::numeric AS open_notional, (allowed.row->>3)::numeric AS symbol_open_notional,
             (allowed.row->>4)::numeric AS position, (allowed.row->>5)::numeric AS gross_exposure,
             (allowed.row->>6)::numeric AS symbol_gross_exposure, (allowed.row->>7)::numeric AS daily_loss,
             (allowed.row->>8)::integer AS window_orders
-        FROM unnest(claim_places, line_numbers, limit_numbers) WITH ORDINALITY
-            AS claimed (place, line, limits, number)
-        JOIN unnest(incoming_orders) WITH ORDINALITY AS incoming ON incoming.ordinality = claimed.place
-        CROSS JOIN LATERAL (SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest) AS part
+        FROM json_array_elements(claim_rows) WITH ORDINALITY AS claimed (row, number)
         JOIN json_to_recordset(claim_lines) AS key (line integer, purse integer, owner integer)
-            ON key.line = claimed.line
+            ON key.line = (claimed.row->>1)::integer
         JOIN json_array_elements(claim_limits) WITH ORDINALITY AS allowed (row, number)
-            ON allowed.number = claimed.limits
+            ON allowed.number = (claimed.row->>2)::integer
         ORDER BY claimed.number
     LOOP
         CONTINUE WHEN claim.change = ANY (conflicts);
