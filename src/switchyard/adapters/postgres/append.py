@@ -52,6 +52,7 @@ class AppendArguments(NamedTuple):
     claim_lines: str | None
     claim_rows: str | None
     claim_limits: str | None
+    claims_are_plain: bool
     kill_row: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
@@ -110,6 +111,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         claim_lines=claims.lines,
         claim_rows=claims.rows,
         claim_limits=claims.limits,
+        claims_are_plain=claims.are_plain,
         kill_row=_kill_row(changes),
         seen_epoch=None,
         seen_seq=None,

@@ -22,11 +22,13 @@ _Bound = TypeVar("_Bound", int, Decimal)
 
 
 class ClaimArguments(NamedTuple):
-    """The arguments of `append_group` that start with `claim_`; none where no change has a claim."""
+    """The arguments of `append_group` that start with `claim`; none where no change has a claim."""
 
     lines: str | None = None
     rows: str | None = None
     limits: str | None = None
+    are_plain: bool = False
+    """Whether the lines are all that the orders of the group change in the totals."""
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -99,7 +101,14 @@ def claim_arguments(changes: Sequence[Change]) -> ClaimArguments:
     for number, change in enumerate(changes):
         for claim in change.claims:
             rows.add(number, claim, claimed_order(change, claim))
-    return rows.arguments()
+    return rows.arguments(are_plain=all(_is_plain(change) for change in changes if change.orders))
+
+
+def _is_plain(change: Change) -> bool:
+    """Whether the change accepts one order, not as a reducing one, and has no other."""
+    if len(change.claims) != 1 or change.orders[0].version != 1 or change.orders[0].reducing:
+        return False
+    return len(change.orders) == 1 or all(order.order_id == change.claims[0].order_id for order in change.orders)
 
 
 def breaches_from(text: str | None) -> dict[int, Breach]:
@@ -180,7 +189,7 @@ class _Rows:
         numbers = (number, totals.line.line, totals.limit_number)
         self._claims.append((*numbers, order.side, held.qty, held.notional, order.reducing))
 
-    def arguments(self) -> ClaimArguments:
+    def arguments(self, *, are_plain: bool) -> ClaimArguments:
         """All claims that were added."""
         for totals in self._totals.values():
             totals.sum_up()
@@ -188,6 +197,7 @@ class _Rows:
             lines=_encoder.encode([totals.line for totals in self._totals.values()]).decode(),
             rows=_encoder.encode(self._claims).decode(),
             limits=_encoder.encode([astuple(limits) for limits in self._limits]).decode(),
+            are_plain=are_plain,
         )
 
     def _new(self, account: str, symbol: str, currency: str) -> _Totals:

@@ -1,25 +1,42 @@
 -- The check of the limits that new orders claim to keep (`breach_of` in domain/risk/exposure.py is the same for the other
--- engines). Returns {change: [reason, reached, allowed, of symbol]} of the claims that would breach one.
+-- engines). Returns {change: [reason, reached, allowed, of symbol]} of the claims that would breach one, or NULL where the
+-- sums of all claims fit.
 --
 -- `claim_lines` has what all claims of the group add to the totals of an account, symbol and currency, with their
 -- strictest limits. The first line of an account and currency also has the sums and limits of its `purse`, and the first
 -- line of an account those of its `owner`. If even these sums fit, every claim does, whatever the order: that is the
 -- usual case.
+--
+-- With `reserves`, sums that fit are added to the totals at once.
 CREATE OR REPLACE FUNCTION breached_claims(
-    claim_lines json, claim_rows json, claim_limits json, conflicts integer[]
+    claim_lines json, claim_rows text, claim_limits text, conflicts integer[], reserves boolean
 ) RETURNS json LANGUAGE plpgsql AS $$
 BEGIN
-    IF claims_fit(claim_lines) OR (counted_windows(claim_lines) > 0 AND claims_fit(claim_lines)) THEN
-        RETURN '{}';
+    IF claims_fit(claim_lines, reserves)
+        OR (counted_windows(claim_lines) > 0 AND claims_fit(claim_lines, reserves))
+    THEN
+        RETURN NULL;
     END IF;
     RETURN judged_in_order(claim_lines, claim_rows, claim_limits, conflicts);
 END $$;
 
--- Quantities are over all currencies of a symbol, money is in one. Rows of the whole account are read only where one of
--- its limits needs them.
-CREATE OR REPLACE FUNCTION claims_fit(claim_lines json) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Quantities are over all currencies of a symbol, money is in one. Rows of the whole account, from the lowest symbol to
+-- '~', which is above all, are read only where one of its limits needs them.
+CREATE OR REPLACE FUNCTION claims_fit(claim_lines json, reserves boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    is_fitting boolean;
 BEGIN
-    RETURN (
+    WITH key AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(claim_lines) AS sent (
+            account_id text, symbol text, currency text, buys numeric, sells numeric, orders integer,
+            notional numeric, gross numeric, reducing_buys boolean, reducing_sells boolean, orders_max integer,
+            notional_max numeric, position_max numeric, gross_max numeric,
+            needs_totals boolean, needs_positions boolean, purse_notional numeric, purse_gross numeric,
+            day date, purse_notional_max numeric, purse_gross_max numeric, purse_loss_max numeric,
+            owner_orders integer, owner_orders_max integer, since text, window_max integer
+        )
+    ),
+    judged AS MATERIALIZED (
         SELECT bool_and(coalesce(
             total.orders + key.orders <= coalesce(key.orders_max, 2147483647)
             AND total.notional + coalesce(key.notional, 0) <= coalesce(key.notional_max, 'Infinity')
@@ -45,15 +62,8 @@ BEGIN
                 WHERE stored.account_id = key.account_id AND stored.since <= key.since
             ) <= key.window_max),
             false
-        ))
-        FROM json_to_recordset(claim_lines) AS key (
-            account_id text, symbol text, currency text, buys numeric, sells numeric, orders integer,
-            notional numeric, gross numeric, reducing_buys boolean, reducing_sells boolean, orders_max integer,
-            notional_max numeric, position_max numeric, gross_max numeric,
-            needs_totals boolean, needs_positions boolean, purse_notional numeric, purse_gross numeric,
-            day date, purse_notional_max numeric, purse_gross_max numeric, purse_loss_max numeric,
-            owner_orders integer, owner_orders_max integer, since text, window_max integer
-        )
+        )) AS fits
+        FROM key
         CROSS JOIN LATERAL (
             SELECT coalesce(sum(stored.qty) FILTER (WHERE stored.symbol = key.symbol), 0) AS qty,
                 coalesce(sum(stored.cost) FILTER (WHERE stored.symbol = key.symbol), 0) AS cost,
@@ -66,13 +76,9 @@ BEGIN
                     CASE WHEN coalesce(mine.currency, '') = key.currency AND mine.day = key.day
                         THEN mine.day_pnl * mine.multiplier END AS pnl
                 FROM positions AS mine
-                WHERE key.needs_positions AND mine.account_id = key.account_id AND mine.symbol <> '*'
-                UNION ALL
-                SELECT mine.symbol, mine.qty,
-                    CASE WHEN coalesce(mine.currency, '') = key.currency
-                        THEN abs(mine.cost_basis) * mine.multiplier END, NULL
-                FROM positions AS mine
-                WHERE key.needs_positions IS NULL AND (mine.account_id, mine.symbol) = (key.account_id, key.symbol)
+                WHERE mine.account_id = key.account_id AND mine.symbol <> '*'
+                AND mine.symbol >= CASE WHEN key.needs_positions THEN '' ELSE key.symbol END
+                AND mine.symbol <= CASE WHEN key.needs_positions THEN '~' ELSE key.symbol END
             ) AS stored
         ) AS held
         CROSS JOIN LATERAL (
@@ -88,14 +94,33 @@ BEGIN
                 coalesce(sum(stored.opened) FILTER (WHERE stored.currency = key.currency), 0) AS purse_gross,
                 coalesce(sum(stored.accepted), 0) AS owner_accepted
             FROM (
-                SELECT mine.*, opened(mine) AS opened FROM exposures AS mine
-                WHERE key.needs_totals AND mine.account_id = key.account_id
-                UNION ALL
-                SELECT mine.*, opened(mine) FROM exposures AS mine
-                WHERE key.needs_totals IS NULL AND (mine.account_id, mine.symbol) = (key.account_id, key.symbol)
+                SELECT mine.*,
+                    CASE WHEN mine.reducing_buys = 0 AND mine.reducing_sells = 0 THEN mine.notional
+                        ELSE opened(mine) END AS opened
+                FROM exposures AS mine
+                WHERE mine.account_id = key.account_id
+                AND mine.symbol >= CASE WHEN key.needs_totals THEN '' ELSE key.symbol END
+                AND mine.symbol <= CASE WHEN key.needs_totals THEN '~' ELSE key.symbol END
             ) AS stored
         ) AS total
-    );
+    ),
+    reserved AS (
+        INSERT INTO exposures AS held (
+            account_id, symbol, currency, open_orders, buy_qty, sell_qty, notional, reducing_buy_qty,
+            reducing_sell_qty, reducing_buys, reducing_sells, accepted
+        )
+        SELECT key.account_id, key.symbol, key.currency, key.orders, coalesce(key.buys, 0), coalesce(key.sells, 0),
+            coalesce(key.notional, 0), 0, 0, 0, 0, key.orders
+        FROM key, judged WHERE reserves AND judged.fits
+        ON CONFLICT (account_id, symbol, currency) DO UPDATE SET
+            open_orders = held.open_orders + excluded.open_orders,
+            buy_qty = held.buy_qty + excluded.buy_qty,
+            sell_qty = held.sell_qty + excluded.sell_qty,
+            notional = held.notional + excluded.notional,
+            accepted = held.accepted + excluded.accepted
+    )
+    SELECT judged.fits INTO is_fitting FROM judged;
+    RETURN is_fitting;
 END $$;
 
 -- Count the orders of the windows whose upper bound does not fit, so that the bound is exact; returns how many.
@@ -133,7 +158,7 @@ END $$;
 
 -- Judge the claims of a group one after the other, each on the totals and the claims before it.
 CREATE OR REPLACE FUNCTION judged_in_order(
-    claim_lines json, claim_rows json, claim_limits json, conflicts integer[]
+    claim_lines json, claim_rows text, claim_limits text, conflicts integer[]
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     breaches jsonb := '{}';
@@ -216,10 +241,10 @@ BEGIN
             (allowed.row->>4)::numeric AS position, (allowed.row->>5)::numeric AS gross_exposure,
             (allowed.row->>6)::numeric AS symbol_gross_exposure, (allowed.row->>7)::numeric AS daily_loss,
             (allowed.row->>8)::integer AS window_orders
-        FROM json_array_elements(claim_rows) WITH ORDINALITY AS claimed (row, number)
+        FROM json_array_elements(claim_rows::json) WITH ORDINALITY AS claimed (row, number)
         JOIN json_to_recordset(claim_lines) AS key (line integer, purse integer, owner integer)
             ON key.line = (claimed.row->>1)::integer
-        JOIN json_array_elements(claim_limits) WITH ORDINALITY AS allowed (row, number)
+        JOIN json_array_elements(claim_limits::json) WITH ORDINALITY AS allowed (row, number)
             ON allowed.number = (claimed.row->>2)::integer
         ORDER BY claimed.number
     LOOP
