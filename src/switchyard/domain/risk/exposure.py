@@ -144,7 +144,17 @@ def overhang(totals: Totals, position: Position | None, currency: str) -> Decima
 class AccountExposure:
     """All that the limits of one account look at, with the sums over symbols and over currencies."""
 
-    __slots__ = ("_days", "_held", "_open_orders", "_reducing", "_sums", "positions", "totals", "window_orders")
+    __slots__ = (
+        "_currencies",
+        "_days",
+        "_held",
+        "_open_orders",
+        "_reducing",
+        "_symbols",
+        "positions",
+        "totals",
+        "window_orders",
+    )
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, str], Totals] = {}
@@ -154,8 +164,10 @@ class AccountExposure:
         self.window_orders = 0
         """The orders since the beginning of the window that was asked for."""
         self._open_orders = 0
-        self._sums: dict[tuple[str | None, str | None], Totals] = {}
-        """Of a symbol in all currencies, and of a currency in all symbols."""
+        self._symbols: dict[str, Totals] = {}
+        """In all currencies."""
+        self._currencies: dict[str, Totals] = {}
+        """In all symbols."""
         self._reducing: set[tuple[str, str]] = set()
         """The totals that have reducing orders."""
         self._held: dict[str, Decimal] = {}
@@ -165,18 +177,17 @@ class AccountExposure:
 
     def add(self, symbol: str, currency: str, part: Totals) -> None:
         """Add to the totals, also an amount below zero."""
-        total = self.totals.get((symbol, currency), NOTHING).plus(part)
-        if total == NOTHING:
-            self.totals.pop((symbol, currency), None)
+        key = (symbol, currency)
+        total = self.totals.get(key, NOTHING).plus(part)
+        if not total.open_orders and total == NOTHING:
+            self.totals.pop(key, None)
         else:
-            self.totals[symbol, currency] = total
-        if total.has_reducing:
-            self._reducing.add((symbol, currency))
-        else:
-            self._reducing.discard((symbol, currency))
+            self.totals[key] = total
+        if part.has_reducing:
+            (self._reducing.add if total.has_reducing else self._reducing.discard)(key)
         self._open_orders += part.open_orders
-        for key in ((symbol, None), (None, currency)):
-            self._sums[key] = self._sums.get(key, NOTHING).plus(part)
+        self._symbols[symbol] = self._symbols.get(symbol, NOTHING).plus(part)
+        self._currencies[currency] = self._currencies.get(currency, NOTHING).plus(part)
 
     def put(self, position: Position) -> None:
         """Set the position in a symbol."""
@@ -197,13 +208,13 @@ class AccountExposure:
 
     def symbol(self, symbol: str) -> SymbolExposure:
         """The account in one symbol."""
-        sums, held = self._sums.get((symbol, None), NOTHING), self.positions.get(symbol)
+        sums, held = self._symbols.get(symbol, NOTHING), self.positions.get(symbol)
         return SymbolExposure(held.qty if held else ZERO, sums.buy_qty, sums.sell_qty)
 
     def open_orders(self, symbol: str | None = None) -> int:
         """The open orders of the account, or of one symbol."""
         if symbol is not None:
-            return self._sums.get((symbol, None), NOTHING).open_orders
+            return self._symbols.get(symbol, NOTHING).open_orders
         return self._open_orders
 
     def notional(self, currency: str, symbol: str | None = None) -> Decimal:
@@ -213,7 +224,9 @@ class AccountExposure:
     def gross(self, currency: str, symbol: str | None = None) -> Decimal:
         """Positions at cost plus what open orders reserve, without orders that are still reducing."""
         part = self.part(currency, symbol)
-        gross = SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
+        gross = SUMS.add(part.notional, self._cost(currency, symbol))
+        if part.has_reducing:
+            gross = SUMS.subtract(gross, part.reducing_notional)
         for key in self._reducing:
             if key[1] == currency and symbol in (None, key[0]):
                 gross = SUMS.add(gross, overhang(self.totals[key], self.positions.get(key[0]), currency))
@@ -231,7 +244,7 @@ class AccountExposure:
     def part(self, currency: str, symbol: str | None = None) -> Totals:
         """What open orders reserve in a settlement currency, in all symbols or in one."""
         if symbol is None:
-            return self._sums.get((None, currency), NOTHING)
+            return self._currencies.get(currency, NOTHING)
         return self.totals.get((symbol, currency), NOTHING)
 
     def _cost(self, currency: str, symbol: str | None) -> Decimal:

@@ -8,7 +8,7 @@ from switchyard.domain.ids import OrderId
 # Accepted orders of an account that are counted for its window; no setting allows more.
 WINDOW_ORDERS_MAX = 10_000
 # Orders from before the window are removed when they are more than the others, and more than these.
-_OLD_MIN = 64
+_OLD_MIN = 16
 
 RecentOrders = Callable[[OrderId], Iterable[OrderId]]
 """The accepted orders of the account from an id on, at most the last `WINDOW_ORDERS_MAX`."""
