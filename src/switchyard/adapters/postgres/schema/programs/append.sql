@@ -118,8 +118,11 @@ BEGIN
     IF killed IS NOT NULL THEN
         conflicts := ARRAY(SELECT unnest(conflicts) UNION SELECT json_object_keys(killed)::integer);
     END IF;
-    IF kill_row IS NOT NULL AND is_stale_kill(kill_row) THEN
-        conflicts := ARRAY[0];
+    IF kill_row IS NOT NULL THEN
+        killed := active_twin(kill_row);
+        IF killed IS NOT NULL OR is_stale_kill(kill_row) THEN
+            conflicts := ARRAY[0];
+        END IF;
     END IF;
     -- Last: what is rejected anyway claims nothing.
     IF claim_lines IS NOT NULL THEN
