@@ -135,3 +135,22 @@ BEGIN
         RETURN QUERY SELECT * FROM summed_exposures(of_account);
     END IF;
 END $$;
+
+-- The kept totals that are not the sums over the orders; none while they are not kept.
+CREATE OR REPLACE FUNCTION wrong_exposures() RETURNS TABLE (account_id text, symbol text, currency text)
+LANGUAGE sql STABLE AS $$
+    SELECT key.account_id, key.symbol, key.currency
+    FROM (SELECT * FROM exposures WHERE open_orders <> 0 OR (buy_qty, sell_qty, notional) <> (0, 0, 0)) AS kept
+    FULL JOIN summed_exposures(NULL) AS summed
+        ON (kept.account_id, kept.symbol, kept.currency) = (summed.account_id, summed.symbol, summed.currency)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(kept.account_id, summed.account_id) AS account_id, coalesce(kept.symbol, summed.symbol) AS symbol,
+            coalesce(kept.currency, summed.currency) AS currency
+    ) AS key
+    WHERE (SELECT bool_or(keeps_exposures) FROM journal_heads)
+    AND (kept.open_orders, kept.buy_qty, kept.sell_qty, kept.notional, kept.reducing_buy_qty, kept.reducing_sell_qty,
+        kept.reducing_buys, kept.reducing_sells) IS DISTINCT FROM
+        (summed.open_orders, summed.buy_qty, summed.sell_qty, summed.notional, summed.reducing_buy_qty,
+        summed.reducing_sell_qty, summed.reducing_buys, summed.reducing_sells)
+    ORDER BY 1, 2, 3
+$$;
