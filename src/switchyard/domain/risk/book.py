@@ -9,6 +9,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.risk.claims import Breach, Claim
 from switchyard.domain.risk.exposure import (
+    FLAT,
     NOTHING,
     AccountExposure,
     SymbolExposure,
@@ -36,9 +37,11 @@ class Book:
         self._put(positions)
 
     def symbol(self, account: AccountId, symbol: str) -> SymbolExposure:
-        """One account in one symbol; may be called from another thread."""
+        """One account in one symbol, all zero without a position; may be called from another thread."""
         exposure = self._accounts.get(account)
-        return SymbolExposure() if exposure is None else exposure.symbol(symbol)
+        if exposure is None or (held := exposure.positions.get(symbol)) is None or not held.qty:
+            return FLAT
+        return exposure.symbol(symbol)
 
     def copy_of(self, account: AccountId, since: OrderId | None) -> AccountExposure:
         """The totals of one account as they are now, with the number of its orders from an id on."""

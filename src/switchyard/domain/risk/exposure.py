@@ -91,6 +91,9 @@ class SymbolExposure(msgspec.Struct, frozen=True):
         return is_reducing(self.position, open_qty, order.side, order.qty)
 
 
+FLAT = SymbolExposure()
+
+
 def is_unaccepted(order: Order) -> bool:
     """Whether the order was rejected before it was accepted: such a row is final in its first version."""
     return order.version == 1 and order.status == "REJECTED"
