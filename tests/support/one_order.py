@@ -127,6 +127,7 @@ class Setup:
             metrics=self.metrics,
             retry_max=8,
             first_sends=FirstSends({VENUE: self.venue}, self.clock),
+            first_reports={},
         )
         self.lanes = HeldLanes(database.lanes, worker, self.clock)
         self.dispatcher = Dispatcher(

@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.orders import ended_unsent
+from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
 from tests.support.sending_site import Field
 
@@ -17,6 +18,7 @@ def violations(field: Field) -> Iterator[str]:
     """Every broken promise, in words."""
     yield from _executions(field)
     yield from _ends(field)
+    yield from _fills(field)
     yield from _passed(field)
     yield from _attempts(field)
     for worker in field.living:
@@ -51,6 +53,21 @@ def _ends(field: Field) -> Iterator[str]:
             yield f"{order.order_id} was executed and has ended as unsent: {order.status} {order.reason}"
         if row.status == "sent" and not was_executed:
             yield f"{order.order_id} counts as sent and is not at the venue: {order.status} {row}"
+
+
+def _fills(field: Field) -> Iterator[str]:
+    """Each reported execution counts once, whether it came with an answer, from the stream, or both."""
+    reported: Counter[VenueClientOrderId] = Counter()
+    for venue in field.venues.values():
+        for report in venue.reports:
+            reported[report.venue_client_order_id] += int(report.last_qty)
+    journal = field.database.journal
+    for order in journal.orders.values():
+        if order.filled_qty != reported[order.venue_client_order_id]:
+            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.venue_client_order_id]} reported"
+    held = sum(position.qty for position in journal.positions.values() if position.symbol != ACCOUNT_TOTAL)
+    if held != reported.total():
+        yield f"positions hold {held} of {reported.total()} reported"
 
 
 def _passed(field: Field) -> Iterator[str]:

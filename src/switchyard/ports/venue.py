@@ -67,6 +67,8 @@ class Accepted(msgspec.Struct, frozen=True):
     venue_order_id: str
     already_processed: bool = False
     """Whether the venue answered that it had the order before this attempt."""
+    reports: tuple[ExecutionReport, ...] = ()
+    """The first reports on the order, where they came with the answer; `Venue.reports` returns them too."""
 
 
 class VenueRejected(msgspec.Struct, frozen=True):

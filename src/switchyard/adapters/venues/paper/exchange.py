@@ -5,15 +5,16 @@ It fills orders against the simulated market of `market.py`. It calls nothing ou
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple, ParamSpec, TypeVar, assert_never
+from typing import Literal, ParamSpec, TypeVar, assert_never
 
 import structlog
 
 from switchyard.adapters.venues.paper.book import Book
+from switchyard.adapters.venues.paper.commands import Command, resolve, with_reports
 from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
@@ -57,14 +58,6 @@ DOWN = Unsent("VENUE_DOWN")
 log = structlog.get_logger()
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-
-
-class Command(NamedTuple):
-    """A request for one or more orders, and the future of their outcomes that its caller awaits."""
-
-    kind: Literal["submit", "cancel"]
-    orders: Sequence[Order]
-    outcomes: asyncio.Future[list[SendOutcome]]
 
 
 class PaperExchange:
@@ -206,7 +199,7 @@ class PaperExchange:
         while not self._closing:
             await self._wait()
             await self._run_once()
-        _resolve(self._waiting, [DOWN] * self._waiting_count)
+        resolve(self._waiting, [DOWN] * self._waiting_count)
 
     async def _wait(self) -> None:
         if self._waiting:
@@ -247,12 +240,13 @@ class PaperExchange:
                 quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
                 outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
                 outcomes, reports = await self._on_thread(self._settle, book, group, due, marketable, quotes, now)
+                outcomes = with_reports(group, outcomes, reports)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
         except Exception:
             log.exception("paper_exchange_group_failed", venue=self.name, orders=order_count)
         # The answers first, so that an order's history shows the answer before the report.
-        _resolve(group, outcomes)
+        resolve(group, outcomes)
         if self._book is not None:
             self._recent.publish(reports, self._book.last_report)
 
@@ -322,15 +316,3 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
         filled_qty=order.filled_qty,
         fills=order.fills,
     )
-
-
-def _resolve(commands: Iterable[Command], outcomes: Sequence[SendOutcome]) -> None:
-    """Give each command the outcomes of its orders."""
-    start = 0
-    for command in commands:
-        end = start + len(command.orders)
-        # Done if the caller was cancelled; its orders remain in the book.
-        if not command.outcomes.done():
-            command.outcomes.set_result(list(outcomes[start:end]))
-        start = end
-    assert start == len(outcomes)
