@@ -54,13 +54,12 @@ class Book:
         for claim in change.claims:
             order = claimed_order(change, claim)
             window = 0 if claim.since is None else self._window_orders(order.account_id, claim.since)
-            part = totals_of(order)
-            breach = breach_of(self._account(order.account_id), window, claim, order, part)
+            breach = breach_of(self._account(order.account_id), window, claim, order)
             if breach is not None:
                 if claim is not change.claims[0]:
                     self.take_back([change])
                 return breach
-            self._set(order, part)
+            self._set(order, totals_of(order))
             self._count(order)
         return None
 

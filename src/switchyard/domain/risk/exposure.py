@@ -268,11 +268,8 @@ class AccountExposure:
             del self._days[min(self._days, key=lambda held: held[1])]
 
 
-def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order, part: Totals) -> Breach | None:
-    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`.
-
-    `part` is what the order adds to its totals.
-    """
+def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order) -> Breach | None:
+    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`."""
     symbol, side = order.symbol, order.side
     here = exposure.symbol(symbol)
     open_qty = here.buy_qty if side == "BUY" else here.sell_qty
@@ -280,7 +277,7 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
     if order.reducing:
         is_so = is_reducing(here.position, open_qty, side, order.qty)
         return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
-    limits, currency, amount = claim.limits, order.currency or "", part.notional
+    limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:
         return Breach("LIMIT_ORDERS_PER_WINDOW", Decimal(window_orders + 1), Decimal(limits.window_orders))
     if limits.daily_loss is not None and claim.day is not None:

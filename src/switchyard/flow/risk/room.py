@@ -14,7 +14,7 @@ from switchyard.domain import decisions
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
-from switchyard.domain.risk.exposure import AccountExposure, breach_of, totals_of
+from switchyard.domain.risk.exposure import AccountExposure, breach_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
@@ -142,7 +142,7 @@ class Rooms:
             terms=room.terms,
         ).orders[0]
         claim = Claim(order_id=order.order_id, limits=room.limits, day=self._days.of(now))
-        breach = breach_of(exposure, exposure.window_orders, claim, order, totals_of(order))
+        breach = breach_of(exposure, exposure.window_orders, claim, order)
         return None if breach is None else Violation(breach.reason, self._described(room, breach))
 
     def _as(self, room: Room, reducing: bool) -> Room:

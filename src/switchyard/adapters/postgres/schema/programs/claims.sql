@@ -38,7 +38,7 @@ BEGIN
     ),
     judged AS MATERIALIZED (
         SELECT bool_and(coalesce(
-            total.orders + key.orders <= coalesce(key.orders_max, 2147483647)
+            total.orders + coalesce(key.orders, 0) <= coalesce(key.orders_max, 2147483647)
             AND total.notional + coalesce(key.notional, 0) <= coalesce(key.notional_max, 'Infinity')
             AND (key.gross_max IS NULL OR total.gross + held.cost + coalesce(key.gross, key.notional, 0) <= key.gross_max)
             -- An order whose side may still cross zero is judged alone.
@@ -50,14 +50,14 @@ BEGIN
             AND (key.reducing_buys IS NULL OR (held.qty < 0 AND held.qty + total.buys + key.buys <= 0))
             AND (key.reducing_sells IS NULL OR (held.qty > 0 AND total.sells - held.qty + key.sells <= 0))
             AND (key.owner_orders_max IS NULL
-                OR total.owner_orders + coalesce(key.owner_orders, key.orders) <= key.owner_orders_max)
+                OR total.owner_orders + coalesce(key.owner_orders, key.orders, 0) <= key.owner_orders_max)
             AND (key.purse_notional_max IS NULL
                 OR total.purse_notional + coalesce(key.purse_notional, key.notional, 0) <= key.purse_notional_max)
             AND (key.purse_gross_max IS NULL
                 OR total.purse_gross + held.purse_cost + coalesce(key.purse_gross, key.gross, key.notional, 0)
                     <= key.purse_gross_max)
             AND (key.purse_loss_max IS NULL OR held.purse_loss < key.purse_loss_max)
-            AND (key.window_max IS NULL OR total.owner_accepted + coalesce(key.owner_orders, key.orders) - (
+            AND (key.window_max IS NULL OR total.owner_accepted + coalesce(key.owner_orders, key.orders, 0) - (
                 SELECT stored.earlier FROM order_windows AS stored
                 WHERE stored.account_id = key.account_id AND stored.since <= key.since
             ) <= key.window_max),
@@ -138,7 +138,10 @@ BEGIN
         WHERE stored.account_id = key.account_id
     ) AS total
     LEFT JOIN order_windows AS held ON held.account_id = key.account_id AND held.since <= key.since
-    WHERE coalesce(total.accepted - held.earlier + coalesce(key.owner_orders, key.orders) > key.window_max, key.window_max IS NOT NULL)
+    WHERE coalesce(
+        total.accepted - held.earlier + coalesce(key.owner_orders, key.orders, 0) > key.window_max,
+        key.window_max IS NOT NULL
+    )
     ON CONFLICT (account_id) DO UPDATE SET since = excluded.since, earlier = excluded.earlier;
     GET DIAGNOSTICS counted = ROW_COUNT;
     RETURN counted;
