@@ -181,7 +181,8 @@ class AccountExposure:
     def add(self, symbol: str, currency: str, part: Totals) -> None:
         """Add to the totals, also an amount below zero."""
         key = (symbol, currency)
-        total = self.totals.get(key, NOTHING).plus(part)
+        before = self.totals.get(key, NOTHING)
+        total = before.plus(part)
         if not total.open_orders and total == NOTHING:
             self.totals.pop(key, None)
         else:
@@ -189,8 +190,10 @@ class AccountExposure:
         if part.has_reducing:
             (self._reducing.add if total.has_reducing else self._reducing.discard)(key)
         self._open_orders += part.open_orders
-        self._symbols[symbol] = self._symbols.get(symbol, NOTHING).plus(part)
-        self._currencies[currency] = self._currencies.get(currency, NOTHING).plus(part)
+        # An account has mostly one currency in a symbol, and often one symbol in a currency: then the sum is known.
+        of_symbol, of_currency = self._symbols.get(symbol, NOTHING), self._currencies.get(currency, NOTHING)
+        self._symbols[symbol] = total if of_symbol is before else of_symbol.plus(part)
+        self._currencies[currency] = total if of_currency is before else of_currency.plus(part)
 
     def put(self, position: Position) -> None:
         """Set the position in a symbol."""
