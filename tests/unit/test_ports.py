@@ -76,7 +76,7 @@ from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.venue import Venue
-from switchyard.telemetry.metrics import CacheMetrics
+from switchyard.telemetry.cache_metrics import CacheMetrics
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]

@@ -91,10 +91,11 @@ def reserved(order: Order) -> Reserved | None:
     """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled."""
     if is_final(order.status):
         return None
-    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO)
+    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO) if order.filled_qty else order.qty
     if order.reserve_price is None:
         return Reserved(qty, ZERO)
-    return Reserved(qty, SUMS.multiply(SUMS.multiply(qty, order.reserve_price), order.multiplier))
+    notional = SUMS.multiply(qty, order.reserve_price)
+    return Reserved(qty, notional if order.multiplier is ONE else SUMS.multiply(notional, order.multiplier))
 
 
 def worst_position(position: Decimal, open_qty: Decimal, side: Side, qty: Decimal) -> Decimal:

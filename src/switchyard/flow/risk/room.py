@@ -60,6 +60,7 @@ class Rooms:
         self._exposures = exposures
         self._days = settings.trading_day
         self._day = -1, date.min
+        self._since = -1, OrderId("")
         self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
 
     async def room(self, subject: Subject, violation: Violation | None) -> Room:
@@ -208,8 +209,10 @@ class Rooms:
 
     def _window_start(self, now: datetime) -> OrderId:
         """Return the lowest id of the window that ends now: ids begin with their time in milliseconds."""
-        start = now - self._settings.orders_window
-        return order_id(int(start.timestamp() * 1000) + 1, 0)
+        start = int((now - self._settings.orders_window).timestamp() * 1000) + 1
+        if start != self._since[0]:  # several orders come within a millisecond
+            self._since = start, order_id(start, 0)
+        return self._since[1]
 
     def _described(self, room: Room, breach: Breach) -> str:
         subject = room.subject
