@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 
+from switchyard.adapters.memory.clock import START
 from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.orders import ended_unsent
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
+from switchyard.ports.venue import SEND_LIMIT
 from tests.support.sending_faults import Departure
 from tests.support.sending_site import Field
 
@@ -21,6 +24,7 @@ def violations(field: Field) -> Iterator[str]:
     yield from _ends(field)
     yield from _fills(field)
     yield from _passed(field)
+    yield from _late(field)
     yield from _attempts(field)
     for worker in field.living:
         if leftovers := worker.leftovers():
@@ -96,6 +100,14 @@ def _waited_there(field: Field, order_id: OrderId, departure: Departure) -> bool
     """Whether the order was in the queue of the venue for which another one left; it may have been at another one."""
     rows = [row for at, row in field.history[order_id] if at <= departure.at]
     return bool(rows) and rows[-1].venue == departure.order.venue
+
+
+def _late(field: Field) -> Iterator[str]:
+    """A DAY order does not leave after its day, except for the time that a send takes that began before."""
+    for departure in field.departures:
+        expires_at = departure.order.expires_at
+        if expires_at is not None and START + timedelta(seconds=departure.at) >= expires_at + SEND_LIMIT:
+            yield f"{departure.order.order_id} left after {expires_at}\n{_story(field, departure.order.order_id)}"
 
 
 def _lost_its_place(field: Field, order_id: OrderId, departed_at: float) -> bool:

@@ -67,7 +67,7 @@ def a_choice(health: HealthBoard, clock: VirtualClock, metrics: Metrics) -> Venu
     """Either venue can take the orders of the other one."""
     quotes = QuoteBoard(clock, metrics, age_max=timedelta(seconds=5))
     router = Router(Route(VENUES), {})
-    return VenueChoice(router, quotes, catalogue=Catalogue(), health=health, fees_percent={})
+    return VenueChoice(router, quotes, catalogue=Catalogue(), health=health, fees_percent={}, kinds={})
 
 
 class Worker:
@@ -276,13 +276,16 @@ class Field:
         if key is not None:
             line = int(key[4:]) % len(self.lines)
         account, symbol = self.lines[line]
+        time_in_force = self.random.choices(["GTC", "IOC", "DAY"], [8, 1, 1])[0]
+        now = self.clock.now()
         change = an_accept(
-            now=self.clock.now(),
+            now=now,
             account=account,
             symbol=symbol,
             key=key,
             venue=VENUES[line % len(VENUES)],
-            time_in_force="IOC" if self.random.random() < 0.1 else "GTC",
+            time_in_force=time_in_force,
+            expires_at=now + timedelta(seconds=self.random.uniform(0, 20)) if time_in_force == "DAY" else None,
         )
         try:
             outcome = await worker.sequencer.commit(change)

@@ -93,7 +93,7 @@ class Site:
         quotes.add(TWO, FixedQuotes(self.clock))
         router = Router(Route((ONE, TWO)), {"EURUSD": Route((ONE,))})
         catalogue = Catalogue(DEFAULT_INSTRUMENTS)
-        choice = VenueChoice(router, quotes, catalogue=catalogue, health=self.health, fees_percent={})
+        choice = VenueChoice(router, quotes, catalogue=catalogue, health=self.health, fees_percent={}, kinds={})
         restored_at = self.clock.now() if restored else None
         buckets: dict[VenueName, TokenBuckets] = (
             {TWO: MemoryBuckets(Decimal(per_second), 1, clock=self.clock)} if per_second else {}

@@ -53,6 +53,8 @@ class Core:
 
     installation: Installation
     """Read by `start`."""
+    choice: VenueChoice
+    """Set by `Engine`."""
 
     def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers) -> None:
         self.settings = settings
@@ -73,13 +75,6 @@ class Core:
         self.health = HealthBoard()
         """Gets its breakers from `start_worker`."""
         self.router = Router(settings.default_route, settings.symbol_routes)
-        self.choice = VenueChoice(
-            self.router,
-            self.quotes,
-            catalogue=self.catalogue,
-            health=self.health,
-            fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
-        )
         self.gates: dict[VenueName, VenueGate] = {}
         self.first_reports: dict[VenueName, CarriedReports] = {}
         """Of the venues that a worker in this process sends to."""

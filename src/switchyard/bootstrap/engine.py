@@ -17,7 +17,7 @@ from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
 from switchyard.bootstrap.venue_states import venue_state
-from switchyard.bootstrap.venues import open_venues
+from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
@@ -27,6 +27,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.venue_state import VenueState
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.health.shared import HealthReader
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.operator import end_doubt
@@ -52,6 +53,14 @@ class Engine:
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         core = self._core = Core(settings, database, wrappers)
+        core.choice = VenueChoice(
+            core.router,
+            core.quotes,
+            catalogue=core.catalogue,
+            health=core.health,
+            fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
+            kinds=venue_kinds(settings),
+        )
         self._role = role
         self._database = database
         self.settings = settings

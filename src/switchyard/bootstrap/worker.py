@@ -21,6 +21,7 @@ from switchyard.flow.health.shared import HealthWriter
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
 from switchyard.flow.sending.declared import declare
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -133,7 +134,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         ),
         waiting=core.waiting,
         sent_ids=sent_ids,
-        collars=Collars(core.catalogue, core.quotes),
+        guard=Closes(Collars(core.catalogue, core.quotes), database.journal),
         health=core.health,
         choice=core.choice,
         rates=open_rates(core, stack),

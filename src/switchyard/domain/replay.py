@@ -1,7 +1,4 @@
-"""Replay: folds journal lines back into the rows they made, and checks each line against the ones before.
-
-Pure: reads lines that the caller has parsed, writes nothing.
-"""
+"""Replay: folds journal lines back into the rows they made, and checks each line against the ones before. Pure."""
 
 from collections.abc import Callable
 from datetime import datetime

@@ -81,6 +81,8 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
     account: Id | msgspec.UnsetType = msgspec.UNSET
     """The account at the broker; sent only if accounts are mapped (`VENUE_ACCOUNTS_`)."""
+    reduce_only: bool | msgspec.UnsetType = msgspec.UNSET
+    """The order may only reduce the position at the broker; sent with `true`, and only if the broker supports it."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -32,13 +32,15 @@ def accept(
     violation: Violation | None = None,
     terms: Terms | None = None,
     claim: Claim | None = None,
+    expires_at: datetime | None = None,
     route: RouteFact | None = None,
 ) -> Change:
     """Accept a checked request: the order, its key and its outbox row, in one change.
 
     With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
     same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
-    the limits that its commit has to keep (ADR 22), `route` how its venue was chosen, where there was a choice.
+    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends, `route` how
+    its venue was chosen, where there was a choice.
     """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
@@ -72,6 +74,8 @@ def accept(
         multiplier=ONE if terms is None else terms.multiplier,
         reserve_price=request.price if terms is None else terms.price,
         reducing=terms is not None and terms.reducing,
+        expires_at=expires_at,
+        reduce_only=terms is not None and terms.reduce_only,
     )
     fact = AcceptedFact(
         order=accepted_order(order),

@@ -10,6 +10,7 @@ from switchyard.domain.best_execution import Candidate, Wanted, preferred, ranke
 from switchyard.domain.facts import RouteFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.order_kinds import OrderKinds, lacking
 from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.routing import Route, Router
 from switchyard.flow.health.board import HealthBoard
@@ -30,13 +31,15 @@ class VenueChoice:
         catalogue: Catalogue,
         health: HealthBoard,
         fees_percent: Mapping[VenueName, Decimal | None],
+        kinds: Mapping[VenueName, OrderKinds],
     ) -> None:
-        """`fees_percent`: of each venue, none where the instrument's own applies."""
+        """`fees_percent`: of each venue, none where the instrument's own applies; `kinds`: the orders that it takes."""
         self._router = router
         self._quotes = quotes
         self._catalogue = catalogue
         self._health = health
         self._fees_percent = fees_percent
+        self._kinds = kinds
 
     def may_leave(self, venue: VenueName) -> bool:
         """Whether the route of some symbol names the venue and another one."""
@@ -48,7 +51,10 @@ class VenueChoice:
 
     def among(self, order: OrderRequest | Order, route: Route, problem: Problem | None = None) -> RouteFact:
         """The venues of the route, the best first."""
-        problem_of = self._health.reason if problem is None else problem
+
+        def problem_of(venue: VenueName) -> str | None:
+            return self._lacking(venue, order) or (self._health.reason if problem is None else problem)(venue)
+
         if not route.by_quality:
             return preferred([Candidate(venue=venue, problem=problem_of(venue)) for venue in route.venues])
         instrument = self._catalogue.find(order.symbol)
@@ -60,10 +66,20 @@ class VenueChoice:
     def instead_of(self, order: Order, problem: Problem) -> VenueName | None:
         """The venue to which an order may go from its present one; none where no other can take it."""
         route = self.route_of(order.symbol)
-        others = tuple(venue for venue in route.venues if venue != order.venue and problem(venue) is None)
+        others = tuple(
+            venue
+            for venue in route.venues
+            if venue != order.venue and problem(venue) is None and self._lacking(venue, order) is None
+        )
         if not others:
             return None
         return self.among(order, Route(others, by_quality=route.by_quality), problem).candidates[0].venue
+
+    def _lacking(self, venue: VenueName, order: OrderRequest | Order) -> str | None:
+        """What the venue lacks for an order of this kind, in words; such an order must not go there."""
+        kinds = self._kinds.get(venue)
+        found = None if kinds is None else lacking(kinds, order)
+        return None if found is None else f"it has no {found.value}"
 
     def _candidate(self, venue: VenueName, symbol: str, fee_percent: Decimal, problem: str | None) -> Candidate:
         record, own_fee = self._health.record(venue), self._fees_percent.get(venue)
