@@ -70,8 +70,9 @@ def rerouted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     move = _changed(teller, event).reroute
     assert move is not None, "only this event moves an order"
     yield Said(
-        "route", f"moved from {move.from_venue} to {move.to}, because nothing of it was sent there: {move.reason}"
+        "route", f"moved from {move.from_venue} to {move.to}: nothing of it was sent, and {move.from_venue} fails"
     )
+    yield Said("route", f"{move.from_venue}: {move.reason}")
 
 
 def rejected(teller: Teller, event: JournalEvent) -> Iterator[Said]:
