@@ -51,7 +51,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     """What a venue promises according to its settings, without opening it."""
     if not settings.url.startswith("http"):
         # The venues of this process: a send has ended with its process.
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
+        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), amend="in_place")
     return Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -61,6 +61,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         request_expiry=settings.request_expiry,
         cancel_all=settings.cancel_all,
         execution_ids=settings.exec_id_scope,
+        amend=settings.amend,
     )
 
 

@@ -81,8 +81,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that accepted orders of this change have to keep; checked after all versions."""
 
     def orders_to_place(self) -> list[Order]:
-        """The orders that the change accepts, or begins to send: an active kill that covers one rejects the change."""
-        sending = {row.order_id for row in self.outbox if row.kind == "new" and row.status == "sending"}
+        """The orders that the change accepts, amends or begins to send: an active kill that covers one rejects it."""
+        sending = {
+            row.order_id
+            for base, row in self.outbox_moves()
+            if row.kind != "cancel" and (row.status == "sending" or (row.kind == "amend" and not base))
+        }
         return [
             order
             for base, order in self.order_moves()

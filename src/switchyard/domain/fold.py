@@ -4,10 +4,11 @@ Pure. Streams fold the few events of an order; `replay.py` folds the whole journ
 """
 
 from decimal import Decimal
+from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.domain.facts import AcceptedFact, OrderChange, RejectedFact, ReportFact
+from switchyard.domain.facts import AcceptedFact, OrderChange, RejectedFact, ReportFact, TermsFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
@@ -65,7 +66,23 @@ def changed(order: Order, change: OrderChange, report: ReportFact | None) -> Ord
         reason=order.reason if change.reason is None else change.reason,
         updated_at=change.updated_at,
         version=change.version,
+        **({} if change.terms is None else amended_terms(change.terms)),
     )
+
+
+def amended_terms(terms: TermsFact) -> dict[str, Any]:
+    """The fields of an order that an amend may change."""
+    return {
+        "qty": terms.qty,
+        "price": terms.price,
+        "stop_price": terms.stop_price,
+        "reserve_price": terms.price if terms.reserve_price is None else terms.reserve_price,
+        "reducing": terms.reducing,
+        "amend_qty": terms.amend_qty,
+        "amend_reserve_price": terms.amend_reserve_price,
+        "leg_client_order_id": terms.leg_client_order_id,
+        "leg_end": terms.leg_end,
+    }
 
 
 def with_fill(order: Order, report: ReportFact) -> tuple[Decimal, Decimal]:

@@ -10,6 +10,8 @@ from switchyard.domain.errors import InvalidKey
 from switchyard.domain.ids import AccountId, OrderId
 
 __all__ = [
+    "AMEND_ORDER",
+    "DERIVED_AMEND",
     "DERIVED_ORDER",
     "DO_ORDER",
     "KEY_LENGTH_MAX",
@@ -27,6 +29,8 @@ KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
 DERIVED_ORDER = "orders.derived"
 DO_ORDER = "do.order"
+AMEND_ORDER = "orders.amend"
+DERIVED_AMEND = "orders.amend.derived"
 KeyStatus = Literal["accepted", "succeeded", "failed"]
 
 

@@ -83,6 +83,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The price at which the rest of the order is reserved while it is open; none where no market was known."""
     reducing: bool = False
     """Whether it was accepted as an order that can only make the account's position smaller."""
+    amend_qty: Decimal | None = None
+    """With the next field: what an amend asks for that is not settled. The larger of both amounts is reserved."""
+    amend_reserve_price: Decimal | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
+    """The id under which the venue has the order since an amend replaced it there; none: `venue_client_order_id`."""
+    leg_end: Status | None = None
+    """The end that the venue reported while an amend was not settled that may have replaced the order there."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -112,6 +119,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     version: int
     trace_id: str | None = None
     requested_at: datetime | None = None
+    pending_qty: Decimal | None = None
+    """The quantity of an amend that is not settled: one is under way."""
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -141,6 +150,7 @@ def snapshot(order: Order) -> OrderSnapshot:
         version=order.version,
         trace_id=order.trace_id,
         requested_at=order.requested_at,
+        pending_qty=order.amend_qty,
     )
 
 

@@ -156,6 +156,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     cancel_all: bool
+    amend: Literal["in_place", "cancel_replace", "none"]
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
@@ -190,6 +191,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_AMEND_", "amend", "none", parse.choice("in_place", "cancel_replace", "none"),
+            "Broker: how it amends an open order: `in_place`, `cancel_replace` (a new order takes the place of the old one) "
+            "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "
+            "and finds an order by the id of its last amend."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),

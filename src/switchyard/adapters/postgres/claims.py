@@ -13,8 +13,8 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
-from switchyard.domain.risk.claims import NO_LIMITS, Breach, BreachCode, Claim, Limits
-from switchyard.domain.risk.reservations import SUMS, reserved
+from switchyard.domain.risk.claims import NO_LIMITS, Added, Breach, BreachCode, Claim, Limits, added_by
+from switchyard.domain.risk.reservations import SUMS
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])
@@ -41,17 +41,16 @@ class _Line(msgspec.Struct, omit_defaults=True):
     position_max: Decimal | None = None
     gross_max: Decimal | None = None
 
-    def add(self, order: Order, notional: Decimal) -> None:
+    def add(self, order: Order, added: Added) -> None:
         if order.side == "BUY":
-            self.buys = SUMS.add(self.buys, order.qty)
+            self.buys = SUMS.add(self.buys, added.qty)
             self.reducing_buys = self.reducing_buys or order.reducing
         else:
-            self.sells = SUMS.add(self.sells, order.qty)
+            self.sells = SUMS.add(self.sells, added.qty)
             self.reducing_sells = self.reducing_sells or order.reducing
-        self.orders += 1
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
+        self.orders += added.orders
+        self.notional = SUMS.add(self.notional, added.notional)
+        self.gross = SUMS.add(self.gross, added.gross)
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.symbol_open_orders)
@@ -89,10 +88,9 @@ class _Purse(msgspec.Struct, omit_defaults=True):
     gross_max: Decimal | None = None
     loss_max: Decimal | None = None
 
-    def add(self, order: Order, notional: Decimal) -> None:
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
+    def add(self, added: Added) -> None:
+        self.notional = SUMS.add(self.notional, added.notional)
+        self.gross = SUMS.add(self.gross, added.gross)
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.open_orders)
@@ -142,16 +140,15 @@ class _Rows:
 
     def add(self, number: int, claim: Claim, order: Order) -> None:
         """Add a claim; `order` is its order."""
-        held = reserved(order)
-        assert held is not None, "an order that claims room is open"
+        added = added_by(claim, order)
         key = (order.account_id, order.symbol, order.currency or "")
         totals = self._keys.get(key)
         if totals is None:
             totals = self._keys[key] = self._new(*key)
         line, purse, owner, limits = totals.line, totals.purse, totals.owner, claim.limits
-        line.add(order, held.notional)
-        purse.add(order, held.notional)
-        owner.orders += 1
+        line.add(order, added)
+        purse.add(added)
+        owner.orders += added.orders
         # A reducing order has no limits; most claims of an account and symbol share one object.
         if not order.reducing and limits is not totals.limits:
             totals.limits = limits
@@ -163,7 +160,8 @@ class _Rows:
         if claim.since is not None:
             owner.since = claim.since if owner.since is None else min(owner.since, claim.since)
         numbers = (number, line.line, purse.purse, owner.owner)
-        self._claims.append((*numbers, order.side, order.qty, held.notional, order.reducing, *astuple(limits)))
+        amounts = (order.side, added.qty, added.notional, order.reducing)
+        self._claims.append((*numbers, *amounts, *astuple(limits), added.orders, added.gross))
 
     def totals(self) -> str:
         """The totals as JSON."""

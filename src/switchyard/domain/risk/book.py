@@ -60,9 +60,10 @@ class Book:
         return None
 
     def take_back(self, changes: Sequence[Change]) -> None:
-        """Undo the reservations of a group that was not committed."""
+        """Undo the reservations of a group that was not committed; it must have no amend."""
         for change in changes:
             for claim in change.claims:
+                assert claim.before is None, "what an order reserved before its amend is not kept"
                 order = claimed_order(change, claim)
                 self._change(order, self._parts.pop(order.order_id, NOTHING), NOTHING)
                 self._windows.pop(order.account_id, None)  # read again

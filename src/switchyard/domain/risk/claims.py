@@ -8,7 +8,9 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from switchyard.domain.ids import OrderId
-from switchyard.domain.money import plain
+from switchyard.domain.money import ZERO, plain
+from switchyard.domain.orders import Order
+from switchyard.domain.risk.reservations import SUMS, Reserved, reserved
 
 BreachCode = Literal[
     "NOT_REDUCING",  # never shown: the order is then judged as one that is not reducing
@@ -73,6 +75,35 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The trading day whose realised loss counts."""
     since: OrderId | None = None
     """The lowest order id of the window."""
+    before: Reserved | None = None
+    """For an amend: what the order reserves before it; the limits are checked on what the amend adds."""
+    was_reducing: bool = False
+
+
+class Added(msgspec.Struct, frozen=True):
+    """What a claim adds to the totals of its account."""
+
+    orders: int
+    qty: Decimal
+    notional: Decimal
+    gross: Decimal
+    """The part of the notional that counts as gross exposure: not that of a reducing order."""
+
+
+def added_by(claim: Claim, order: Order) -> Added:
+    """What the claim of this order adds; nothing below zero, because an amend is settled later than it is claimed."""
+    held, before = reserved(order), claim.before
+    assert held is not None, "an order that claims room is open"
+    gross = ZERO if order.reducing else held.notional
+    if before is None:
+        return Added(1, held.qty, held.notional, gross)
+    gross_before = ZERO if claim.was_reducing else before.notional
+    return Added(
+        0,
+        max(SUMS.subtract(held.qty, before.qty), ZERO),
+        max(SUMS.subtract(held.notional, before.notional), ZERO),
+        max(SUMS.subtract(gross, gross_before), ZERO),
+    )
 
 
 class Breach(msgspec.Struct, frozen=True):

@@ -66,13 +66,25 @@ def reserve_price(request: OrderRequest, quote: Quote | None, collar_percent: De
 
 
 def reserved(order: Order) -> Reserved | None:
-    """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled."""
+    """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled.
+
+    While an amend is not settled, the venue may have either amounts: the larger quantity and the larger notional count.
+    """
     if is_final(order.status):
         return None
-    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO)
-    if order.reserve_price is None:
-        return Reserved(qty, ZERO)
-    return Reserved(qty, SUMS.multiply(SUMS.multiply(qty, order.reserve_price), order.multiplier))
+    held = _rest(order, order.qty, order.reserve_price)
+    if order.amend_qty is None:
+        return held
+    amended = _rest(order, order.amend_qty, order.amend_reserve_price)
+    return Reserved(max(held.qty, amended.qty), max(held.notional, amended.notional))
+
+
+def _rest(order: Order, qty: Decimal, price: Decimal | None) -> Reserved:
+    """The rest of an order with this quantity and price."""
+    rest = max(SUMS.subtract(qty, order.filled_qty), ZERO)
+    if price is None:
+        return Reserved(rest, ZERO)
+    return Reserved(rest, SUMS.multiply(SUMS.multiply(rest, price), order.multiplier))
 
 
 def worst_position(position: Decimal, open_qty: Decimal, side: Side, qty: Decimal) -> Decimal:

@@ -15,6 +15,7 @@ from switchyard.bootstrap import Engine
 from switchyard.domain.errors import RequestError, SwitchyardError
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
+from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
@@ -52,6 +53,7 @@ class Gateway:
         self,
         *,
         orders: OrderRoutes,
+        amends: AmendRoutes,
         do_orders: DoOrderRoutes,
         risk: RiskRoutes,
         streams: StreamRoutes,
@@ -73,6 +75,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *amends.routes,
             *risk.routes,
             *streams.routes,
             *admin.routes,
@@ -174,6 +177,12 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             derives_for=settings.idempotency.derives_for,
             queries=engine.queries,
             tokens=tokens,
+        ),
+        amends=AmendRoutes(
+            engine.desks.amends,
+            tokens,
+            can_derive=settings.idempotency.enabled,
+            derives_for=settings.idempotency.derives_for,
         ),
         do_orders=DoOrderRoutes(
             desk=engine.desks.do_orders,

@@ -11,6 +11,7 @@ from typing import TypeVar, assert_never
 
 import structlog
 
+from switchyard.domain.amends import current_id
 from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical
@@ -111,16 +112,14 @@ class Sweeper:
         others = dict.fromkeys(shown)
         while page:
             for order in page:
-                others.pop(order.venue_client_order_id, None)
+                others.pop(current_id(order), None)
             not_canceled += [
-                order.order_id
-                for order in page
-                if order.status == "CANCEL_REQUESTED" and order.venue_client_order_id in shown
+                order.order_id for order in page if order.status == "CANCEL_REQUESTED" and current_id(order) in shown
             ]
             missing += await self._ask_all(
                 order.venue_client_order_id
                 for order in page
-                if order.updated_at <= untouched_since and _differs(order, shown.get(order.venue_client_order_id))
+                if order.updated_at <= untouched_since and _differs(order, shown.get(current_id(order)))
             )
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
         await self._cancels.look(not_canceled)
@@ -145,18 +144,19 @@ class Sweeper:
             # Ours first: a venue's total never decreases, so a lower total at the venue is a real difference.
             state = await self._state(client_id)
             try:
-                found = await self._venue.find_by_client_order_id(client_id)
+                found = await self._venue.find_by_client_order_id(current_id(state.order))
             except VenueUnavailable:
                 return 0  # the next sweep asks again
             if found is None:
                 self._note_absent(state)
                 return 0
             self._absences.pop(client_id, None)
-            return await self._catch_up(state.order, found)
+            return await self._catch_up(state, found)
 
-    async def _catch_up(self, ours: Order, found: VenueOrder) -> int:
+    async def _catch_up(self, state: OrderState, found: VenueOrder) -> int:
         """Apply the venue's fills that are missing here, then its end, as far as the quantities add up."""
-        fills = await self._recorder.missed(_fill_reports(ours, found))
+        ours, leg = state.order, _leg_of(state, found)
+        fills = await self._recorder.missed(_fill_reports(ours, leg, found))
         explained_qty = ours.filled_qty
         for fill in fills:
             explained_qty = EXACT.add(explained_qty, fill.last_qty)
@@ -173,7 +173,9 @@ class Sweeper:
         elif not is_final(newest.status):
             match found.status:
                 case "CANCELED" | "REJECTED" | "EXPIRED":
-                    applied += await self._apply(newest, [_end_report(newest, found, self._clock.now())])
+                    applied += await self._apply(newest, [_end_report(newest, leg, found, self._clock.now())])
+                case "FILLED" if newest.amend_qty is not None:
+                    pass  # the outcome of its amend tells which quantity is filled
                 case "FILLED":
                     self._note_gap(newest, found)  # the status is FILLED, and the fills are less than the quantity
                 case "WORKING" | "PARTIALLY_FILLED":
@@ -223,7 +225,13 @@ def _differs(order: Order, shown: VenueOrder | None) -> bool:
     return shown is None or shown.filled_qty != order.filled_qty
 
 
-def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
+def _leg_of(state: OrderState, found: VenueOrder) -> VenueClientOrderId:
+    """The id under which the venue shows the order, or the one that we know, if its amend is not in this database."""
+    known = {row.venue_client_order_id for row in state.outbox}
+    return found.venue_client_order_id if found.venue_client_order_id in known else current_id(state.order)
+
+
+def _fill_reports(order: Order, leg: VenueClientOrderId, found: VenueOrder) -> list[ExecutionReport]:
     """The reports of the order's fills, as the venue should have sent them."""
     reports = []
     total = ZERO
@@ -233,7 +241,7 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
             ExecutionReport(
                 exec_id=fill.exec_id,
                 venue=order.venue,
-                venue_client_order_id=order.venue_client_order_id,
+                venue_client_order_id=leg,
                 venue_order_id=found.venue_order_id,
                 status="FILLED" if total >= order.qty else "PARTIALLY_FILLED",
                 last_qty=fill.qty,
@@ -249,12 +257,12 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
     return reports
 
 
-def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionReport:
+def _end_report(order: Order, leg: VenueClientOrderId, found: VenueOrder, now: datetime) -> ExecutionReport:
     """A report of the order's end; its id is derived, so that several sweepers record it once."""
     return ExecutionReport(
-        exec_id=f"{order.venue_client_order_id}:{found.status}",
+        exec_id=f"{leg}:{found.status}",
         venue=order.venue,
-        venue_client_order_id=order.venue_client_order_id,
+        venue_client_order_id=leg,
         venue_order_id=found.venue_order_id,
         status=found.status,
         filled_qty_total=found.filled_qty,

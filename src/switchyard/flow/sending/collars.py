@@ -6,6 +6,7 @@ Reads the catalogue and the quotes of this process; writes nothing.
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from switchyard.domain.amends import amend_of
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.risk.guards import collar_violation
@@ -16,7 +17,7 @@ from switchyard.ports.quotes import Quotes
 
 
 class Collars:
-    """Judges orders that are to be sent again; first attempts were judged when they were accepted."""
+    """Judges orders and amends that are to be sent again; first attempts were judged when they were accepted."""
 
     def __init__(self, catalogue: Catalogue, quotes: Quotes) -> None:
         self._catalogue = catalogue
@@ -27,7 +28,7 @@ class Collars:
 
         `COLLAR_NO_QUOTE` where no quote came in a brief time: such an order waits, unless its deadline passes.
         """
-        again = [due for due in page if due.row.kind == "new" and due.row.attempt and self._has_collar(due)]
+        again = [due for due in page if due.row.kind != "cancel" and due.row.attempt and self._has_collar(due)]
         if not again:
             return {}
         judged = await asyncio.gather(*map(self._breach, again))
@@ -39,4 +40,5 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
-        return collar_violation(order.price, self._catalogue.find(order.symbol), mid_of(quote))
+        price = amend_of(due.row).price if due.row.kind == "amend" else order.price
+        return collar_violation(price, self._catalogue.find(order.symbol), mid_of(quote))

@@ -162,7 +162,8 @@ class Resolver:
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:
         now = self._clock.now()
         if found is not None:
-            if row.kind == "new":
-                return decisions.record_sent(state, row, found.venue_order_id, now)
-            return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
+            if row.kind == "cancel":
+                return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
+            # The id of an amend finds its order only if the amend was carried out.
+            return decisions.record_sent(state, row, found.venue_order_id, now)
         return decisions.record_absent(state, row, now) if decisive else None

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
@@ -202,7 +203,7 @@ class Sends:
     def _batches(self, sends: Sequence[Send]) -> Iterator[list[Send]]:
         """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
 
-        A retry and a cancel have no place in a line and go alone.
+        A retry, a cancel and an amend have no place in a line and go alone.
         """
         batches: dict[VenueName, list[Send]] = {}
         for send in sends:
@@ -301,8 +302,8 @@ class Sends:
                 for send in batch:
                     self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
-        if batch[0].row.kind == "cancel":
-            return [await venue.cancel(batch[0].state.order)]
+        if batch[0].row.kind != "new":
+            return [await self._follow_up(batch[0], venue)]
         now = self._clock.now()
         instead = [self._instead(send, now) for send in batch]
         orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
@@ -313,6 +314,18 @@ class Sends:
                 self._sent_ids.note(order.venue_client_order_id for order in orders)
             sent = iter(await venue.submit_many(orders, depart))
         return [next(sent) if outcome is None else outcome for outcome in instead]
+
+    async def _follow_up(self, send: Send, venue: Venue) -> SendOutcome:
+        """Send a cancel or an amend."""
+        # What was committed since the claim, perhaps in the same commit, may have given the order another id.
+        newest = self._newest(send.row.order_id)
+        order = send.state.order if newest is None else newest.order
+        if send.row.kind == "cancel":
+            return await venue.cancel(order)
+        if self._kills.covering(order) is not None:
+            self._metrics.kills.blocked.labels("send").inc()
+            return Unsent("KILL_SWITCH")
+        return await venue.amend(send.state.order, amend_of(send.row))
 
     def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
         """The outcome of an order that must not be sent any more; none where it may be sent."""

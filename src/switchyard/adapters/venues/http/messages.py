@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from switchyard.adapters.venues.wire import REPORT_STATUS, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.adapters.venues.wire import REPORT_STATUS, AmendOrder, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.domain.amends import Amend
 from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
@@ -35,6 +36,17 @@ def place_order(order: Order, expires_at: datetime | None) -> PlaceOrder:
         stop_price=order.stop_price,
         trace_id=order.trace_id or order.order_id,
         meta=_meta(order),
+        expires_at=UNSET if expires_at is None else expires_at,
+    )
+
+
+def amend_order(amend: Amend, expires_at: datetime | None) -> AmendOrder:
+    """The request that amends an order: all of its amounts, changed or not."""
+    return AmendOrder(
+        client_order_id=amend.client_order_id,
+        qty=amend.qty,
+        limit_price=amend.price,
+        stop_price=amend.stop_price,
         expires_at=UNSET if expires_at is None else expires_at,
     )
 

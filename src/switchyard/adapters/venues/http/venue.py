@@ -1,19 +1,20 @@
 """The venue adapter for a broker that speaks the HTTP protocol of `wire`.
 
-It sends orders and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
+It sends orders, amends and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
 never retries a send.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeGuard
+from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
 
-from switchyard.adapters.venues.http.messages import place_order, report_page, venue_order
+from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, venue_order
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
     FinalErrors,
+    amended,
     cancelled,
     decoded,
     describe,
@@ -38,6 +39,7 @@ from switchyard.adapters.venues.wire import (
     Reports,
     encode,
 )
+from switchyard.domain.amends import AMENDS_MAX, Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.ports.clock import Clock
@@ -126,16 +128,30 @@ class HttpVenue(OneByOne):
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
         message = place_order(order, self._expires_at(order))
-        exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
+        key = order.venue_client_order_id if self._idempotency_header else None
+        exchange = await self._send("POST", "/orders", order, encode(message), on_departure, key=key)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._find_duplicate(order) or outcome
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Cancel an order by its `venue_client_order_id`; without the order's key, whose answer a broker may repeat."""
-        exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
+        """Cancel an order by its present client order id; without a key, whose answer a broker may repeat."""
+        exchange = await self._send("POST", f"{_path(current_id(order))}/cancel", order)
         return cancelled(order, exchange, self._clock.now(), self._final_errors)
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Amend an order under the amend's own id, which is also its idempotency key."""
+        if self._capabilities.request_expiry and not self._time.is_known:
+            return Unsent("VENUE_DOWN", "its clock is not known yet")
+        exchange = await self._send(
+            "PATCH",
+            _path(amend.orig_client_order_id),
+            order,
+            encode(amend_order(amend, self._expires_at(order))),
+            key=amend.client_order_id if self._idempotency_header else None,
+        )
+        return amended(amend, exchange, self._clock.now(), self._final_errors)
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
@@ -210,18 +226,19 @@ class HttpVenue(OneByOne):
 
     async def _send(
         self,
+        method: Literal["POST", "PATCH"],
         path: str,
         order: Order,
         body: bytes = b"",
         on_departure: OnDeparture = ignore_departure,
         *,
-        with_key: bool = False,
+        key: VenueClientOrderId | None = None,
     ) -> Exchange:
         headers = {"Content-Type": "application/json"}
-        if with_key:
-            headers[IDEMPOTENCY_HEADER] = order.venue_client_order_id
+        if key is not None:
+            headers[IDEMPOTENCY_HEADER] = key
         return await self._sends.ask(
-            "POST",
+            method,
             path,
             body=body,
             on_departure=on_departure,
@@ -237,13 +254,22 @@ class HttpVenue(OneByOne):
         return exchange
 
     async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
-        return self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+        """The order with this id; one that was replaced leads to the order in its place."""
+        for _ in range(AMENDS_MAX + 1):
+            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+            if response is None or response.replaced_by is None:
+                return response
+            client_id = VenueClientOrderId(response.replaced_by)
+        raise VenueUnavailable(f"{self._name}: the orders that replace each other do not end: {client_id}")
 
     def _found(self, client_id: VenueClientOrderId, exchange: Exchange) -> OrderResponse | None:
         """The order in the answer to a lookup, None if the broker itself says that it is unknown."""
         if _is_ok(exchange):
             response = decoded(exchange.body, OrderResponse)
-            if response is not None and client_id == (response.client_order_id or response.idempotency_key):
+            if response is not None and client_id in (
+                response.client_order_id or response.idempotency_key,
+                response.amended_by,
+            ):
                 return response
         elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
             problem = decoded(exchange.body, ErrorResponse)

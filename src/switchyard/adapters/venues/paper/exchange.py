@@ -19,6 +19,7 @@ from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.store import Store
+from switchyard.domain.amends import Amend
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
@@ -62,9 +63,11 @@ _Result = TypeVar("_Result")
 class Command(NamedTuple):
     """A request for one or more orders, and the future of their outcomes that its caller awaits."""
 
-    kind: Literal["submit", "cancel"]
+    kind: Literal["submit", "cancel", "amend"]
     orders: Sequence[Order]
     outcomes: asyncio.Future[list[SendOutcome]]
+    amend: Amend | None = None
+    """Of the one order of an amend."""
 
 
 class PaperExchange:
@@ -90,7 +93,7 @@ class PaperExchange:
         assert delay >= timedelta()
         assert partial_steps >= 1
         self._capabilities = Capabilities(
-            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX, amend="in_place"
         )
         self._rules = Rules(venue=name, delay=delay, partial_steps=partial_steps, reject_all=reject_all)
         self._path = path
@@ -162,9 +165,15 @@ class PaperExchange:
         [outcome] = await self._request("cancel", [order])
         return outcome
 
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Change the quantity or price of an open order; the change is durable when this returns `Accepted`."""
+        [outcome] = await self._request("amend", [order], amend)
+        return outcome
+
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """Return the order as the exchange has it, or None."""
+        """Return the order as the exchange has it, or None; the id of its last amend finds it too."""
         orders, _ = await self._on_thread(self._open_store.find, [client_id])
+        orders = orders or await self._on_thread(self._open_store.find_amended, client_id)
         return _venue_order(orders[0]) if orders else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
@@ -191,13 +200,15 @@ class PaperExchange:
         assert self._store is not None, "the paper exchange is not running"
         return self._store
 
-    async def _request(self, kind: Literal["submit", "cancel"], orders: Sequence[Order]) -> list[SendOutcome]:
+    async def _request(
+        self, kind: Literal["submit", "cancel", "amend"], orders: Sequence[Order], amend: Amend | None = None
+    ) -> list[SendOutcome]:
         if self._task is None or self._closing:
             return [DOWN] * len(orders)
         if self._waiting_count + len(orders) > WAITING_MAX:
             return [BUSY] * len(orders)
         outcomes: asyncio.Future[list[SendOutcome]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Command(kind, orders, outcomes))
+        self._waiting.append(Command(kind, orders, outcomes, amend))
         self._waiting_count += len(orders)
         self._arrived.set()
         return await outcomes
@@ -292,7 +303,7 @@ class PaperExchange:
         # Before the commands: a fill that is already due takes precedence over a cancel.
         settlement.advance_time(due, marketable)
         outcomes: list[SendOutcome] = []
-        for kind, orders, _ in group:
+        for kind, orders, _, amend in group:
             match kind:
                 case "submit":
                     for order in orders:
@@ -300,6 +311,12 @@ class PaperExchange:
                         outcomes.append(settlement.submit(order, instrument, quotes[order.symbol]))
                 case "cancel":
                     outcomes += [settlement.cancel(order.venue_client_order_id) for order in orders]
+                case "amend":
+                    assert amend is not None
+                    [order] = orders
+                    instrument = self._catalogue.find(order.symbol)
+                    client_id = order.venue_client_order_id
+                    outcomes.append(settlement.amend(amend, client_id, instrument, quotes[order.symbol]))
                 case _:
                     assert_never(kind)
         changed, reports = settlement.changed.values(), settlement.reports

@@ -53,6 +53,8 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The time of the next report; None while the order rests and after it has ended."""
     report_count: int = 0
     fills: tuple[VenueFill, ...] = ()
+    amended_by: VenueClientOrderId | None = None
+    """The client order id of the last amend that was carried out."""
 
     @property
     def is_open(self) -> bool:
@@ -142,12 +144,27 @@ def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder
     return order, reports
 
 
+def amend_rejection(order: PaperOrder, qty: Decimal, limit_price: Decimal | None, instrument: Instrument) -> str | None:
+    """The reason for which an open order cannot have these amounts, or None."""
+    if qty <= order.filled_qty:
+        return "QTY_FILLED"
+    if limit_price is None or order.limit_price is None:
+        return "INVALID_PRICE"  # a market order does not rest
+    return amount_rejection(qty, limit_price, instrument)
+
+
 def amended(
-    order: PaperOrder, qty: Decimal, limit_price: Decimal, quote: Quote, now: datetime, rules: Rules
+    order: PaperOrder,
+    qty: Decimal,
+    limit_price: Decimal,
+    quote: Quote,
+    now: datetime,
+    rules: Rules,
+    amend_id: VenueClientOrderId | None = None,
 ) -> PaperOrder:
     """An open order with a new quantity or price, matched immediately if it is now marketable."""
     assert order.is_open and qty > order.filled_qty
-    changed = replace(order, qty=canonical(qty), limit_price=canonical(limit_price))
+    changed = replace(order, qty=canonical(qty), limit_price=canonical(limit_price), amended_by=amend_id)
     parts = min(max(rules.partial_steps, 1), _units(EXACT.subtract(qty, order.filled_qty), order.step))
     if order.due_at is not None or not is_marketable(order.side, limit_price, quote):
         return replace(changed, fills_left=parts)

@@ -12,7 +12,7 @@ from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.simulator.responses import HangUp
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Dedupe, Lookup
+from switchyard.ports.venue import AmendMode, Dedupe, Lookup
 
 
 class VenueSimulator:
@@ -27,6 +27,7 @@ class VenueSimulator:
         dedupe: Dedupe,
         dedupe_ttl_seconds: float,
         lookup: Lookup,
+        amend: AmendMode = "in_place",
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
     ) -> None:
@@ -42,6 +43,7 @@ class VenueSimulator:
             seed=seed,
             dedupe=dedupe,
             dedupe_ttl_seconds=dedupe_ttl_seconds,
+            amend=amend,
         )
         self.app = SimulatorApp(
             broker=self._broker,
@@ -50,6 +52,7 @@ class VenueSimulator:
             plan=plan,
             clock=clock,
             lookup=lookup,
+            amend=amend,
             hang_up=hang_up,
             refuse_connections=refuse_connections,
         )

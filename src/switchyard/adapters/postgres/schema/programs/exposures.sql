@@ -4,8 +4,12 @@
 -- The part of one order in its totals; no row for an order that has ended.
 CREATE OR REPLACE FUNCTION reserved(of_order orders) RETURNS TABLE (rest numeric, notional numeric)
 LANGUAGE sql IMMUTABLE ROWS 1 AS $$
-    SELECT open.rest, coalesce(open.rest * of_order.reserve_price * of_order.multiplier, 0)
-    FROM (SELECT greatest(of_order.qty - of_order.filled_qty, 0) AS rest) AS open
+    -- While an amend is not settled, the venue may have either amounts: the larger ones count.
+    SELECT greatest(open.rest, open.amended, 0), greatest(
+        open.rest * of_order.reserve_price * of_order.multiplier,
+        open.amended * of_order.amend_reserve_price * of_order.multiplier, 0
+    )
+    FROM (SELECT of_order.qty - of_order.filled_qty AS rest, of_order.amend_qty - of_order.filled_qty AS amended) AS open
     WHERE of_order.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
 $$;
 
@@ -59,9 +63,11 @@ BEGIN
             part.rest, part.notional AS part_notional
         FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
         CROSS JOIN LATERAL (
-            SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest,
-                coalesce(greatest(incoming.qty - incoming.filled_qty, 0) * incoming.reserve_price * incoming.multiplier, 0)
-                    AS notional
+            SELECT greatest(incoming.qty - incoming.filled_qty, incoming.amend_qty - incoming.filled_qty, 0) AS rest,
+                greatest(
+                    (incoming.qty - incoming.filled_qty) * incoming.reserve_price * incoming.multiplier,
+                    (incoming.amend_qty - incoming.filled_qty) * incoming.amend_reserve_price * incoming.multiplier, 0
+                ) AS notional
         ) AS part
         WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
         AND incoming.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
