@@ -16,7 +16,7 @@ from switchyard.client.placement import place_order_with_idempotency
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
-from switchyard.client.wire import Acknowledgement, OrderPlacementResult
+from switchyard.client.wire import Acknowledgement, AmendResult, OrderPlacementResult
 from switchyard.domain.do_order import ExecResult, RiskConstraints
 from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.lifecycle import is_final
@@ -27,6 +27,7 @@ from switchyard.domain.risk.exposure_view import ExposureView
 
 __all__ = [
     "Acknowledgement",
+    "AmendResult",
     "ApiError",
     "AsyncClient",
     "Client",

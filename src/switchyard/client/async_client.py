@@ -87,6 +87,7 @@ class AsyncClient:
     order = _method(calls.order)
     quote = _method(calls.quote)
     cancel = _method(calls.cancel)
+    amend = _method(calls.amend)
     exposure = _method(calls.exposure)
     kill = _method(kill_calls.kill)
     kill_state = _method(kill_calls.kill_state)
