@@ -141,6 +141,14 @@ def _shown_amend(state: OrderState, report: ExecutionReport, filled: Decimal) ->
     return row if is_raised or is_lowered else None
 
 
+def possible_qty(state: OrderState, order: Order) -> Decimal:
+    """The quantity that the order may have at the venue, if an amend was sent and is not settled."""
+    if order.amend_qty is None:
+        return order.qty
+    row = open_amend(state)
+    return max(order.qty, order.amend_qty) if row is not None and row.attempt else order.qty
+
+
 def may_be_replaced(state: OrderState) -> bool:
     """Whether an attempt of the amend that is not settled may have replaced the order at the venue."""
     row = open_amend(state)

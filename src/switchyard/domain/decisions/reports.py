@@ -10,7 +10,7 @@ import msgspec
 from switchyard.domain import positions
 from switchyard.domain.amends import current_id
 from switchyard.domain.changes import Change, Execution
-from switchyard.domain.decisions.amend import may_be_replaced, shown_terms
+from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, shown_terms
 from switchyard.domain.decisions.at_venue import proven_rows
 from switchyard.domain.decisions.rows import (
     amend_results,
@@ -57,7 +57,7 @@ def apply_report(
     notional = before.filled_notional
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
-    step = _report_step(present, report, filled)
+    step = _report_step(present, report, filled, possible_qty(state, present))
     ends = step in _ENDS and not is_final(before.status)
     is_of_present_leg = (report.leg_client_order_id or before.venue_client_order_id) == current_id(present)
     if ends and not is_of_present_leg:
@@ -131,10 +131,9 @@ def set_aside_report(
     )
 
 
-def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step:
+def _report_step(order: Order, report: ExecutionReport, filled: Decimal, possible_qty: Decimal) -> Step:
     # An amend that is not settled may have raised the quantity; where the venue calls the order filled, it has not.
-    qty = order.qty if order.amend_qty is None or report.status == "FILLED" else max(order.qty, order.amend_qty)
-    if filled >= qty:
+    if filled >= (order.qty if report.status == "FILLED" else possible_qty):
         return "fill"
     match report.status:
         case "CANCELED":
