@@ -42,15 +42,17 @@ class _Line(msgspec.Struct, omit_defaults=True):
     gross_max: Decimal | None = None
 
     def add(self, order: Order, added: Added) -> None:
+        # What an amend takes from a total makes no room here: the claims before it must fit without it.
+        qty = max(added.qty, ZERO)
         if order.side == "BUY":
-            self.buys = SUMS.add(self.buys, added.qty)
+            self.buys = SUMS.add(self.buys, qty)
             self.reducing_buys = self.reducing_buys or order.reducing
         else:
-            self.sells = SUMS.add(self.sells, added.qty)
+            self.sells = SUMS.add(self.sells, qty)
             self.reducing_sells = self.reducing_sells or order.reducing
         self.orders += added.orders
-        self.notional = SUMS.add(self.notional, added.notional)
-        self.gross = SUMS.add(self.gross, added.gross)
+        self.notional = SUMS.add(self.notional, max(added.notional, ZERO))
+        self.gross = SUMS.add(self.gross, max(added.gross, ZERO))
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.symbol_open_orders)
@@ -89,8 +91,8 @@ class _Purse(msgspec.Struct, omit_defaults=True):
     loss_max: Decimal | None = None
 
     def add(self, added: Added) -> None:
-        self.notional = SUMS.add(self.notional, added.notional)
-        self.gross = SUMS.add(self.gross, added.gross)
+        self.notional = SUMS.add(self.notional, max(added.notional, ZERO))
+        self.gross = SUMS.add(self.gross, max(added.gross, ZERO))
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.open_orders)

@@ -81,7 +81,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Added(msgspec.Struct, frozen=True):
-    """What a claim adds to the totals of its account."""
+    """What a claim adds to the totals of its account; an amend may add to one and take from another."""
 
     orders: int
     qty: Decimal
@@ -91,7 +91,7 @@ class Added(msgspec.Struct, frozen=True):
 
 
 def added_by(claim: Claim, order: Order) -> Added:
-    """What the claim of this order adds; nothing below zero, because an amend is settled later than it is claimed."""
+    """What the claim of this order adds."""
     held, before = reserved(order), claim.before
     assert held is not None, "an order that claims room is open"
     gross = ZERO if order.reducing else held.notional
@@ -100,9 +100,9 @@ def added_by(claim: Claim, order: Order) -> Added:
     gross_before = ZERO if claim.was_reducing else before.notional
     return Added(
         0,
-        max(SUMS.subtract(held.qty, before.qty), ZERO),
-        max(SUMS.subtract(held.notional, before.notional), ZERO),
-        max(SUMS.subtract(gross, gross_before), ZERO),
+        SUMS.subtract(held.qty, before.qty),
+        SUMS.subtract(held.notional, before.notional),
+        SUMS.subtract(gross, gross_before),
     )
 
 

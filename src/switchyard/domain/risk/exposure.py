@@ -261,14 +261,14 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
         if count_max is not None and (count := exposure.open_orders(of) + added.orders) > count_max:
             return Breach("LIMIT_OPEN_ORDERS", Decimal(count), Decimal(count_max), of is not None)
     for amount_max, of in ((limits.open_notional, None), (limits.symbol_open_notional, symbol)):
-        if amount_max is None or not (added.orders or added.notional):
+        if amount_max is None or not (added.orders or added.notional > 0):
             continue
         if (reached := SUMS.add(exposure.notional(currency, of), added.notional)) > amount_max:
             return Breach("LIMIT_OPEN_NOTIONAL", canonical(reached), amount_max, of is not None)
-    if limits.position is not None and added.qty and worst > limits.position:
+    if limits.position is not None and added.qty > 0 and worst > limits.position:
         return Breach("LIMIT_POSITION", canonical(worst), limits.position, True)
     for amount_max, of in ((limits.gross_exposure, None), (limits.symbol_gross_exposure, symbol)):
-        if amount_max is None or not (added.orders or added.gross):
+        if amount_max is None or not (added.orders or added.gross > 0):
             continue
         if (reached := SUMS.add(exposure.gross(currency, of), added.gross)) > amount_max:
             return Breach("LIMIT_GROSS_EXPOSURE", canonical(reached), amount_max, of is not None)
