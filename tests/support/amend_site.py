@@ -57,7 +57,7 @@ def a_desk(worker: Worker) -> AmendDesk:
         commit=worker.sequencer.commit,
         clock=field.clock,
         duplicates=DuplicateWatch(metrics, rate=None, logs=False),
-        modes=dict.fromkeys(field.venues, field.capabilities.amend),
+        capabilities=dict.fromkeys(field.venues, field.capabilities),
         tag="test",
         key_ttl=timedelta(hours=24),
         resolution=timedelta(minutes=1),
@@ -182,7 +182,7 @@ def _differences(field: AmendField, state: Any, leg: Leg) -> Iterator[str]:
     order, row = state.order, open_amend(state)
     if row is not None and row.status == "uncertain":
         return  # of a venue that cannot be asked: either is possible
-    if not is_final(order.status) and (order.qty, order.price) != (leg.qty, leg.price):
+    if (order.qty, order.price) != (leg.qty, leg.price) and field.capabilities.dedupe != "none":
         yield f"{order.order_id} is {order.qty} @ {order.price} here and {leg.qty} @ {leg.price} at the venue: {state}"
     if order.filled_qty != leg.filled:
         yield f"{order.order_id} is filled {order.filled_qty} here and {leg.filled} at the venue"

@@ -109,7 +109,7 @@ class Desks:
             commit=commit,
             clock=clock,
             duplicates=duplicates,
-            modes={venue.name: declared_capabilities(venue).amend for venue in settings.venues},
+            capabilities={venue.name: declared_capabilities(venue) for venue in settings.venues},
             tag=tag,
             key_ttl=settings.idempotency_ttl,
             resolution=timedelta(milliseconds=settings.idempotency.key_generation.timestamp_resolution_ms),

@@ -50,6 +50,8 @@ class Amend(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
     """As `Order.reserve_price`, after the amend."""
     replaces: bool = False
     """Whether the venue ends the order and puts a new one, with an id of its own, in its place."""
+    is_provable: bool = False
+    """Whether a lookup at the venue settles a doubt about the amend, also after the order has ended."""
     operation: str
     key: str
     """With the operation: the idempotency key of the request."""

@@ -67,6 +67,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     cancel_all: bool = False
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
 
+    @property
+    def proves_absence(self) -> bool:
+        """Whether a lookup that finds nothing proves, after some time, that the venue does not have a message.
+
+        It must find closed orders too, and document when a late copy can no longer be executed.
+        """
+        return self.lookup == "all" and self.dedupe != "none" and self.acceptance_window is not None
+
 
 class Accepted(msgspec.Struct, frozen=True):
     """The venue has the order."""

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Literal
 
+from switchyard.domain.amends import amend_of
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions.amend import record_amend_refused, record_amended
 from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
@@ -159,7 +160,7 @@ def record_doubt(
         doubtful = ended_attempt(row, now, "failed", code, detail, next_attempt_at=resend_at)
     else:
         doubtful = ended_attempt(row, now, "uncertain", code, detail, worker=suspect)
-    if row.kind == "amend" and is_final(state.order.status):
+    if row.kind == "amend" and is_final(state.order.status) and not amend_of(row).is_provable:
         return record_amend_refused(state, row, code, now, detail=detail)  # without effect, whatever the venue has
     if row.kind != "new":
         return order_change("OrderUncertain", state, touched(state.order, now), (doubtful,), doubt)

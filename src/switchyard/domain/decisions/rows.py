@@ -4,7 +4,7 @@ from datetime import datetime
 
 import msgspec
 
-from switchyard.domain.amends import amend_result
+from switchyard.domain.amends import amend_of, amend_result
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType, change_of, event, outbox_fact
 from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact
@@ -69,8 +69,9 @@ def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> O
     if order.amend_qty is None or not is_final(order.status):
         return order
     moved_rows = {row.key for row in rows}
-    if any(row.kind == "amend" and row.status == "sending" and row.key not in moved_rows for row in before.outbox):
-        return order  # the outcome of its attempt settles it
+    kept = [row for row in before.outbox if row.key not in moved_rows]
+    if any(row.kind == "amend" and row.status not in SETTLED for row in (*kept, *rows)):
+        return order  # its own outcome settles it
     released_order: Order = msgspec.structs.replace(order, amend_qty=None, amend_reserve_price=None, leg_end=None)
     return released_order
 
@@ -114,8 +115,16 @@ def closed_rows(state: OrderState, now: datetime, *, but: OutboxRow | None = Non
     return tuple(
         ended_attempt(row, now, "dead", "ORDER_FINAL", None)
         for row in state.outbox
-        if row.kind != "new" and row.status in ("queued", "failed", "uncertain") and (but is None or row.key != but.key)
+        if row.kind != "new"
+        and row.status not in SETTLED
+        and not _stays_open(row)
+        and (but is None or row.key != but.key)
     )
+
+
+def _stays_open(row: OutboxRow) -> bool:
+    """Whether the row is settled by its attempt, or an amend in doubt whose venue tells whether it was carried out."""
+    return row.status == "sending" or (row.kind == "amend" and row.status == "uncertain" and amend_of(row).is_provable)
 
 
 def dropped_amends(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:

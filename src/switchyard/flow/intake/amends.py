@@ -57,7 +57,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.quotes import Quotes
-from switchyard.ports.venue import AmendMode
+from switchyard.ports.venue import Capabilities
 
 # The first try, and more for reports and other requests that changed the order or the key in between.
 ATTEMPTS_MAX = 16
@@ -106,7 +106,7 @@ class AmendDesk:
         commit: Commit,
         clock: Clock,
         duplicates: DuplicateWatch,
-        modes: Mapping[VenueName, AmendMode],
+        capabilities: Mapping[VenueName, Capabilities],
         tag: str,
         key_ttl: timedelta,
         resolution: timedelta,
@@ -122,7 +122,7 @@ class AmendDesk:
         self._commit = commit
         self._clock = clock
         self._duplicates = duplicates
-        self._modes = modes
+        self._capabilities = capabilities
         self._tag = tag
         self._key_ttl = key_ttl
         self._resolution = resolution
@@ -204,8 +204,8 @@ class AmendDesk:
         price = order.price if request.price is None else request.price
         stop_price = order.stop_price if request.stop_price is None else request.stop_price
         decisions.check_amendable(state, qty)
-        mode = self._modes.get(order.venue, "none")
-        if mode == "none":
+        capabilities = self._capabilities.get(order.venue)
+        if capabilities is None or capabilities.amend == "none":
             raise NotAmendable(f"venue {order.venue} cannot amend orders: cancel the order and place a new one")
         if (qty, price, stop_price) == (order.qty, order.price, order.stop_price):
             raise NoChange
@@ -217,7 +217,8 @@ class AmendDesk:
             price=price,
             stop_price=stop_price,
             reserve_price=reserve,
-            replaces=mode == "cancel_replace",
+            replaces=capabilities.amend == "cancel_replace",
+            is_provable=capabilities.proves_absence,
             operation=known.operation,
             key=known.key,
         )

@@ -51,11 +51,7 @@ def waiting_time(capabilities: Capabilities, send_lingers: timedelta) -> timedel
 
     None where 'absent' never proves it, so that only a report, a found order or an operator ends a doubt.
     """
-    if capabilities.lookup != "all":
-        return None  # an order that is not found may have been executed
-    if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
-        return None  # the venue does not document when a late copy can no longer be executed
-    return arrival_time(capabilities, send_lingers)
+    return arrival_time(capabilities, send_lingers) if capabilities.proves_absence else None
 
 
 class Resolver:
