@@ -37,9 +37,9 @@ PRICE = Decimal("150.125")
 class Story:
     """One order and what happens to it."""
 
-    def __init__(self, *, is_sent: bool = True, replaces: bool = False) -> None:
+    def __init__(self, *, is_sent: bool = True, replaces: bool = False, is_provable: bool = False) -> None:
         accepted = an_accept()
-        self.replaces = replaces
+        self.replaces, self.is_provable = replaces, is_provable
         self.state = OrderState(order=accepted.orders[0], outbox=accepted.outbox)
         self.last = accepted
         if is_sent:
@@ -73,6 +73,7 @@ class Story:
             price=price,
             reserve_price=price,
             replaces=self.replaces,
+            is_provable=self.is_provable,
             operation=AMEND_ORDER,
             key=f"key-{number}",
         )
@@ -241,6 +242,17 @@ def test_a_cancel_drops_an_amend_that_was_not_sent_and_leaves_one_that_may_be_at
     doubtful.commit(decisions.request_cancel(doubtful.state, START))
     assert (doubtful.shown(), doubtful.reserves) == (("CANCEL_REQUESTED", 1000, 0, "PENDING"), 2000)
     assert doubtful.report("CANCELED").shown() == ("CANCELED", 1000, 0, "REFUSED")
+
+
+def test_an_amend_in_doubt_is_looked_up_after_the_end_of_its_order() -> None:
+    ended = Story(is_provable=True).amend(2000).begin().in_doubt().report("CANCELED")
+    assert (ended.shown(), ended.order.amend_qty) == (("CANCELED", 1000, 0, "PENDING"), 2000)
+    assert ended.reserves == 0
+    assert (ended.amended().shown(), ended.order.amend_qty) == (("CANCELED", 2000, 0, "AMENDED"), None)
+    late = Story(is_provable=True).amend(2000).begin().report("CANCELED").in_doubt()
+    assert late.shown() == ("CANCELED", 1000, 0, "PENDING")
+    late.commit(decisions.record_absent(late.state, late.amend_row, START))
+    assert late.shown() == ("CANCELED", 1000, 0, "REFUSED")
 
 
 def test_an_absent_amend_and_an_operators_verdict_settle_a_doubt() -> None:
