@@ -17,7 +17,7 @@ from switchyard.domain.amends import Amend
 from switchyard.domain.idempotency import AMEND_ORDER
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
-from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Unsent, Venue, VenueRejected
+from switchyard.ports.venue import Accepted, AmendMode, Capabilities, Venue, VenueRejected
 from tests.support.venue_orders import an_order, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
 
@@ -92,10 +92,9 @@ async def test_an_amended_order_is_cancelled_by_the_id_that_it_has_now(venue: Ve
     await venue.submit(order)
     await venue.amend(order, an_amend(1, "one"))
     replaced = venue.capabilities.amend == "cancel_replace"
-    old = await venue.cancel(order)
+    # By its first id, as before the outcome of the amend is known here, and then by the one that it has now.
+    assert isinstance(await venue.cancel(order), Accepted)
     if replaced:
-        assert isinstance(old, Unsent) and old.code == "REPLACED"
-        assert len(await open_orders(venue)) == 1
         order = replace(order, leg_client_order_id=VenueClientOrderId("amend-1"))
     assert isinstance(await venue.cancel(order), Accepted)
     assert await open_orders(venue) == []

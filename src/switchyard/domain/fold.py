@@ -3,15 +3,18 @@
 Pure. Streams fold the few events of an order; `replay.py` folds the whole journal and checks every step.
 """
 
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.domain.facts import AcceptedFact, OrderChange, RejectedFact, ReportFact, TermsFact
+from switchyard.domain.amends import payload_of
+from switchyard.domain.facts import AcceptedFact, OrderChange, OutboxFact, RejectedFact, ReportFact, TermsFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow, queued_row
 from switchyard.domain.reasons import described
 from switchyard.domain.reports import OrderReport
 
@@ -122,3 +125,11 @@ def reported(order: Order, report: ReportFact) -> OrderReport:
         exec_type=report.exec_type,
         ref_exec_id=report.ref_exec_id,
     )
+
+
+def new_row(order: Order, fact: OutboxFact, at: datetime) -> OutboxRow:
+    """A new outbox row of the order, as its event shows it."""
+    if fact.amend is None:
+        return queued_row(order, fact.kind, fact.number, at)
+    client_id, payload = fact.amend.client_order_id, payload_of(fact.amend)
+    return queued_row(order, fact.kind, fact.number, at, client_order_id=client_id, payload=payload)

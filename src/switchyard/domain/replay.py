@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from switchyard.domain import fold
-from switchyard.domain.amends import amend_result, current_id, payload_of
+from switchyard.domain.amends import amend_result, current_id
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import position_fact
 from switchyard.domain.facts import (
@@ -272,7 +272,7 @@ class Replay:
         before = self.outbox.get((order.order_id, fact.kind, fact.number))
         updated_at = _updated_at(fact, order)
         if before is None:
-            row, version = _new_row(order, fact, updated_at), 1
+            row, version = fold.new_row(order, fact, updated_at), 1
             if fact.status != row.status:
                 raise ReplayMismatch(line.seq, f"outbox row {row.outbox_id} is {fact.status} and was never queued")
         else:
@@ -353,10 +353,3 @@ def _check_step(line: AuditLine, before: Order, shown: OrderChange) -> None:
 
 def _updated_at(shown: PositionFact | OutboxFact, order: Order) -> datetime:
     return order.updated_at if shown.updated_at is None else shown.updated_at
-
-
-def _new_row(order: Order, fact: OutboxFact, updated_at: datetime) -> OutboxRow:
-    if fact.amend is None:
-        return queued_row(order, fact.kind, fact.number, updated_at)
-    client_id, payload = fact.amend.client_order_id, payload_of(fact.amend)
-    return queued_row(order, fact.kind, fact.number, updated_at, client_order_id=client_id, payload=payload)

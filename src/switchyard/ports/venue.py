@@ -145,6 +145,8 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     filled_qty: Decimal
     fills: tuple[VenueFill, ...] = ()
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
+    qty: Decimal | None = None
+    """The total quantity, where the venue shows it; another one than ours raises an alarm."""
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +216,8 @@ class Venue(Protocol):
     async def cancel(self, order: Order) -> SendOutcome:
         """Request the cancel of an order, by the id that the venue knows it by now (`domain.amends.current_id`).
 
-        If an amend has replaced the order meanwhile, nothing is cancelled, and the outcome is `Unsent("REPLACED")`.
+        If an amend has replaced the order meanwhile, the order in its place is cancelled; or nothing is, and the
+        outcome is `Unsent("REPLACED")`.
         """
         ...
 

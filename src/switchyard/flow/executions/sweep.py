@@ -77,6 +77,7 @@ class Sweeper:
         self._is_skipping = False
         self._absences: dict[VenueClientOrderId, int] = {}
         self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
+        self._amounts: dict[VenueClientOrderId, Decimal | None] = {}
 
     async def run(self) -> None:
         """Sweep for as long as the process lives; look up at once an order that falls behind its reported total."""
@@ -121,6 +122,9 @@ class Sweeper:
                 for order in page
                 if order.updated_at <= untouched_since and _differs(order, shown.get(current_id(order)))
             )
+            for order in page:
+                if order.updated_at <= untouched_since:
+                    self._compare_qty(order, shown.get(current_id(order)))
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
         await self._cancels.look(not_canceled)
         self._recorder.gate.note_ended(await ended_orders(self._journal, self._venue.name, list(others), asked_at))
@@ -204,6 +208,22 @@ class Sweeper:
             self._recorder.behind.pop(order.venue_client_order_id, None)
             self._metrics.orders_missing.inc()
             log.error("order_missing_at_venue", venue=order.venue, order_id=order.order_id)
+
+    def _compare_qty(self, order: Order, shown: VenueOrder | None) -> None:
+        """Raise an alarm, once, for an order that has another quantity at the venue, as after a lost amend."""
+        if shown is None or shown.qty in (None, order.qty, order.amend_qty):
+            return
+        if self._amounts.get(order.venue_client_order_id) == shown.qty:
+            return
+        _put_bounded(self._amounts, order.venue_client_order_id, shown.qty)
+        self._metrics.quantity_gaps.inc()
+        log.error(
+            "order_quantity_differs",
+            venue=order.venue,
+            order_id=order.order_id,
+            qty_here=str(order.qty),
+            qty_there=str(shown.qty),
+        )
 
     def _note_gap(self, order: Order, found: VenueOrder) -> None:
         totals = (order.filled_qty, found.filled_qty)

@@ -66,6 +66,7 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
+        qty=None if response.qty is None else canonical(response.qty),
     )
 
 

@@ -16,7 +16,8 @@ from switchyard.adapters.venues.wire import (
     ErrorResponse,
     OrderResponse,
 )
-from switchyard.domain.amends import Amend, current_id
+from switchyard.domain.amends import Amend
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import described
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
@@ -37,9 +38,11 @@ def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fin
     return _located(_submitted(order, exchange, now, final_errors), exchange)
 
 
-def cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
-    """The outcome of sending a cancel."""
-    return _located(_cancelled(order, exchange, now, final_errors), exchange)
+def cancelled(
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS
+) -> SendOutcome:
+    """The outcome of sending a cancel of the order with this client order id."""
+    return _located(_cancelled(client_id, exchange, now, final_errors), exchange)
 
 
 def amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
@@ -69,11 +72,13 @@ def _submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fi
             return _common_outcome(exchange, now, final_errors)
 
 
-def _cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
+def _cancelled(
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors
+) -> SendOutcome:
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             answer = decoded(body, OrderResponse)
-            if answer is None or not _is_about(order, answer):
+            if answer is None or not _is_about(client_id, answer):
                 return Ambiguous("UNKNOWN", "the answer is not about this order")
             return Accepted(answer.broker_order_id)
         case BrokerResponse(404, body) if _error_code(body) == UNKNOWN_ORDER:
@@ -119,7 +124,8 @@ def _shows_amend(amend: Amend, answer: OrderResponse) -> bool:
 def shows(order: Order, answer: OrderResponse) -> bool:
     """Whether the answer proves that the broker has exactly this order."""
     shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
-    return _is_about(order, answer) and shown == (order.symbol, order.side, order.qty)
+    is_about = _is_about(order.venue_client_order_id, answer)
+    return is_about and shown == (order.symbol, order.side, order.qty)
 
 
 def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
@@ -151,16 +157,15 @@ def _error_code(body: bytes) -> str | None:
 def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
         return Ambiguous("UNKNOWN", "the answer cannot be read")
-    if not _is_about(order, answer) or _contradicts(order, answer):
+    if not _is_about(order.venue_client_order_id, answer) or _contradicts(order, answer):
         return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
     return Accepted(answer.broker_order_id)
 
 
-def _is_about(order: Order, answer: OrderResponse) -> bool:
-    ids = (answer.idempotency_key, answer.client_order_id or answer.idempotency_key)
-    return ids == (current_id(order), current_id(order))
+def _is_about(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
+    return (answer.idempotency_key, answer.client_order_id or answer.idempotency_key) == (client_id, client_id)
 
 
 def _contradicts(order: Order, answer: OrderResponse) -> bool:

@@ -69,6 +69,8 @@ RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
     {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
 )
 QUERY_SECONDS: Final = 5.0
+# With less time for an answer, the cancel of an order in the place of another one waits for the next attempt.
+CANCEL_SECONDS_MIN: Final = 1.0
 ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -136,9 +138,22 @@ class HttpVenue(OneByOne):
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Cancel an order by its present client order id; without a key, whose answer a broker may repeat."""
-        exchange = await self._send("POST", f"{_path(current_id(order))}/cancel", order)
-        return cancelled(order, exchange, self._clock.now(), self._final_errors)
+        """Cancel an order by its present client order id; without a key, whose answer a broker may repeat.
+
+        If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
+        """
+        client_id, began_at = current_id(order), self._clock.monotonic()
+        response_seconds = self._response_seconds[order.time_in_force]
+        while True:
+            path = f"{_path(client_id)}/cancel"
+            exchange = await self._send("POST", path, order, response_seconds=response_seconds)
+            outcome = cancelled(client_id, exchange, self._clock.now(), self._final_errors)
+            elapsed_seconds = self._clock.monotonic() - began_at
+            response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
+            if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
+                return outcome
+            assert outcome.detail is not None, "it names the order in its place"
+            client_id = VenueClientOrderId(outcome.detail)
 
     async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         """Amend an order under the amend's own id, which is also its idempotency key."""
@@ -233,6 +248,7 @@ class HttpVenue(OneByOne):
         on_departure: OnDeparture = ignore_departure,
         *,
         key: VenueClientOrderId | None = None,
+        response_seconds: float | None = None,
     ) -> Exchange:
         headers = {"Content-Type": "application/json"}
         if key is not None:
@@ -243,7 +259,7 @@ class HttpVenue(OneByOne):
             body=body,
             on_departure=on_departure,
             headers=headers,
-            response_seconds=self._response_seconds[order.time_in_force],
+            response_seconds=response_seconds or self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
         )
 

@@ -338,6 +338,7 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
         status=order.status,
         filled_qty=order.filled_qty,
         fills=order.fills,
+        qty=order.qty,
     )
 
 
