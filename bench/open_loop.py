@@ -18,6 +18,8 @@ import uvloop
 from bench.percentiles import percentile
 
 TICK_SECONDS = 0.005
+# A gateway limits the connections of an address: clients have addresses of their own.
+CONNECTIONS_PER_ADDRESS = 1_200
 # Requests of the last moment get this long to be answered.
 LAST_ANSWERS_SECONDS = 5.0
 CONTENT_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
@@ -56,8 +58,9 @@ class Answers(msgspec.Struct, frozen=True):
 class Connection(asyncio.Protocol):
     """One connection with at most one request under way."""
 
-    def __init__(self, generator: "Generator") -> None:
+    def __init__(self, generator: "Generator", client: int) -> None:
         self._generator = generator
+        self.client = client
         self._buffer = b""
         self._due_at: float | None = None
         self._transport: asyncio.WriteTransport | None = None
@@ -107,8 +110,8 @@ class Generator:
 
     async def run(self) -> Answers:
         job = self._job
-        for _ in range(job.connections):
-            await self._connect()
+        for number in range(job.connections):
+            await self._connect(1 + number // CONNECTIONS_PER_ADDRESS)
         started_at = time.time()
         started, busy = time.monotonic(), time.process_time()
         total = max(1, int(job.per_second * job.seconds))
@@ -153,12 +156,17 @@ class Generator:
         if closed in self._free:
             self._free.remove(closed)
         if self._open:
-            task = asyncio.get_running_loop().create_task(self._connect())
+            task = asyncio.get_running_loop().create_task(self._connect(closed.client))
             self._reopening.add(task)
             task.add_done_callback(self._reopening.discard)
 
-    async def _connect(self) -> None:
-        await asyncio.get_running_loop().create_connection(lambda: Connection(self), self._job.host, self._job.port)
+    async def _connect(self, client: int) -> None:
+        await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self, client),
+            self._job.host,
+            self._job.port,
+            local_addr=(f"127.0.0.{client}", 0) if self._job.host == "127.0.0.1" else None,
+        )
 
     def _post_due(self) -> None:
         while self._due and self._free:

@@ -20,7 +20,7 @@ HEALTH_POLL_SECONDS = 0.02
 LOG = "process.log"
 LOG_TAIL_LINES = 40
 # Enough for the open loop or the idle streams on both sides; a gateway keeps 500 of its files for other purposes.
-FILES_MIN = 4_096
+FILES_MIN = 8_192
 # The only inherited variables: settings in the shell of the caller must not affect the measurement.
 INHERITED = ("PATH", "HOME", "LANG", "TMPDIR")
 

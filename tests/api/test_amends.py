@@ -146,6 +146,15 @@ async def test_an_amend_is_judged_like_an_order_and_leaves_the_order_as_it_was(
         await until_amended(gateway, order_id, 500)
 
 
+async def test_the_stop_price_of_a_stop_order_is_amended(embedded: RunningGateway) -> None:
+    placed = await embedded.place(type="STOP_LIMIT", price=1000, stopPrice=900, timeInForce="GTC")
+    order_id = placed.json["orderId"]
+    await embedded.until_status(order_id, "WORKING")
+    assert (await amend(embedded, order_id, "key", stopPrice=910, qty=2000)).status == 202
+    order = await until_amended(embedded, order_id, 2000)
+    assert (order["stopPrice"], order["price"], order["status"]) == (910, 1000, "WORKING")
+
+
 async def test_the_client_amends(embedded: RunningGateway) -> None:
     order_id = await resting(embedded)
     async with AsyncClient(embedded.url, embedded.token()) as client:

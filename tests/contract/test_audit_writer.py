@@ -118,6 +118,45 @@ async def test_a_cancelled_write_loses_no_line_and_repeats_none(
     await log.check()
 
 
+async def test_a_writer_that_is_closed_has_written_what_was_committed_before(
+    log: AuditFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "PAGE_MAX", 4)
+    writer = log.writer()
+    await log.add_events(1)
+    await log.write_all(writer)
+    await log.add_events(10)  # while the writer waits for the next event, the process is stopped
+    await writer.close()
+    await log.check()
+    assert await log.cursor_seq() == 11
+
+
+async def test_a_writer_that_was_cancelled_while_it_wrote_is_complete_when_it_is_closed(
+    log: AuditFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = log.writer()
+    await log.add_events(3)
+    write, is_writing, may_write = os.write, threading.Event(), threading.Event()
+
+    def blocked(descriptor: int, data: memoryview) -> int:
+        is_writing.set()
+        assert may_write.wait(DEADLINE_SECONDS)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", blocked)
+    running = asyncio.create_task(writer.run_once())
+    assert await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    monkeypatch.undo()
+    await log.add_events(2)
+    closing = asyncio.create_task(writer.close())
+    may_write.set()
+    await closing
+    await log.check()
+
+
 async def test_after_a_failed_fsync_the_cursor_stays_and_the_lines_are_written_again(
     log: AuditFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

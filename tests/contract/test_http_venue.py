@@ -94,6 +94,13 @@ async def test_a_refused_connection_is_proven_unsent() -> None:
             assert outcome.code == "BROKER_DOWN"
 
 
+async def test_an_order_that_the_broker_does_not_take_never_leaves() -> None:
+    """Accepted by a gateway with other settings: a broker that ignores `stop_price` would execute it at once."""
+    stop = an_order("one", order_type="STOP", time_in_force="GTC", stop="1")
+    outcome, server = await submitted(reply(200, order_response()), order=stop)
+    assert (outcome, server.requests) == (VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE"), [])
+
+
 async def test_a_failed_name_lookup_is_proven_unsent() -> None:
     async with http_venue("http://broker.invalid") as venue:
         assert isinstance(await venue.submit(ORDER), Unsent)

@@ -120,6 +120,20 @@ async def test_an_amend_to_the_market_fills_the_new_quantity(venue: Venue) -> No
     assert report.venue_client_order_id == ("amend-1" if replaced else "one")
 
 
+@pytest.mark.parametrize("venue", ["paper", "in_place", "cancel_replace"], indirect=True)
+async def test_the_stop_price_of_a_waiting_order_can_be_amended_and_not_that_of_a_triggered_one(venue: Venue) -> None:
+    far, near = Decimal(1000), Decimal("0.5")
+    stop = replace(an_order("one", order_type="STOP", time_in_force="GTC"), stop_price=far)
+    await venue.submit(stop)
+    waiting = await venue.amend(stop, replace(an_amend(1, "one"), price=None, stop_price=far + 1))
+    assert isinstance(waiting, Accepted)
+    limited = await venue.amend(stop, replace(an_amend(2, "amend-1"), stop_price=far))
+    assert isinstance(limited, VenueRejected), "a STOP order has no limit price"
+    assert isinstance(await venue.amend(stop, replace(an_amend(3, "amend-1"), price=None, stop_price=near)), Accepted)
+    reports = [report for report in await read_reports(venue, 2) if report.exec_type == "TRIGGERED" or report.last_qty]
+    assert reports, "a BUY stop below the market is triggered by the next step of the market"
+
+
 async def test_an_amend_survives_a_restart_of_the_paper_exchange(tmp_path: Path) -> None:
     def exchange() -> PaperExchange:
         return PaperExchange(VenueName("sim"), path=tmp_path / "paper.db", catalogue=Catalogue(), clock=ManualClock())

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
@@ -12,6 +12,7 @@ from switchyard.domain.ids import OrderId, VenueName, WorkerId
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.collars import Collars
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -69,6 +70,7 @@ class Sending:
         self.sequencer = running_sequencer(wrapped, self.clock, self.metrics, note=waiting.note)
         self.lanes = HeldLanes(self.database.lanes, OWN, self.clock)
         self.kills = ActiveKills(self.database.kills, self.metrics)
+        first_reports: dict[VenueName, CarriedReports] = {}
         self.dispatcher = Dispatcher(
             worker=OWN,
             sequencer=self.sequencer,
@@ -87,6 +89,7 @@ class Sending:
             kills=self.kills,
             waiting=waiting,
             collars=collars,
+            first_reports=first_reports,
         )
         self.recorder = Recorder(
             cast(Venue, venue),
@@ -96,10 +99,11 @@ class Sending:
             clock=self.clock,
             metrics=self.metrics,
         )
+        first_reports[VENUE] = self.recorder.carried
         self.dispatcher.open_venue(VENUE)
 
-    async def accept(self, count: int = 1) -> list[OrderId]:
-        changes = [an_accept(now=self.clock.now()) for _ in range(count)]
+    async def accept(self, count: int = 1, **terms: Any) -> list[OrderId]:
+        changes = [an_accept(now=self.clock.now(), **terms) for _ in range(count)]
         for change in changes:
             await self.sequencer.commit(change)
         await self.lanes.renew()

@@ -213,6 +213,10 @@ class FaultyVenue:
             )
         return True
 
+    def reports_on(self, order: Order) -> tuple[ExecutionReport, ...]:
+        """The reports on an order."""
+        return tuple(report for report in self.reports if report.venue_client_order_id == order.venue_client_order_id)
+
 
 class VenueOfWorker:
     """One worker's adapter of the venue."""
@@ -256,7 +260,8 @@ class VenueOfWorker:
         is_new = self._venue.execute(order, self._now(), site.random)
         if is_lost:
             return Ambiguous("NETWORK_DISCONNECTED")
-        return Accepted(f"v-{order.venue_client_order_id}", already_processed=not is_new)
+        carried = self._venue.reports_on(order) if is_new and site.happens(0.5) else ()
+        return Accepted(f"v-{order.venue_client_order_id}", already_processed=not is_new, reports=carried)
 
     async def cancel(self, order: Order) -> SendOutcome:
         await self._site.passes()

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 
+from switchyard.adapters.memory.clock import START
 from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import ended_unsent
+from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
+from switchyard.ports.venue import SEND_LIMIT
 from tests.support.sending_site import Field
 
 # Outcomes of attempts that ended here, without a byte at the venue.
@@ -17,7 +21,9 @@ def violations(field: Field) -> Iterator[str]:
     """Every broken promise, in words."""
     yield from _executions(field)
     yield from _ends(field)
+    yield from _fills(field)
     yield from _passed(field)
+    yield from _late(field)
     yield from _attempts(field)
     for worker in field.living:
         if leftovers := worker.leftovers():
@@ -53,6 +59,21 @@ def _ends(field: Field) -> Iterator[str]:
             yield f"{order.order_id} counts as sent and is not at the venue: {order.status} {row}"
 
 
+def _fills(field: Field) -> Iterator[str]:
+    """Each reported execution counts once, whether it came with an answer, from the stream, or both."""
+    reported: Counter[OrderId] = Counter()
+    journal = field.database.journal
+    for venue in field.venues.values():
+        for report in {report.exec_id: report for report in venue.reports}.values():
+            reported[journal._by_client_id[report.venue_client_order_id]] += int(report.last_qty)
+    for order in journal.orders.values():
+        if order.filled_qty != reported[order.order_id]:
+            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.order_id]} reported"
+    held = sum(position.qty for position in journal.positions.values() if position.symbol != ACCOUNT_TOTAL)
+    if held != reported.total():
+        yield f"positions hold {held} of {reported.total()} reported"
+
+
 def _passed(field: Field) -> Iterator[str]:
     """First sends of an account and symbol leave in journal order."""
     first: dict[OrderId, int] = {}
@@ -70,6 +91,14 @@ def _passed(field: Field) -> Iterator[str]:
         for earlier, later in pairwise(by_journal):
             if earlier[0] > later[0]:
                 yield f"{line}: {later[1]} passed {earlier[1]}\n{_story(field, later[1])}\n{_story(field, earlier[1])}"
+
+
+def _late(field: Field) -> Iterator[str]:
+    """A DAY order does not leave after its day, except for the time that a send takes that began before."""
+    for departure in field.departures:
+        expires_at = departure.order.expires_at
+        if expires_at is not None and START + timedelta(seconds=departure.at) >= expires_at + SEND_LIMIT:
+            yield f"{departure.order.order_id} left after {expires_at}\n{_story(field, departure.order.order_id)}"
 
 
 def _lost_its_place(field: Field, order_id: OrderId, departed_at: float) -> bool:

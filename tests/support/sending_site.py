@@ -17,6 +17,7 @@ from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, Worker
 from switchyard.domain.outbox import OutboxRow, lane_of
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide
+from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -90,6 +91,7 @@ class Worker:
         for adapter in adapters:
             adapter.on_submit = self.check_slots
         venues = {adapter.name: cast(Venue, adapter) for adapter in adapters}
+        first_reports: dict[VenueName, CarriedReports] = {}
         self.dispatcher = Dispatcher(
             worker=self.name,
             sequencer=self.sequencer,
@@ -107,6 +109,7 @@ class Worker:
             stuck_after=timedelta(minutes=10),
             kills=ActiveKills(database.kills, metrics),
             waiting=self.waiting,
+            first_reports=first_reports,
         )
         stages: list[Callable[[], Awaitable[None]]] = [
             self.sequencer.run,
@@ -117,6 +120,7 @@ class Worker:
             recorder = Recorder(
                 venue, journal=journal, queries=queries, sequencer=self.sequencer, clock=clock, metrics=metrics
             )
+            first_reports[venue.name] = recorder.carried
             watch = VenueWatch(venue, clock=clock, metrics=metrics)
             resolver = Resolver(
                 watch,
@@ -236,13 +240,16 @@ class Field:
         if key is not None:
             line = int(key[4:]) % len(self.lines)
         account, symbol = self.lines[line]
+        time_in_force = self.random.choices(["GTC", "IOC", "DAY"], [8, 1, 1])[0]
+        now = self.clock.now()
         change = an_accept(
-            now=self.clock.now(),
+            now=now,
             account=account,
             symbol=symbol,
             key=key,
             venue=VENUES[line % len(VENUES)],
-            time_in_force="IOC" if self.random.random() < 0.1 else "GTC",
+            time_in_force=time_in_force,
+            expires_at=now + timedelta(seconds=self.random.uniform(0, 20)) if time_in_force == "DAY" else None,
         )
         try:
             outcome = await worker.sequencer.commit(change)

@@ -9,17 +9,26 @@ import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, merged
 from switchyard.domain.decisions import begin_attempt, record_sent
 from switchyard.domain.errors import QueueDelayed
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import TimeInForce
 from switchyard.flow.routing import window as limits
 from switchyard.flow.routing.forecast import Forecast
-from switchyard.flow.routing.window import COUNTED_SECONDS_MAX, TRICKLE, WAIT_SECONDS_MAX, WINDOW, AdmissionWindow
+from switchyard.flow.routing.window import (
+    COUNTED_SECONDS_MAX,
+    QUEUED_SECONDS_MAX,
+    TRICKLE,
+    WAIT_SECONDS_MAX,
+    WINDOW_MIN,
+    AdmissionWindow,
+)
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 
+# As many as slots where there are few of these.
+WINDOW = WINDOW_MIN
 OTHER = VenueName("other")
 
 
@@ -30,9 +39,13 @@ class Sender:
         self.owns_lanes = True
         self.held = 0
         self.is_waiting = False
+        self.begins = False
 
     def owns(self, lane: int) -> bool:
         return self.owns_lanes
+
+    def begins_at_once(self, venue: VenueName) -> bool:
+        return self.begins
 
     def at_venue(self, venue: VenueName) -> int:
         return self.held if venue == VENUE else 0
@@ -54,7 +67,7 @@ class Door:
         self.sender = Sender()
         self._heads = 0
         if sends:
-            self.window.start(self.sender)
+            self.window.start(self.sender, slots=WINDOW)
         self.window.run_once()
 
     async def request(self, time_in_force: TimeInForce = "IOC") -> Change:
@@ -68,16 +81,26 @@ class Door:
     async def fill(self) -> list[Change]:
         return [await self.request() for _ in range(WINDOW)]
 
+    async def let_in_one(self, answered: Change) -> Change:
+        """Answer an order, and let another one in."""
+        self.answer(answered)
+        return await self.request()
+
     async def waiting(self, count: int, time_in_force: TimeInForce = "IOC") -> list[asyncio.Task[Change]]:
         tasks = [asyncio.create_task(self.request(time_in_force)) for _ in range(count)]
         await settle()
         return tasks
 
-    def answer(self, accepted: Change) -> None:
-        """Commit the attempt and the venue's answer."""
+    def begin(self, accepted: Change) -> Change:
+        """Commit the attempt."""
         state = state_after(accepted)
         begun = begin_attempt(state, state.row("new", 1), WORKER, self.clock.now())
         self.window.note(begun)
+        return begun
+
+    def answer(self, accepted: Change) -> None:
+        """Commit the attempt and the venue's answer."""
+        begun = self.begin(accepted)
         state = state_after(accepted, begun)
         self.window.note(record_sent(state, state.row("new", 1), "venue-1", self.clock.now()))
 
@@ -149,6 +172,42 @@ async def test_the_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         task.cancel()
 
 
+async def test_as_many_may_wait_as_are_let_in_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MIN", 2)
+    door = Door()
+    orders = await door.fill()
+    for _ in range(100):  # 100 of them per second
+        orders += [await door.let_in_one(orders.pop(0)) for _ in range(10)]
+        await door.tick(0.1)
+    line = await door.waiting(70)
+    assert not any(task.done() for task in line)
+    assert not door.window.turns_away()  # the other venue has room
+    with pytest.raises(QueueDelayed):
+        await asyncio.gather(*await door.waiting(20))
+    for task in line:
+        task.cancel()
+
+
+async def test_requests_are_turned_away_only_where_every_venue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WAITING_MIN", 1)
+    door = Door()
+    await door.fill()
+    [waiting] = await door.waiting(1)
+    assert not door.window.turns_away()
+    for _ in range(WINDOW):
+        await door.window.enter(OTHER, "IOC")
+    other = asyncio.create_task(door.window.enter(OTHER, "IOC"))
+    await settle()
+    assert door.window.turns_away()
+    door.window.note_turned_away()
+    assert door.metrics.registry.get_sample_value("admission_turned_away_total") == 1
+    other.cancel()
+    await settle()
+    door.window.leave(OTHER)
+    assert not door.window.turns_away()
+    waiting.cancel()
+
+
 async def test_a_request_that_makes_no_order_leaves_its_room_to_the_next_one() -> None:
     door = Door()
     for _ in range(WINDOW):
@@ -193,6 +252,42 @@ async def test_while_the_venue_limits_the_sending_orders_without_a_deadline_do_n
     await door.tick(WAIT_SECONDS_MAX)
     with pytest.raises(QueueDelayed):
         await urgent[0]
+
+
+async def test_a_queue_is_sent_before_orders_are_let_in_that_need_not_join_one() -> None:
+    door = Door()
+    door.sender.begins = True
+    first = await door.request(
+        "GTC"
+    )  # accepted without an attempt, so those behind it would have to wait in the outbox
+    [second] = await door.waiting(1, "GTC")
+    assert not second.done()
+    door.begin(first)
+    await settle()
+    assert second.done()
+    await door.window.enter(OTHER, "GTC")
+
+
+async def test_a_queue_that_lasts_does_not_keep_orders_out() -> None:
+    door = Door()
+    door.sender.begins = True
+    await door.request("GTC")
+    [second] = await door.waiting(1, "GTC")
+    door.clock.advance(timedelta(seconds=QUEUED_SECONDS_MAX))
+    door.window.run_once()
+    await settle()
+    assert second.done()
+
+
+async def test_an_order_whose_attempt_began_with_its_acceptance_holds_nobody_up() -> None:
+    door = Door()
+    door.sender.begins = True
+    accepted = an_accept(time_in_force="GTC")
+    state = state_after(accepted)
+    await door.window.enter(VENUE, "GTC")
+    door.window.note(merged([accepted, begin_attempt(state, state.row("new", 1), WORKER, door.clock.now())]))
+    door.window.leave(VENUE)
+    assert door.window.has_room(VENUE, "IOC")
 
 
 async def test_an_old_queue_is_sent_before_new_orders_are_let_in() -> None:

@@ -79,6 +79,7 @@ ORDERS = Table(
         "idempotency_key",
         "currency",
         "multiplier",
+        "expires_at",
     ),
     unset=("venue_order_id", "amend_qty", "amend_reserve_price", "leg_client_order_id", "leg_end"),
 )

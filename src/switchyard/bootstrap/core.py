@@ -10,6 +10,7 @@ from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
+from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
@@ -67,6 +68,7 @@ class Core:
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
         self.gates: dict[VenueName, VenueGate] = {}
+        self.first_reports: dict[VenueName, CarriedReports] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)
         self.forecast = Forecast(database.queries, settings.venue_names, self.clock)

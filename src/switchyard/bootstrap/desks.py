@@ -5,7 +5,9 @@ from datetime import datetime, timedelta
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.venues import declared_capabilities
+from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.order_kinds import OrderKinds
 from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
@@ -58,7 +60,7 @@ class Desks:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
         self.rooms = Rooms(settings.risk.stateful, database.journal)
-        risk = PreTradeRisk(checks_of(settings.risk), metrics)
+        risk = PreTradeRisk(checks_of(settings.risk, _kinds(settings)), metrics)
         rate = OrderRate(caches.order_rate)
         duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(
@@ -134,6 +136,10 @@ class Desks:
             key_ttl=settings.do_key_ttl,
             restored_at=restored_at,
         )
+
+
+def _kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
+    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}
 
 
 def _duplicate_watch(settings: Settings, clock: Clock, metrics: Metrics) -> DuplicateWatch:

@@ -68,6 +68,7 @@ class Engine:
             metrics=core.metrics,
         )
         self.kill_switch = core.kill_switch
+        self.window = core.window
         self.observer = Gauges(
             queries=database.queries, sequencer=core.sequencer, clock=core.clock, metrics=core.metrics
         )

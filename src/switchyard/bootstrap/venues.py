@@ -7,6 +7,7 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
+from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue
 from switchyard.settings import Settings, VenueSettings
@@ -32,6 +33,8 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 delay=settings.delay,
                 partial_steps=settings.partial_steps,
                 reject_all=settings.reject_all,
+                displayed_qty=settings.displayed_qty,
+                session=core.settings.risk.stateful.trading_day,
             )
         case url:
             venue = HttpVenue(
@@ -51,7 +54,10 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     """What a venue promises according to its settings, without opening it."""
     if not settings.url.startswith("http"):
         # The venues of this process: a send has ended with its process.
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), amend="in_place")
+        kinds = ALL_KINDS if settings.url == "paper:" else OrderKinds()
+        return Capabilities(
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds, amend="in_place"
+        )
     return Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -62,6 +68,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         cancel_all=settings.cancel_all,
         execution_ids=settings.exec_id_scope,
         amend=settings.amend,
+        kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
 
 

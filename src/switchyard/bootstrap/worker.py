@@ -43,7 +43,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     dispatcher = await _start_dispatcher(core, sent_ids, stack)
-    core.window.start(dispatcher)
+    core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
         active=core.kills,
@@ -111,6 +111,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         waiting=core.waiting,
         sent_ids=sent_ids,
         collars=Collars(core.catalogue, core.quotes),
+        first_reports=core.first_reports,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)
@@ -152,6 +153,7 @@ async def _follow(core: Core, venue: Venue, watch: VenueWatch) -> None:
     sync = VenueSync(venue, recorder, journal=core.database.journal, clock=core.clock, metrics=core.metrics, gate=gate)
     await sync.run()
     await mark_read(core.database.journal, core.sequencer.commit, venue.name)
+    core.first_reports[venue.name] = recorder.carried
     async with AsyncExitStack() as stack:
         _start_sweeper(core, venue, recorder, stack)
         recall = StrayRecall(venue, recorder, queries=core.database.queries)

@@ -1,8 +1,8 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -135,12 +135,16 @@ def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[
     return [(first[moved], row) for moved, row in last.items()]
 
 
+def _concatenated(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(parts))
+
+
 def merged(changes: Sequence[Change]) -> Change:
     """Several decisions as one change, in the order in which they build on each other."""
     if len(changes) == 1:
         return changes[0]
-    parts = Change.__struct_fields__
-    whole = Change(**{part: tuple(chain.from_iterable(getattr(change, part) for change in changes)) for part in parts})
+    columns = zip(*map(msgspec.structs.astuple, changes), strict=True)
+    whole = Change(**dict(zip(Change.__struct_fields__, map(_concatenated, columns), strict=True)))
     if len(whole.results) < 2:
         return whole
     # An order that a late report changes once more after its end gives its key a result twice: the last one counts.

@@ -5,7 +5,6 @@ SwitchyardError
 │   ├── InvalidJson           not JSON, a duplicate member, NaN, bad UTF-8
 │   ├── BodyTooLarge
 │   ├── InvalidField          one named field is wrong
-│   │   ├── Unsupported       in the contract, not implemented yet
 │   │   ├── UnknownSymbol     the symbol is not in the instrument catalogue
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
@@ -97,12 +96,6 @@ class InvalidField(RequestError):
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}", field=field)
-
-
-class Unsupported(InvalidField):
-    """The contract has this value, and this version does not implement it yet."""
-
-    reason = "UNSUPPORTED"
 
 
 class UnknownSymbol(InvalidField):

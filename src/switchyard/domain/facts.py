@@ -53,6 +53,8 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reserve_price: Decimal | None = None
     """Absent where it is the price, and where no market was known."""
     reducing: bool = False
+    expires_at: datetime | None = None
+    """Of a DAY order: the end of its trading day."""
 
 
 class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -39,9 +39,14 @@ async def decide(
     raise Contention(f"order {order_id} could not be written in {TRIES_MAX} tries")
 
 
-async def decide_all(propose: Propose, proposals: Sequence[Proposal]) -> list[Decided | Failed | None]:
-    """Propose until no decision was made on a state that is not the newest; returns the answers, in the same order."""
-    answers = list(await propose(proposals))
+async def decide_all(
+    propose: Propose, proposals: Sequence[Proposal], first: Sequence[Answer] | None = None
+) -> list[Decided | Failed | None]:
+    """Propose until no decision was made on a state that is not the newest; returns the answers, in the same order.
+
+    `first` has the answers where they were proposed once already.
+    """
+    answers = list(await propose(proposals) if first is None else first)
     for _ in range(TRIES_MAX):
         again = [place for place, answer in enumerate(answers) if isinstance(answer, Conflict)]
         if not again:

@@ -10,7 +10,8 @@ import msgspec
 from switchyard.domain.amends import Amend
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.order_kinds import OrderKinds, lacking
+from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
 
@@ -66,6 +67,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """How an open order is amended; with `none` an amend is rejected, never made of a cancel and a new order."""
     cancel_all: bool = False
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
+    kinds: OrderKinds = OrderKinds()
+    """The order types and times in force that the venue has itself; all others are rejected when they arrive."""
 
     @property
     def proves_absence(self) -> bool:
@@ -76,12 +79,19 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         return self.lookup == "all" and self.dedupe != "none" and self.acceptance_window is not None
 
 
+def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:
+    """Whether the venue has the order's type and time in force; an order must not go to a venue that has not."""
+    return lacking(capabilities.kinds, order) is None
+
+
 class Accepted(msgspec.Struct, frozen=True):
     """The venue has the order."""
 
     venue_order_id: str
     already_processed: bool = False
     """Whether the venue answered that it had the order before this attempt."""
+    reports: tuple[ExecutionReport, ...] = ()
+    """The first reports on the order, where they came with the answer; `Venue.reports` returns them too."""
 
 
 class VenueRejected(msgspec.Struct, frozen=True):

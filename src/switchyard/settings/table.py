@@ -14,6 +14,7 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
+from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
@@ -162,6 +163,8 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
     exec_id_scope: Literal["venue", "symbol", "order"]
+    order_types: frozenset[OrderType]
+    times_in_force: frozenset[TimeInForce]
     sweep: timedelta
     quotes: str
     quotes_poll: timedelta
@@ -169,6 +172,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     delay: timedelta
     partial_steps: int
     reject_all: bool
+    displayed_qty: Decimal | None
 
 
 # Per venue: the environment variable ends with the venue's name in capitals.
@@ -213,6 +217,12 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
             "scope, fills are dropped as duplicates. Do not change it while orders are open."),
+    Setting("VENUE_ORDER_TYPES_", "order_types", "LIMIT,MARKET", parse.words(*ORDER_TYPES),
+            "Broker: the order types that it has itself: `LIMIT`, `MARKET`, `STOP`, `STOP_LIMIT`, separated by commas. An "
+            "order of another type is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
+    Setting("VENUE_TIMES_IN_FORCE_", "times_in_force", "IOC,FOK,GTC", parse.words(*TIMES_IN_FORCE),
+            "Broker: the times in force that it has itself: `IOC`, `FOK`, `GTC`, `DAY`, separated by commas. An order with "
+            "another one is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
     Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
             "Seconds between two comparisons of the open orders with those of the venue, which find fills whose report "
             "was lost. `0`: no comparison."),
@@ -231,6 +241,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Paper exchange: number of partial fills per order."),
     Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag,
             "Paper exchange: whether it rejects every order."),
+    Setting("EXCHANGE_SIM_DISPLAYED_QTY_", "displayed_qty", "", parse.optional(parse.limit),
+            "Paper exchange: quantity that its market displays on each side of a symbol, anew every 0.2 s. Orders share it: "
+            "an IOC order gets what is left and its rest expires, a FOK order that it does not cover expires. Unset: any "
+            "order is filled whole."),
 )  # fmt: skip
 
 

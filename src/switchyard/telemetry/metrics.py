@@ -210,6 +210,11 @@ class Metrics:
         self.window_waiting = Gauge(
             "admission_waiting_requests", "New orders that wait to be accepted", ["venue"], registry=registry
         )
+        self.window_turned_away = Counter(
+            "admission_turned_away_total",
+            "Requests for new orders rejected unread, because too many wait for every venue",
+            registry=registry,
+        )
         self.window_rejects = Counter(
             "admission_rejects_total",
             "New orders rejected after they waited to be accepted",

@@ -163,7 +163,7 @@ class NullVenue:
             fill = VenueFill(exec_id=report.exec_id, qty=order.qty, price=price, at=report.at)
             accepted = msgspec.structs.replace(accepted, status="FILLED", filled_qty=order.qty, fills=(fill,))
         self._orders[order.venue_client_order_id] = accepted
-        return Accepted(venue_order_id)
+        return Accepted(venue_order_id, reports=tuple(reports[-1:]) if self._fills else ())
 
     def _forget(self, client_id: VenueClientOrderId) -> None:
         del self._orders[client_id]

@@ -26,6 +26,7 @@ Declare a capability only if this holds:
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
 | `amend="in_place"` | an amend that names an older id than the last is rejected; its own id finds the order |
 | `amend="cancel_replace"` | the same, and the new order carries the fills on; execution ids are unique at the venue |
+| `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
 | `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be

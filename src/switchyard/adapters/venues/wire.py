@@ -100,8 +100,8 @@ class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.limit_price, self.stop_price)
-        if not self.qty and not self.limit_price:
-            raise ValueError("qty or limit_price is required and must be greater than 0")
+        if not self.qty and not self.limit_price and not self.stop_price:
+            raise ValueError("qty, limit_price or stop_price is required and must be greater than 0")
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

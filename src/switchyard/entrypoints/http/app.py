@@ -4,6 +4,8 @@
 All other routes go through Starlette.
 """
 
+from typing import Protocol
+
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from switchyard.bootstrap import Engine
-from switchyard.domain.errors import RequestError, SwitchyardError
+from switchyard.domain.errors import QueueDelayed, RequestError, SwitchyardError
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.amends import AmendRoutes
@@ -46,6 +48,21 @@ from switchyard.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 
+TURNED_AWAY = error_response(QueueDelayed("new orders wait longer than 1 s for those before them"))
+
+
+class Crowd(Protocol):
+    """The requests that wait to be let in."""
+
+    def turns_away(self) -> bool:
+        """Whether a new order would be rejected, whatever it is."""
+        ...
+
+    def note_turned_away(self) -> None:
+        """Count a request that was rejected unread."""
+        ...
+
+
 class Gateway:
     """The ASGI application."""
 
@@ -60,6 +77,7 @@ class Gateway:
         market: MarketRoutes,
         monitoring: MonitoringRoutes,
         admin: AdminRoutes,
+        crowd: Crowd,
         metrics: Metrics,
         doors: Doors,
         caps: ConnectionCaps,
@@ -68,6 +86,7 @@ class Gateway:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
         self._orders = orders
+        self._crowd = crowd
         self._metrics = metrics
         self._doors = doors
         self._bad_tokens = bad_tokens
@@ -124,7 +143,12 @@ class Gateway:
             await self._starlette(scope, receive, guarded(send))
             return
         try:
-            response = await self._orders.post(scope, receive)
+            if self._crowd.turns_away():
+                # Unread, before its token and its body: under overload a rejection must cost little.
+                self._crowd.note_turned_away()
+                response = TURNED_AWAY
+            else:
+                response = await self._orders.post(scope, receive)
         except SwitchyardError as error:
             response = self._error_response(error, scope)
         except ClientGone:
@@ -210,6 +234,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             problems=engine.venue_problems,
         ),
         admin=AdminRoutes(engine.kill_switch, tokens),
+        crowd=engine.window,
         metrics=engine.metrics,
         doors=Doors(served_names(settings)),
         caps=ConnectionCaps(

@@ -26,6 +26,7 @@ from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable
 from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
+from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
@@ -82,6 +83,7 @@ class Recorder:
             gate=self.gate,
             is_ours=is_ours,
         )
+        self.carried = CarriedReports(self._carried_proposal, self._note_applied)
         self._applied = metrics.reports.labels("applied")
         self._duplicates = metrics.reports.labels("duplicate")
         self._last_number: int | None = None
@@ -134,6 +136,7 @@ class Recorder:
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
+        reports = await self.carried.others(reports)
         reports, states = await self._states(reports)
         reports = self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
@@ -292,6 +295,14 @@ class Recorder:
             return decisions.apply_report(state, held[position], report, now, total=results, day=day)
 
         return Proposal(order.order_id, decision, (position, total) if report.last_qty else ())
+
+    def _carried_proposal(self, report: ExecutionReport, order: Order, now: datetime) -> Proposal | None:
+        if report.venue_client_order_id != order.venue_client_order_id or unstorable_field(report) is not None:
+            return None
+        if revises_execution(report) or (report.reason is not None and not is_storable(report.reason)):
+            return None
+        named = with_unique_id(report, self._venue.capabilities.execution_ids, order.symbol)
+        return self._proposal(named, order, now)
 
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]

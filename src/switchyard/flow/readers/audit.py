@@ -26,6 +26,8 @@ log = structlog.get_logger()
 
 # One fsync and one cursor update per second; after a power cut the lines since then are written again.
 SYNC_SECONDS = 1.0
+# Far more than is committed between the last page and the end; the rest is written after the next start.
+CLOSING_PAGES_MAX = 100
 # No caller waits for the audit file: a pause between small pages leaves the processor to stages with waiting callers.
 LINGER_SECONDS = 0.05
 # The pause before the next attempt when the disk fails or another process holds the file.
@@ -144,7 +146,16 @@ class AuditWriter:
                 await wake.wait(SYNC_SECONDS)
 
     async def close(self) -> None:
-        """Sync, write the head and release the file; the sequencer must still be running."""
+        """Write what was committed last, sync, write the head and release the file.
+
+        The sequencer must still be running, for the cursor, and the stages that commit much must not.
+        """
+        try:
+            for _ in range(CLOSING_PAGES_MAX):
+                if not await self.run_once():
+                    break
+        except (Unavailable, OutcomeUnknown, HistoryMismatch) as error:
+            log.warning("audit_closed_behind", error=str(error))
         self._head_at = 0.0
         await self.sync()
         self._last = None

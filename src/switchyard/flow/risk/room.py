@@ -92,6 +92,10 @@ class Rooms:
             since=None if limits.window_orders is None else self._window_start(now),
         )
 
+    def day_end(self, now: datetime) -> datetime:
+        """Return when the present trading day ends: a DAY order that is accepted now is not sent after it."""
+        return self._days.end_of(now)
+
     def amend_limits(self, account: AccountId, symbol: str) -> Limits:
         """Return the limits that an amend has to keep: those on amounts, since it adds no order."""
         limits = self._limits_for(account, symbol)

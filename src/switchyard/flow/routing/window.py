@@ -19,18 +19,27 @@ from switchyard.flow.routing.forecast import Forecast
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
-# Orders on their way through this process: enough to fill the next commits while one is under way. More of them would
-# not be sent faster, each would only take longer.
-WINDOW = 128
+# Orders on their way through this process, of the slots for sends: fewer than there are, so that the first attempt of
+# each can begin in the commit that accepts it, although a slot is free only some time after the answer is committed.
+WINDOW_SHARE = 15 / 16
+# Enough to fill the next commit while one is under way.
+WINDOW_MIN = 32
 # A request that waits longer is rejected. With the commit, every answer comes within 1.5 s.
 WAIT_SECONDS_MAX = 1.0
-# More requests than a process lets in within `WAIT_SECONDS_MAX`; beyond it they are rejected at once.
+# Requests that may wait: as many as were let in lately within this time, so that a longer wait is rejected at once
+# instead of after it. The bounds are a burst, of which nothing is known yet, and more than any process lets in.
+LINE_SECONDS_MAX = 0.8
+WAITING_MIN = 1_024
 WAITING_MAX = 4_096
+# How much the rate of the last tick counts: the pace of the last second.
+PACE_SHARE = 0.1
 # Orders without a send deadline that may be committed at the same time while an old queue is sent: enough to accept
 # some hundred per second, too few to slow the sending down.
 TRICKLE = 8
 # An order that is not answered after this time is at the venue, is sent by another process, or is in an old queue.
 COUNTED_SECONDS_MAX = 2.0
+# Longer than a short queue takes to end. Orders behind one that lasts are let in before they would be rejected.
+QUEUED_SECONDS_MAX = 0.5
 # How often the sender is looked at; a request waits at most this much longer than its limit.
 TICK_SECONDS = 0.1
 
@@ -40,6 +49,10 @@ class Sender(Protocol):
 
     def owns(self, lane: int) -> bool:
         """Whether this process sends the orders of the lane."""
+        ...
+
+    def begins_at_once(self, venue: VenueName) -> bool:
+        """Whether first attempts at this venue begin in the commits that accept their orders."""
         ...
 
     def at_venue(self, venue: VenueName) -> int:
@@ -67,7 +80,13 @@ class _Venue:
         """Requests that were let in and whose commit has not ended."""
         self.unanswered: dict[OrderId, float] = {}
         """Orders that the venue has not answered, with the time of their commit; the oldest first."""
+        self.queued: dict[OrderId, float] = {}
+        """Those of them whose first attempt has not begun."""
         self.line: deque[_Waiting] = deque()
+        self.line_max = WAITING_MIN
+        self.let_in = 0
+        """Requests that were let in since the last tick."""
+        self.let_in_per_second = 0.0
         self.is_limit = True
         """Whether the venue, and not this process, limits the sending."""
         self.has_old_queue = False
@@ -76,6 +95,22 @@ class _Venue:
         """How many orders were let in and are not answered."""
         return self.entering + len(self.unanswered)
 
+    def enter(self) -> None:
+        """Let a request in."""
+        self.entering += 1
+        self.let_in += 1
+
+    def is_full(self) -> bool:
+        """Whether another request would wait too long."""
+        return len(self.line) >= self.line_max
+
+    def note_pace(self, seconds: float) -> None:
+        """Learn how many requests are let in within this time, and so how many may wait."""
+        pace = self.let_in / max(seconds, TICK_SECONDS)
+        self.let_in_per_second += PACE_SHARE * (pace - self.let_in_per_second)
+        self.let_in = 0
+        self.line_max = min(max(WAITING_MIN, int(self.let_in_per_second * LINE_SECONDS_MAX)), WAITING_MAX)
+
 
 class AdmissionWindow:
     """A bound on the orders per venue that this process has accepted and still has to send.
@@ -83,7 +118,9 @@ class AdmissionWindow:
     A request waits for room in the order of arrival and is rejected after `WAIT_SECONDS_MAX`. Orders that the venue
     holds do not count. While the venue limits the sending, orders without a send deadline do not wait: they belong in
     the durable queue. While this process limits it, a durable queue whose head is older than `WAIT_SECONDS_MAX` is sent
-    before new orders are let in, except for a trickle of orders without a deadline.
+    before new orders are let in, except for a trickle of orders without a deadline. A younger queue is sent before any
+    is let in: the orders behind it would have to join it, and each would take two more commits than one whose first
+    attempt begins when it is accepted, so that the queue would not end.
     Where other processes send, only `Forecast` rejects orders.
     """
 
@@ -91,15 +128,19 @@ class AdmissionWindow:
         self._forecast = forecast
         self._clock = clock
         self._sender: Sender | None = None
+        self.size = WINDOW_MIN
+        self._looked_at = clock.monotonic()
         self._venues = {name: _Venue() for name in venues}
+        self._turned_away = metrics.window_turned_away
         self._rejects = {name: metrics.window_rejects.labels(name) for name in self._venues}
         for name, venue in self._venues.items():
             metrics.window_orders.labels(name).set_function(venue.count)
             metrics.window_waiting.labels(name).set_function(venue.line.__len__)
 
-    def start(self, sender: Sender) -> None:
-        """Apply the bound from now on: this process sends."""
+    def start(self, sender: Sender, slots: int) -> None:
+        """Apply the bound from now on: this process sends, with this number of slots."""
         self._sender = sender
+        self.size = max(WINDOW_MIN, int(slots * WINDOW_SHARE))
 
     async def run(self) -> None:
         """Watch the sender for as long as the process lives."""
@@ -110,7 +151,9 @@ class AdmissionWindow:
     def run_once(self) -> int:
         """Look at the sender, let requests in and reject those that have waited too long; returns how many wait."""
         now = self._clock.monotonic()
+        elapsed, self._looked_at = now - self._looked_at, now
         for name, venue in self._venues.items():
+            venue.note_pace(elapsed)
             venue.is_limit = self._sender is None or self._sender.waits_for_venue(name)
             venue.has_old_queue = self._forecast.age(name).total_seconds() > WAIT_SECONDS_MAX
             self._forget_old(venue, now)
@@ -123,6 +166,14 @@ class AdmissionWindow:
                     admitted.set_exception(self._rejection(name))
         return sum(len(venue.line) for venue in self._venues.values())
 
+    def turns_away(self) -> bool:
+        """Whether every new order would be rejected, whichever venue it is for: its request need not be read."""
+        return all(map(_Venue.is_full, self._venues.values()))
+
+    def note_turned_away(self) -> None:
+        """Count a request that was rejected unread."""
+        self._turned_away.inc()
+
     def has_room(self, name: VenueName, time_in_force: TimeInForce | None) -> bool:
         """Whether a new order would be let in at once."""
         venue = self._venues[name]
@@ -134,7 +185,7 @@ class AdmissionWindow:
         """Let a new order in if there is room; `leave` must follow once its commit has ended."""
         if not self.has_room(name, time_in_force):
             return False
-        self._venues[name].entering += 1
+        self._venues[name].enter()
         return True
 
     async def enter(self, name: VenueName, time_in_force: TimeInForce | None) -> None:
@@ -144,7 +195,7 @@ class AdmissionWindow:
         venue = self._venues[name]
         if venue.is_limit and self._forecast.is_too_slow(name, time_in_force):
             raise self._forecast.rejection(name)
-        if len(venue.line) >= WAITING_MAX:
+        if venue.is_full():
             raise self._rejection(name)
         admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         venue.line.append(_Waiting(admitted, self._clock.monotonic(), time_in_force))
@@ -165,13 +216,15 @@ class AdmissionWindow:
         """Count what a committed change accepts, and what it shows to be answered."""
         for row in change.outbox:
             venue = self._venues.get(row.venue)
-            if venue is None or row.kind != "new" or row.status == "sending":
+            if venue is None or row.kind != "new":
                 continue
             if row.version > 1:
-                if venue.unanswered.pop(row.order_id, None) is not None:
+                was_queued = venue.queued.pop(row.order_id, None) is not None
+                was_unanswered = row.status != "sending" and venue.unanswered.pop(row.order_id, None) is not None
+                if was_unanswered or (was_queued and not venue.queued):
                     self._let_in(row.venue, venue)
             elif self._sender is not None and self._sender.owns(row.lane):
-                venue.unanswered[row.order_id] = self._clock.monotonic()
+                venue.unanswered[row.order_id] = venue.queued[row.order_id] = self._clock.monotonic()
 
     def _has_room(self, name: VenueName, venue: _Venue, time_in_force: TimeInForce | None) -> bool:
         has_deadline = time_in_force in SEND_DEADLINES
@@ -182,7 +235,9 @@ class AdmissionWindow:
                 return False
         elif venue.has_old_queue:
             return not has_deadline and venue.entering < TRICKLE
-        return self._sender is None or venue.count() - self._sender.at_venue(name) < WINDOW
+        elif venue.queued and self._sender is not None and self._sender.begins_at_once(name):
+            return False
+        return self._sender is None or venue.count() - self._sender.at_venue(name) < self.size
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
         line = venue.line
@@ -200,11 +255,9 @@ class AdmissionWindow:
 
     def _forget_old(self, venue: _Venue, now: float) -> None:
         """Stop counting orders that take long; where they are not sent, the forecast shows it."""
-        while venue.unanswered:
-            oldest = next(iter(venue.unanswered))
-            if now - venue.unanswered[oldest] < COUNTED_SECONDS_MAX:
-                return
-            del venue.unanswered[oldest]
+        for orders, seconds_max in ((venue.unanswered, COUNTED_SECONDS_MAX), (venue.queued, QUEUED_SECONDS_MAX)):
+            while orders and now - orders[oldest := next(iter(orders))] >= seconds_max:
+                del orders[oldest]
 
     def _rejection(self, name: VenueName) -> QueueDelayed:
         self._rejects[name].inc()
@@ -213,5 +266,5 @@ class AdmissionWindow:
 
 def _admit(venue: _Venue, waiting: _Waiting) -> None:
     if not waiting.admitted.done():  # done where the request was cancelled
-        venue.entering += 1
+        venue.enter()
         waiting.admitted.set_result(None)

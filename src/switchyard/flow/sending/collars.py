@@ -6,12 +6,13 @@ Reads the catalogue and the quotes of this process; writes nothing.
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from switchyard.domain.amends import amend_of
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.risk.guards import collar_violation
+from switchyard.domain.risk.guards import order_collar
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import mid_of
 from switchyard.ports.outbox import Due
 from switchyard.ports.quotes import Quotes
 
@@ -40,5 +41,7 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
-        price = amend_of(due.row).price if due.row.kind == "amend" else order.price
-        return collar_violation(price, self._catalogue.find(order.symbol), mid_of(quote))
+        if due.row.kind == "amend":
+            amend = amend_of(due.row)
+            order = replace(order, price=amend.price, stop_price=amend.stop_price)
+        return order_collar(order, self._catalogue.find(order.symbol), quote)

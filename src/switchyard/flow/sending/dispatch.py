@@ -24,7 +24,7 @@ from switchyard.flow.sending.express import Express
 from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.lost_keys import LostKeys
-from switchyard.flow.sending.outcomes import OutcomeWriter
+from switchyard.flow.sending.outcomes import FirstReports, OutcomeWriter
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.sends import Send, Sends, line_of
@@ -75,6 +75,7 @@ class Dispatcher:
         waiting: WaitingLanes,
         sent_ids: SentIds | None = None,
         collars: Collars | None = None,
+        first_reports: Mapping[VenueName, FirstReports] | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -104,6 +105,7 @@ class Dispatcher:
             metrics=metrics,
             retry_max=retry_max,
             first_sends=self._first_sends,
+            first_reports={} if first_reports is None else first_reports,
         )
         self._sends = Sends(
             slots=batch_size * parallelism,
@@ -217,6 +219,10 @@ class Dispatcher:
         """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
         usable = self._lanes.usable()
         return not usable or lane in usable
+
+    def begins_at_once(self, venue: VenueName) -> bool:
+        """Whether first attempts at this venue begin in the commits that accept their orders."""
+        return self.express.serves(venue)
 
     def at_venue(self, venue: VenueName) -> int:
         """How many requests the venue has not answered yet."""

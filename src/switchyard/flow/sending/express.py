@@ -108,9 +108,13 @@ class Express:
         if may_be_committed:
             self._waiting.wake()
 
+    def serves(self, venue: VenueName) -> bool:
+        """Whether first attempts at this venue may begin here."""
+        return self._is_running and _settles_doubt(self._venues[venue].capabilities)
+
     def _may_send(self, change: Change, row: OutboxRow, now: datetime) -> bool:
         order = change.orders[0]
-        if not _settles_doubt(self._venues[row.venue].capabilities) or decisions.is_past_deadline(order, now):
+        if not self.serves(row.venue) or decisions.is_past_deadline(order, now):
             return False
         return self._lost_keys is None or not self._lost_keys.may_include(order, row)
 

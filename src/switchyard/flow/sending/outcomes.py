@@ -7,7 +7,7 @@ dispatcher and by recovery.
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, Protocol, assert_never
 
 import msgspec
 import structlog
@@ -16,10 +16,12 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed
 from switchyard.domain.errors import GroupRejected, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import VenueName, WorkerId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow
 from switchyard.domain.reasons import DoubtCode, described
+from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.decide import decide_all
-from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
@@ -48,6 +50,18 @@ class Ended(NamedTuple):
     outcome: AttemptOutcome
 
 
+class FirstReports(Protocol):
+    """Applies the reports that came with a venue's answers; part of the recorder of a venue."""
+
+    def begin(self, order: Order, reports: Sequence[ExecutionReport], now: datetime) -> list[Proposal]:
+        """The proposals that apply the reports on the order; `end` must follow where there are any."""
+        ...
+
+    def end(self, reports: Sequence[ExecutionReport], answers: Sequence[Answer]) -> None:
+        """The proposals of these reports were answered; without answers they were not."""
+        ...
+
+
 class OutcomeWriter:
     """Writes the outcomes of attempts, each only while its attempt is the row's current one."""
 
@@ -62,6 +76,7 @@ class OutcomeWriter:
         metrics: Metrics,
         retry_max: int,
         first_sends: FirstSends,
+        first_reports: Mapping[VenueName, FirstReports],
     ) -> None:
         self._worker = worker
         self._sequencer = sequencer
@@ -71,6 +86,7 @@ class OutcomeWriter:
         self._metrics = metrics
         self._retry_max = retry_max
         self._first_sends = first_sends
+        self._first_reports = first_reports
 
     async def write(self, ended: Sequence[Ended]) -> int:
         """Commit the outcomes, and return how many changed a row; one of an attempt that was superseded is dropped.
@@ -81,9 +97,7 @@ class OutcomeWriter:
         waiting = list(ended)
         while waiting:
             try:
-                now = self._clock.now()
-                proposals = [self._proposal(*attempt, now) for attempt in waiting]
-                answers = await decide_all(self._sequencer.propose, proposals)
+                answers = await self._proposed(waiting)
             except (Unavailable, OutcomeUnknown) as unread:
                 answers = [Failed(unread)] * len(waiting)
             failed: list[Ended] = []
@@ -105,6 +119,32 @@ class OutcomeWriter:
             if waiting:
                 await asyncio.sleep(RECORD_AGAIN_SECONDS)
         return written
+
+    async def _proposed(self, ended: Sequence[Ended]) -> list[Decided | Failed | None]:
+        """Propose the outcomes, each followed by the reports that came with it; returns the answers to the outcomes."""
+        now = self._clock.now()
+        outcomes = [self._proposal(*attempt, now) for attempt in ended]
+        page: list[Proposal] = []
+        places: list[int] = []
+        carried: list[tuple[FirstReports, Sequence[ExecutionReport], int]] = []
+        for attempt, outcome in zip(ended, outcomes, strict=True):
+            places.append(len(page))
+            page.append(outcome)
+            applier, reports = self._first_reports.get(attempt.row.venue), _reports_of(attempt)
+            order = self._sequencer.states.order(attempt.row.order_id) if reports else None
+            if applier is not None and order is not None and (proposals := applier.begin(order.order, reports, now)):
+                # With the positions of its reports, so that they wait together for what is being committed.
+                positions = {key: None for proposal in proposals for key in proposal.positions}
+                page[-1] = outcome._replace(positions=tuple(positions))
+                carried.append((applier, reports, len(page)))
+                page += proposals
+        answers: Sequence[Answer] = ()
+        try:
+            answers = await self._sequencer.propose(page)
+        finally:
+            for applier, reports, start in carried:
+                applier.end(reports, answers[start : start + len(reports)])
+        return await decide_all(self._sequencer.propose, outcomes, [answers[place] for place in places])
 
     def _proposal(self, row: OutboxRow, outcome: AttemptOutcome, now: datetime) -> Proposal:
         def decision(newest: OrderState, _: Positions) -> Change | None:
@@ -204,3 +244,7 @@ class OutcomeWriter:
                 error=written.last_error,
                 detail=written.error_detail,
             )
+
+
+def _reports_of(attempt: Ended) -> Sequence[ExecutionReport]:
+    return attempt.outcome.reports if isinstance(attempt.outcome, Accepted) else ()

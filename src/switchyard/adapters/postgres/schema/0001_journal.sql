@@ -78,6 +78,7 @@ CREATE TABLE orders (
     multiplier numeric NOT NULL,
     reserve_price numeric,
     reducing boolean NOT NULL,
+    expires_at timestamptz, -- of a DAY order: the end of its trading day
     -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
     amend_qty numeric,
     amend_reserve_price numeric,

@@ -53,8 +53,10 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueRejected,
     VenueUnavailable,
     ignore_departure,
+    supports,
 )
 
 # The default number of send slots of a worker (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
@@ -127,6 +129,9 @@ class HttpVenue(OneByOne):
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
+        if not supports(self._capabilities, order):
+            # Accepted by a gateway with other settings. A broker that ignores `stop_price` would execute it at once.
+            return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
         message = place_order(order, self._expires_at(order))

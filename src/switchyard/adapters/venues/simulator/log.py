@@ -31,7 +31,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     and each copy of it that came later a `repeat` line.
     """
 
-    event: Literal["order", "amend", "repeat", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"]
+    event: Literal[
+        "order", "amend", "repeat", "trigger", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"
+    ]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None
@@ -55,7 +57,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     replaces: str | None = None
     """For an `amend` that made a new order: the venue order id of the one that it replaced."""
     order: PaperOrder | None = None
-    """For an `order` and an `amend`: the order after the event, from which a restart continues."""
+    """For an `order`, an `amend` and a `trigger`: the order after the event, from which a restart continues."""
 
 
 class LogBroken(SwitchyardError):
