@@ -38,6 +38,8 @@ LOOKUPS_MAX = 8
 GRACE = timedelta(seconds=2)
 # An absent order may just have ended, with its report on the way; at the next sweep that report has arrived.
 ABSENCES_MIN = 2
+# A quantity that differs in so many sweeps in a row is not one that was being amended.
+DIFFERENCES_MIN = 2
 # Alarms are raised once per order; beyond this number of orders the oldest entry is dropped, and may alarm again.
 ALARMS_MAX = 10_000
 
@@ -77,7 +79,7 @@ class Sweeper:
         self._is_skipping = False
         self._absences: dict[VenueClientOrderId, int] = {}
         self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
-        self._amounts: dict[VenueClientOrderId, Decimal | None] = {}
+        self._amounts: dict[VenueClientOrderId, tuple[Decimal | None, int]] = {}
 
     async def run(self) -> None:
         """Sweep for as long as the process lives; look up at once an order that falls behind its reported total."""
@@ -210,20 +212,25 @@ class Sweeper:
             log.error("order_missing_at_venue", venue=order.venue, order_id=order.order_id)
 
     def _compare_qty(self, order: Order, shown: VenueOrder | None) -> None:
-        """Raise an alarm, once, for an order that has another quantity at the venue, as after a lost amend."""
+        """Raise an alarm, once, for an order that has another quantity at the venue, as after a lost amend.
+
+        At the second sweep: an amend may have been carried out between the two reads of the first one.
+        """
         if shown is None or shown.qty in (None, order.qty, order.amend_qty):
+            self._amounts.pop(order.venue_client_order_id, None)
             return
-        if self._amounts.get(order.venue_client_order_id) == shown.qty:
-            return
-        _put_bounded(self._amounts, order.venue_client_order_id, shown.qty)
-        self._metrics.quantity_gaps.inc()
-        log.error(
-            "order_quantity_differs",
-            venue=order.venue,
-            order_id=order.order_id,
-            qty_here=str(order.qty),
-            qty_there=str(shown.qty),
-        )
+        known, times = self._amounts.get(order.venue_client_order_id, (shown.qty, 0))
+        times = times + 1 if known == shown.qty else 1
+        _put_bounded(self._amounts, order.venue_client_order_id, (shown.qty, times))
+        if times == DIFFERENCES_MIN:
+            self._metrics.quantity_gaps.inc()
+            log.error(
+                "order_quantity_differs",
+                venue=order.venue,
+                order_id=order.order_id,
+                qty_here=str(order.qty),
+                qty_there=str(shown.qty),
+            )
 
     def _note_gap(self, order: Order, found: VenueOrder) -> None:
         totals = (order.filled_qty, found.filled_qty)

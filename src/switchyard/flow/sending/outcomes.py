@@ -234,6 +234,16 @@ class OutcomeWriter:
         if written.last_error == "CONTRADICTED":
             self._metrics.contradictions.labels(row.venue).inc()
             log.error("venue_contradiction", order_id=order.order_id, venue=row.venue, rejection=written.error_detail)
+        if written.kind == "amend" and written.status == "uncertain":
+            self._metrics.uncertain.inc()
+            log.error(
+                "amend_uncertain",
+                order_id=order.order_id,
+                venue=row.venue,
+                amend_id=written.venue_client_order_id,
+                error=written.last_error,
+                detail=written.error_detail,
+            )
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error(
