@@ -359,6 +359,25 @@ async def test_an_invalid_body_is_rejected_with_its_error_code(
         assert simulator.orders() == {}
 
 
+async def test_a_reduce_only_order_is_taken_only_against_an_open_position_also_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        sell = {"intent": "SELL", "reduce_only": True}
+
+        async def post(client_id: str, **changes: Any) -> tuple[int, str | None]:
+            status, response = await post_order(simulator, a_body(client_id, **changes), client_id)
+            return status, response.get("error")
+
+        rejected = (400, "REDUCE_ONLY")
+        assert await post("flat", **sell) == rejected
+        assert await post("long") == (200, None)
+        assert await post("more", reduce_only=True) == rejected
+        assert await post("too-much", qty=2000, **sell) == rejected
+        simulator.kill()
+        await simulator.start()
+        assert await post("close", **sell) == (200, None)
+        assert await post("again", **sell) == rejected
+
+
 async def test_reuse_of_an_id_for_another_order_is_a_conflict(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         assert (await post_order(simulator, a_body()))[0] == 200

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.system_clock import SystemClock
@@ -362,6 +363,19 @@ async def test_the_idempotency_header_is_sent_only_to_a_broker_that_documents_it
 async def test_a_response_with_status_rejected_is_a_rejection() -> None:
     outcome, _ = await submitted(reply(200, order_response(status="rejected")))
     assert outcome == VenueRejected("BROKER_REJECTED")
+
+
+@pytest.mark.parametrize("has_reduce_only", [True, False])
+async def test_only_a_close_to_a_broker_that_has_reduce_only_orders_carries_the_flag(has_reduce_only: bool) -> None:
+    capabilities = Capabilities(dedupe="permanent", lookup="all", reduce_only=has_reduce_only)
+    accepted = reply(200, order_response())
+    for order, is_flagged in ((replace(ORDER, reduce_only=True), has_reduce_only), (ORDER, False)):
+        async with scripted_server(accepted) as server:
+            venue = HttpVenue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
+            await venue.start()
+            assert isinstance(await venue.submit(order), Accepted)
+            await venue.close()
+        assert server.posted[0].get("reduce_only", "absent") == (True if is_flagged else "absent")
 
 
 async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:

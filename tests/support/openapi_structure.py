@@ -43,7 +43,17 @@ OPERATION = _object(
         "tags": {
             "type": "array",
             "items": {
-                "enum": ["orders", "risk", "events", "streams", "market", "kill switch", "operations", "documentation"]
+                "enum": [
+                    "orders",
+                    "risk",
+                    "events",
+                    "streams",
+                    "market",
+                    "kill switch",
+                    "operations",
+                    "account",
+                    "documentation",
+                ]
             },
         },
         "summary": TEXT,

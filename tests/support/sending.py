@@ -14,7 +14,7 @@ from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.record import Recorder
-from switchyard.flow.sending.collars import Collars
+from switchyard.flow.sending.collars import Guard
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
@@ -61,7 +61,7 @@ class Sending:
         venue: BatchVenue,
         journal: Callable[[Journal], Forwarding] = Forwarding,
         retry_max: int = 8,
-        collars: Collars | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
@@ -88,7 +88,7 @@ class Sending:
             stuck_after=timedelta(minutes=10),
             kills=self.kills,
             waiting=waiting,
-            collars=collars,
+            guard=guard,
             first_reports=first_reports,
         )
         self.recorder = Recorder(

@@ -62,7 +62,7 @@ class Case:
 
     async def begin(self, outcome: Callable[[Sequence[Order]], list[SendOutcome]]) -> "Case":
         self.venue = BatchVenue("permanent", outcome, accepted)
-        self.sending = Sending(self.venue, collars=self.collars)
+        self.sending = Sending(self.venue, guard=self.collars)
         [self.order_id] = await self.sending.accept(**self.terms)
         await self.again()
         self.sending.clock.advance(timedelta(seconds=3))

@@ -80,6 +80,7 @@ ORDERS = Table(
         "currency",
         "multiplier",
         "expires_at",
+        "reduce_only",
     ),
     unset=("venue_order_id", "amend_qty", "amend_reserve_price", "leg_client_order_id", "leg_end"),
 )

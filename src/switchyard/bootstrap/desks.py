@@ -4,16 +4,16 @@ from datetime import datetime, timedelta
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import declared_capabilities
-from switchyard.domain.ids import VenueName
+from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.order_kinds import OrderKinds
 from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.amends import AmendDesk
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
+from switchyard.flow.intake.cancel_all import CancelAllDesk
+from switchyard.flow.intake.closing import CloseDesk
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
@@ -60,7 +60,7 @@ class Desks:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
         self.rooms = Rooms(settings.risk.stateful, database.journal)
-        risk = PreTradeRisk(checks_of(settings.risk, _kinds(settings)), metrics)
+        risk = PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics)
         rate = OrderRate(caches.order_rate)
         duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(
@@ -116,6 +116,23 @@ class Desks:
             key_ttl=settings.idempotency_ttl,
             resolution=timedelta(milliseconds=settings.idempotency.key_generation.timestamp_resolution_ms),
         )
+        self.closing = CloseDesk(
+            intake=intake,
+            orders=self.orders,
+            derived=self.derived,
+            clock=clock,
+            key_ttl=settings.idempotency_ttl,
+        )
+        self.accounts = database.accounts
+        self.cancel_all = CancelAllDesk(
+            accounts=database.accounts,
+            journal=journal,
+            keys=keys,
+            commit=commit,
+            clock=clock,
+            venues=settings.venue_names,
+            key_ttl=settings.idempotency_ttl,
+        )
         self.do_orders = DoDesk(
             intake=intake,
             outcome=BrokerOutcome(
@@ -136,10 +153,6 @@ class Desks:
             key_ttl=settings.do_key_ttl,
             restored_at=restored_at,
         )
-
-
-def _kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
-    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}
 
 
 def _duplicate_watch(settings: Settings, clock: Clock, metrics: Metrics) -> DuplicateWatch:

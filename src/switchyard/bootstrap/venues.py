@@ -7,6 +7,7 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
+from switchyard.domain.ids import VenueName
 from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue
@@ -66,6 +67,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
         cancel_all=settings.cancel_all,
+        reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
         amend=settings.amend,
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
@@ -75,3 +77,8 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
 def send_lingers(settings: Settings) -> timedelta:
     """`Liveness.send_lingers` of the configured database, without opening it."""
     return KERNEL_HOLD if settings.database_url is None else TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD
+
+
+def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
+    """Which orders each venue takes."""
+    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}

@@ -119,7 +119,7 @@ def place(
     Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField.
     """
     request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
-    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
 
     def acknowledgement(response: Response) -> Acknowledgement:
         accepted = read(response.body, Acknowledgement)
@@ -198,7 +198,7 @@ def do_order(
     The result is what is known now: with the status `unknown`, or `accepted` without a `broker_order_id`, call again
     with the same key later. A rejection raises ApiError `BROKER_REJECTED`.
     """
-    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
     request = DoOrderRequest(
         order_id=order_id or key,
         instrument=instrument,
@@ -267,7 +267,7 @@ def amend(
         price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
         stop_price=None if stop_price is None else exact_amount(stop_price, "stop_price"),
     )
-    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
 
     def result(response: Response) -> AmendResult:
         amended = read(response.body, AmendResult)
@@ -336,5 +336,6 @@ def _order_type(has_limit: bool, has_stop: bool) -> OrderType:
     return "LIMIT" if has_limit else "MARKET"
 
 
-def _new_key() -> str:
+def new_key() -> str:
+    """A random idempotency key."""
     return secrets.token_hex(16)

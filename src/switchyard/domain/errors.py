@@ -27,6 +27,7 @@ SwitchyardError
 │   ├── CancelPending         a cancel of the order is under way: it cannot be amended
 │   ├── TooManyAmends         the order was amended as often as it may be
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
+│   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
@@ -35,6 +36,7 @@ SwitchyardError
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
+│   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
@@ -288,6 +290,18 @@ class OrderFinal(RequestError):
         super().__init__("the order is in a final state")
 
 
+class PositionClosing(RequestError):
+    """Open orders may already close so much of the position that the rest is less than the request wants."""
+
+    reason = "POSITION_CLOSING"
+
+    def __init__(self, symbol: str, position: str, side: str, open_qty: str, rest: str) -> None:
+        super().__init__(
+            f"the position in {symbol} is {position} and open {side} orders have {open_qty} left to fill, so at most "
+            f"{rest} can be closed: wait for these orders, cancel them or close less"
+        )
+
+
 class NotInDoubt(SwitchyardError):
     """The outbox row is not `uncertain`, so there is nothing for an operator to decide."""
 
@@ -329,6 +343,15 @@ class BrokerFailed(Unavailable):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.reason = "BROKER_DOWN"
+
+
+class PositionMoved(Unavailable):
+    """The position or its open orders changed between the decision to close it and the commit."""
+
+    reason = "POSITION_MOVED"
+
+    def __init__(self) -> None:
+        super().__init__("the position changed while the close was written, and nothing was placed: repeat the request")
 
 
 class NoQuote(Unavailable):

@@ -140,6 +140,7 @@ def accepted_order(order: Order) -> AcceptedOrder:
         reserve_price=None if order.reserve_price == order.price else order.reserve_price,
         reducing=order.reducing,
         expires_at=order.expires_at,
+        reduce_only=order.reduce_only,
     )
 
 

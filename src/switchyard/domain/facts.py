@@ -55,6 +55,7 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reducing: bool = False
     expires_at: datetime | None = None
     """Of a DAY order: the end of its trading day."""
+    reduce_only: bool = False
 
 
 class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -55,6 +55,7 @@ def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order
         reserve_price=shown.price if shown.reserve_price is None else shown.reserve_price,
         reducing=shown.reducing,
         expires_at=shown.expires_at,
+        reduce_only=shown.reduce_only,
     )
 
 

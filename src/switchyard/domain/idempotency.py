@@ -11,7 +11,10 @@ from switchyard.domain.ids import AccountId, OrderId
 
 __all__ = [
     "AMEND_ORDER",
+    "CANCEL_ALL",
+    "CLOSE_POSITION",
     "DERIVED_AMEND",
+    "DERIVED_CLOSE",
     "DERIVED_ORDER",
     "DO_ORDER",
     "KEY_LENGTH_MAX",
@@ -31,6 +34,9 @@ DERIVED_ORDER = "orders.derived"
 DO_ORDER = "do.order"
 AMEND_ORDER = "orders.amend"
 DERIVED_AMEND = "orders.amend.derived"
+CLOSE_POSITION = "positions.close"
+DERIVED_CLOSE = "positions.close.derived"
+CANCEL_ALL = "orders.cancel_all"
 KeyStatus = Literal["accepted", "succeeded", "failed"]
 
 

@@ -94,6 +94,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was accepted as an order that can only make the account's position smaller."""
     expires_at: datetime | None = None
     """The end of the trading day on which a DAY order was accepted: it is not sent after it. None for other orders."""
+    reduce_only: bool = False
+    """Whether it was placed to close a position: a venue that has reduce-only orders gets it as one."""
     amend_qty: Decimal | None = None
     """With the next field: what an amend asks for that is not settled. The larger of both amounts is reserved."""
     amend_reserve_price: Decimal | None = None
@@ -131,6 +133,7 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     trace_id: str | None = None
     requested_at: datetime | None = None
     expires_at: datetime | None = None
+    reduce_only: bool = False
     pending_qty: Decimal | None = None
     """The quantity of an amend that is not settled: one is under way."""
 
@@ -163,6 +166,7 @@ def snapshot(order: Order) -> OrderSnapshot:
         trace_id=order.trace_id,
         requested_at=order.requested_at,
         expires_at=order.expires_at,
+        reduce_only=order.reduce_only,
         pending_qty=order.amend_qty,
     )
 

@@ -69,6 +69,11 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
     kinds: OrderKinds = OrderKinds()
     """The order types and times in force that the venue has itself; all others are rejected when they arrive."""
+    reduce_only: bool = False
+    """Whether the venue itself sees to it that an order with the flag only reduces the position under our credentials.
+
+    An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds.
+    """
 
     @property
     def proves_absence(self) -> bool:

@@ -158,6 +158,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     request_expiry: bool
     cancel_all: bool
     amend: Literal["in_place", "cancel_replace", "none"]
+    reduce_only: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
@@ -199,6 +200,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Broker: how it amends an open order: `in_place`, `cancel_replace` (a new order takes the place of the old one) "
             "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "
             "and finds an order by the id of its last amend."),
+    Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
+            "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
+            "broker then looks at the position under its credentials: set it only if that is the position of one account."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),

@@ -66,7 +66,8 @@ def order(row: Sequence[Any]) -> Order:
     for name in ("requested_at", "expires_at"):
         if values[name] is not None:
             values[name] = datetime.fromisoformat(values[name])
-    values["reducing"] = bool(values["reducing"])
+    for name in ("reducing", "reduce_only"):
+        values[name] = bool(values[name])
     return Order(**values)
 
 

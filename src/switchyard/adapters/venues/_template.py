@@ -28,6 +28,7 @@ Declare a capability only if this holds:
 | `amend="cancel_replace"` | the same, and the new order carries the fills on; execution ids are unique at the venue |
 | `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
 | `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
+| `reduce_only` | `submit` passes `order.reduce_only` on, and the venue then fills it only against an open position |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
 read goes to `ReportPage.unreadable`, and the page's cursor moves on. Fill in `fee`, `fee_currency`, `exec_type` and

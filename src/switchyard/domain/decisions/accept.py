@@ -73,6 +73,7 @@ def accept(
         reserve_price=request.price if terms is None else terms.price,
         reducing=terms is not None and terms.reducing,
         expires_at=expires_at,
+        reduce_only=terms is not None and terms.reduce_only,
     )
     fact = AcceptedFact(
         order=accepted_order(order),

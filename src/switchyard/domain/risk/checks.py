@@ -6,9 +6,10 @@ from types import MappingProxyType
 
 import msgspec
 
-from switchyard.domain.ids import VenueName
+from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.domain.risk import guards, rules
+from switchyard.domain.risk.claims import LIMITS_OF
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import Subject
@@ -61,3 +62,17 @@ def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = Mappin
     checks.append(Check("COLLAR", guards.collar))
     checks.append(Check("MIN_ORDER_SIZE", guards.smallest_size))
     return checks
+
+
+def check_names(
+    limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds], account: AccountId, symbol: str
+) -> tuple[str, ...]:
+    """The names of all checks of an order of the account in the symbol, in the order of the dry run."""
+    stateful = limits.stateful.limits_of(account, symbol)
+    return (
+        "KILL_SWITCH",
+        *(("RISK_RATE",) if limits.rate_per_sec is not None else ()),
+        *(check.name for check in checks_of(limits, kinds)),
+        *(code for code, names in LIMITS_OF.items() if any(getattr(stateful, name) is not None for name in names)),
+        *(("DUPLICATE_CONTENT",) if limits.duplicate_window else ()),
+    )

@@ -27,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The worst price that is assumed for the rest of the order; none where no market was known."""
     reducing: bool = False
     """Whether it can only make the account's position smaller, whatever else is filled before it."""
+    reduce_only: bool = False
+    """Whether it closes a position, so that it is never accepted as anything but reducing."""
 
 
 NO_TERMS = Terms()
@@ -101,10 +103,11 @@ def reserved(order: Order) -> Reserved | None:
 
 def _rest(order: Order, qty: Decimal, price: Decimal | None) -> Reserved:
     """The rest of an order with this quantity and price."""
-    rest = max(SUMS.subtract(qty, order.filled_qty), ZERO)
+    rest = max(SUMS.subtract(qty, order.filled_qty), ZERO) if order.filled_qty else qty
     if price is None:
         return Reserved(rest, ZERO)
-    return Reserved(rest, SUMS.multiply(SUMS.multiply(rest, price), order.multiplier))
+    notional = SUMS.multiply(rest, price)
+    return Reserved(rest, notional if order.multiplier is ONE else SUMS.multiply(notional, order.multiplier))
 
 
 def worst_position(position: Decimal, open_qty: Decimal, side: Side, qty: Decimal) -> Decimal:

@@ -7,6 +7,8 @@ import typer
 
 from switchyard import __version__
 from switchyard.entrypoints.cli import (
+    account,
+    explain,
     exposure,
     failures,
     journal,
@@ -29,6 +31,8 @@ app = typer.Typer(
 processes.register(app)
 simulator.register(app)
 trading.register(app)
+account.register(app)
+explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)

@@ -209,6 +209,8 @@ class AmendDesk:
             raise NotAmendable(f"venue {order.venue} cannot amend orders: cancel the order and place a new one")
         if (qty, price, stop_price) == (order.qty, order.price, order.stop_price):
             raise NoChange
+        if order.reduce_only and qty > order.qty:
+            raise NotAmendable("an order that closes a position cannot become larger: close the rest of it instead")
         reserve = self._judged(order, qty, request, price, stop_price)
         amend = Amend(
             client_order_id=amend_client_order_id(self._tag, order.venue_client_order_id, known.operation, known.key),

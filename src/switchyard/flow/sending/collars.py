@@ -5,6 +5,7 @@ Reads the catalogue and the quotes of this process; writes nothing.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -15,6 +16,14 @@ from switchyard.domain.risk.guards import order_collar
 from switchyard.domain.risk.reasons import Violation
 from switchyard.ports.outbox import Due
 from switchyard.ports.quotes import Quotes
+
+
+class Guard(Protocol):
+    """A check of orders before they are sent."""
+
+    async def breaches(self, page: Sequence[Due]) -> Mapping[OutboxKey, Violation]:
+        """The rows of the page that must not be sent now, each with its reason."""
+        ...
 
 
 class Collars:

@@ -85,6 +85,7 @@ CREATE TABLE orders (
     reserve_price         TEXT,
     reducing              INTEGER NOT NULL,
     expires_at            TEXT, -- of a DAY order: the end of its trading day
+    reduce_only           INTEGER NOT NULL, -- placed to close a position
     -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
     amend_qty             TEXT,
     amend_reserve_price   TEXT,

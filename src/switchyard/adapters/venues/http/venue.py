@@ -134,7 +134,7 @@ class HttpVenue(OneByOne):
             return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order))
+        message = place_order(order, self._expires_at(order), can_reduce_only=self._capabilities.reduce_only)
         key = order.venue_client_order_id if self._idempotency_header else None
         exchange = await self._send("POST", "/orders", order, encode(message), on_departure, key=key)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)

@@ -44,6 +44,7 @@ from switchyard.adapters.venues.wire import AmendOrder, PlaceOrder, Report, Stat
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.domain.stops import is_triggered
@@ -104,6 +105,8 @@ class Broker:
         self._latest: dict[str, BrokerOrder] = {}
         """By client order id; the latest order if several share the id."""
         self._statement: list[StatementLine] = []
+        self._positions: dict[str, Decimal] = {}
+        """By symbol: all fills, above zero when long."""
         self._last_fill: tuple[str, str] | None = None
         """The venue order id and the execution id of the last fill."""
 
@@ -190,6 +193,8 @@ class Broker:
         instrument = self._catalogue.find(message.symbol)
         incoming = matching_order(message, venue_order_id, now)
         reason = rejection(incoming, instrument, self._rules)
+        if reason is None and message.reduce_only is True and not self._can_reduce(message):
+            reason = "REDUCE_ONLY"
         if reason is not None:
             raise BrokerRejection(reason)
         quote = self._market.quote(message.symbol, now)
@@ -340,6 +345,11 @@ class Broker:
         qty = Decimal(self._plan.faults.displayed_qty) or None
         self._displayed.begin(self._market.step(now), qty)
 
+    def _can_reduce(self, message: PlaceOrder) -> bool:
+        """Whether the order only reduces the position as it is on arrival; later fills of others are not considered."""
+        held = self._positions.get(message.symbol, ZERO)
+        return (held > 0) == (message.intent == "SELL") and message.qty <= abs(held)
+
     def _add(self, order: BrokerOrder) -> None:
         self._orders[order.state.venue_order_id] = order
         self._latest[order.client_order_id] = order
@@ -377,6 +387,8 @@ class Broker:
         report = report_of(entry)
         if entry.event == "fill":
             self._statement.append(_statement_line(order, report))
+            symbol, moved = order.state.symbol, report.last_qty if order.state.side == "BUY" else -report.last_qty
+            self._positions[symbol] = EXACT.add(self._positions.get(symbol, ZERO), moved)
         return report
 
 
