@@ -18,6 +18,7 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("POST", "/do/order"),
         ("GET", "/orders"),
         ("GET", "/orders/{orderId}"),
+        ("PATCH", "/orders/{orderId}"),
         ("POST", "/orders/{orderId}/cancel"),
         ("GET", "/orders/{orderId}/events"),
         ("GET", "/orders/{orderId}/stream"),

@@ -12,6 +12,7 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
+from switchyard.domain.amends import Amend, last_id
 from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType
@@ -19,7 +20,7 @@ from switchyard.domain.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.domain.explain.renderers import OF_NO_ORDER, RENDERERS
 from switchyard.domain.explain.words import CODES
 from switchyard.domain.facts import DecisionFact, Quote, RouteFact
-from switchyard.domain.idempotency import CLOSE_POSITION
+from switchyard.domain.idempotency import AMEND_ORDER, CLOSE_POSITION
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
@@ -220,6 +221,50 @@ async def chosen_and_moved() -> Life:
     return await life.sent()
 
 
+async def amended_three_times() -> Life:
+    """Before it was sent, in doubt and refused, and shown by a fill."""
+    life = await Life().begin()
+    amends = count(1)
+
+    async def amend(qty: int, price: str) -> None:
+        number = next(amends)
+
+        def decide(state: OrderState) -> Change:
+            key = an_entry(f"amend-{number}", life.order_id)
+            wanted = Amend(
+                client_order_id=VenueClientOrderId(f"amend-{number}"),
+                orig_client_order_id=last_id(state),
+                qty=Decimal(qty),
+                price=Decimal(price),
+                reserve_price=Decimal(price),
+                operation=AMEND_ORDER,
+                key=key.idempotency_key,
+            )
+            entry = msgspec.structs.replace(key, operation=AMEND_ORDER)
+            return decisions.request_amend(state, wanted, entry, life.clock.now(), reducing=True)
+
+        await life.then(decide)
+
+    async def begin(number: int) -> None:
+        await life.then(
+            lambda state: decisions.begin_attempt(state, state.row("amend", number), WORKER, life.clock.now()), 0.001
+        )
+
+    await amend(1200, "150.125")
+    await life.attempt()
+    await life.sent()
+    await amend(1200, "150.2")
+    await begin(2)
+    await life.then(
+        lambda state: decisions.record_doubt(state, state.row("amend", 2), "NETWORK_TIMEOUT", None, life.clock.now()), 5
+    )
+    await life.then(lambda state: decisions.record_absent(state, state.row("amend", 2), life.clock.now()), 12)
+    await amend(2000, "150.3")
+    await begin(3)
+    await life.report("PARTIALLY_FILLED", 1500, "150.3")
+    return await life.report("FILLED", 500, "150.3")
+
+
 async def test_the_lives_of_orders_read_as_recorded() -> None:
     lives = [
         await doubtful_and_cancelled(),
@@ -229,6 +274,7 @@ async def test_the_lives_of_orders_read_as_recorded() -> None:
         await rejected_by_risk(),
         await cancelled_unsent(),
         await chosen_and_moved(),
+        await amended_three_times(),
     ]
     texts = ["\n".join((await life.explained()).lines).replace(life.order_id, "ord_<id>") for life in lives]
     check_text("explained", "\n\n".join(texts) + "\n")

@@ -83,7 +83,9 @@ STRUCTURE = _object(
         "servers": {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})},
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},
-        "paths": _map(_object({}, {"parameters": PARAMETERS, "get": OPERATION, "post": OPERATION}), "^/"),
+        "paths": _map(
+            _object({}, {"parameters": PARAMETERS, "get": OPERATION, "post": OPERATION, "patch": OPERATION}), "^/"
+        ),
         "components": _object(
             {
                 "securitySchemes": _map(SCHEMA),

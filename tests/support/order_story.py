@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from switchyard.domain import decisions, events, facts, orders
+from switchyard.domain.amends import Amend
 from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
-from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
+from switchyard.domain.idempotency import AMEND_ORDER, PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import (
     AccountId,
     VenueClientOrderId,
@@ -110,6 +111,27 @@ def story() -> list[Change]:
     cancel = decisions.request_cancel(_after(filled, sent), NOW)
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
+    amend = Amend(
+        client_order_id=VenueClientOrderId("test-amend"),
+        orig_client_order_id=client_id,
+        qty=Decimal(3),
+        price=Decimal(64100),
+        stop_price=Decimal(1),
+        reserve_price=Decimal(64200),
+        replaces=True,
+        operation=AMEND_ORDER,
+        key=key,
+    )
+    amend_keys = msgspec.structs.replace(keys, operation=AMEND_ORDER)
+    amending = decisions.request_amend(_after(sent), amend, amend_keys, NOW, reducing=True)
+    tried = decisions.begin_attempt(_after(amending), amending.outbox[0], WorkerId("worker-1"), NOW)
+    ended = msgspec.structs.replace(report, status="CANCELED", last_qty=Decimal(0), last_price=None)
+    replaced = decisions.apply_report(_after(tried), None, ended, NOW)
+    amended = decisions.record_amended(_after(replaced, tried), tried.outbox[0], "sim-43", NOW)
+    refused = decisions.record_amend_refused(_after(tried), tried.outbox[0], "ORDER_FINAL", NOW)
+    late = decisions.apply_report(
+        _after(amended), None, msgspec.structs.replace(report, leg_client_order_id=amend.client_order_id), NOW
+    )
     doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "NETWORK_TIMEOUT", None, NOW)
     said = facts.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
@@ -140,6 +162,12 @@ def story() -> list[Change]:
         bare,
         moved,
         rejected,
+        amending,
+        tried,
+        replaced,
+        amended,
+        refused,
+        late,
         decisions.set_kill(kill),
         decisions.clear_kill(kill, "an operator", "it is over", NOW),
     ]

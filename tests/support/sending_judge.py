@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import ended_unsent
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
@@ -64,14 +64,14 @@ def _fills(field: Field) -> Iterator[str]:
     """Each reported execution counts once, whether it came with an answer, from the stream, or both."""
     if field.plan_rejects:
         return  # a report whose commit the database rejects is set aside
-    reported: Counter[VenueClientOrderId] = Counter()
-    for venue in field.venues.values():
-        for report in venue.reports:
-            reported[report.venue_client_order_id] += int(report.last_qty)
+    reported: Counter[OrderId] = Counter()
     journal = field.database.journal
+    for venue in field.venues.values():
+        for report in {report.exec_id: report for report in venue.reports}.values():
+            reported[journal._by_client_id[report.venue_client_order_id]] += int(report.last_qty)
     for order in journal.orders.values():
-        if order.filled_qty != reported[order.venue_client_order_id]:
-            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.venue_client_order_id]} reported"
+        if order.filled_qty != reported[order.order_id]:
+            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.order_id]} reported"
     held = sum(position.qty for position in journal.positions.values() if position.symbol != ACCOUNT_TOTAL)
     if held != reported.total():
         yield f"positions hold {held} of {reported.total()} reported"

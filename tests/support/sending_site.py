@@ -101,7 +101,7 @@ class Worker:
         self.lanes = HeldLanes(FaultyLanes(database.lanes, self.site), self.name, clock)
         queries: Any = FaultyQueries(database.queries, self.site)
         liveness: Any = FaultyLiveness(database.liveness, self.site)
-        adapters = [VenueOfWorker(venue, self.name, self.site, clock.now) for venue in field.venues.values()]
+        adapters = [field.adapter(venue, self.name, self.site, clock.now) for venue in field.venues.values()]
         for adapter in adapters:
             adapter.on_submit = self.check_slots
         venues = {adapter.name: cast(Venue, adapter) for adapter in adapters}
@@ -220,6 +220,9 @@ class Worker:
 class Field:
     """The database, the venue, the workers, and what the clients were told."""
 
+    venue = FaultyVenue
+    adapter = VenueOfWorker
+
     def __init__(
         self,
         seed: int,
@@ -236,7 +239,7 @@ class Field:
         self.plan_rejects = plan.rejected > 0
         self.clock = VirtualClock()
         self.database = MemoryDatabase(self.clock)
-        self.venues = {name: FaultyVenue(name, capabilities, detects_departure) for name in VENUES}
+        self.venues = {name: self.venue(name, capabilities, detects_departure) for name in VENUES}
         self.workers: list[Worker] = []
         self.lines = lines_of_few_lanes()
         self.keys = [f"key-{number}" for number in range(12)]
@@ -290,6 +293,8 @@ class Field:
         try:
             outcome = await worker.sequencer.commit(change)
         except (Unavailable, OutcomeUnknown):
+            return
+        if isinstance(outcome, Conflict) and outcome.kill is not None:
             return
         if isinstance(outcome, Conflict):
             assert key is not None and outcome.key is not None, f"a conflict without a key: {change.orders[0]}"

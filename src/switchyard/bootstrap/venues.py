@@ -72,7 +72,9 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     if not settings.url.startswith("http"):
         # The venues of this process: a send has ended with its process.
         kinds = ALL_KINDS if settings.url == "paper:" else OrderKinds()
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds)
+        return Capabilities(
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds, amend="in_place"
+        )
     return Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -83,6 +85,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
+        amend=settings.amend,
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
 

@@ -82,6 +82,7 @@ class Client:
     quote = _method(calls.quote)
     venues = _method(calls.venues)
     cancel = _method(calls.cancel)
+    amend = _method(calls.amend)
     close_position = _method(account_calls.close_position)
     cancel_all = _method(account_calls.cancel_all)
     account = _method(account_calls.account)

@@ -81,12 +81,16 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that accepted orders of this change have to keep; checked after all versions."""
 
     def orders_to_place(self) -> list[Order]:
-        """The orders that the change accepts, gives to another venue or begins to send.
+        """The orders that the change accepts, amends, gives to another venue or begins to send.
 
         An active kill that covers one rejects the change. One that covers a rerouted order at the venue that it leaves
         does so too (`rerouted_ids`): the order was covered when the kill was set.
         """
-        sending = {row.order_id for row in self.outbox if row.kind == "new" and row.status == "sending"}
+        sending = {
+            row.order_id
+            for base, row in self.outbox_moves()
+            if row.kind != "cancel" and (row.status == "sending" or (row.kind == "amend" and not base))
+        }
         begun = sending | self.rerouted_ids()
         return [
             order

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import AccountId, KillId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.kills import KillMode
 from switchyard.domain.lifecycle import Status
@@ -57,6 +58,22 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reduce_only: bool = False
 
 
+class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an amend may change in an order, all of it; only on events that begin or settle an amend."""
+
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    reserve_price: Decimal | None = None
+    """Absent where it is the price, and where no market was known."""
+    reducing: bool = False
+    amend_qty: Decimal | None = None
+    """Of an amend that is not settled, as the next one."""
+    amend_reserve_price: Decimal | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
+    leg_end: Status | None = None
+
+
 class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An order after an event; an absent member is unchanged.
 
@@ -71,6 +88,7 @@ class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     reason: str | None = None
     venue: VenueName | None = None
     """Only on `OrderRerouted`."""
+    terms: TermsFact | None = None
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -92,10 +110,12 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     worker: WorkerId | None = None
     updated_at: datetime | None = None
     """Absent where it is the order's."""
+    amend: Amend | None = None
+    """Of a new row of an amend: what it asks for."""
 
 
 class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The idempotency key an order was accepted under."""
+    """The idempotency key of an order or of an amend."""
 
     operation: str
     key: str
@@ -105,7 +125,8 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     version: int = 1
     """Of the key store's row."""
     created_at: datetime | None = None
-    """When the request came, by the database's clock; left out where that is the order's `accepted_at`."""
+    """When the request came, by the database's clock; left out where that is the order's `accepted_at`, or for an amend
+    its `updated_at`."""
 
 
 class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -228,6 +249,8 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     doubt: DoubtFact | None = None
     reroute: RerouteFact | None = None
     position: PositionFact | None = None
+    idempotency: KeyFact | None = None
+    """Of an `AmendRequested`: the key of its request."""
     account_total: PositionFact | None = None
     """The account's results over all symbols, after a fill that closed a position or a part of one."""
 
@@ -252,6 +275,7 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     fee_currency: str | None = None
     exec_type: ExecType | None = None
     ref_exec_id: str | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
 
 
 class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

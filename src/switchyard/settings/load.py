@@ -66,6 +66,12 @@ def load_settings(
                 "the venue's URL has credentials too, and both use the header Authorization: remove one, or set "
                 f"VENUE_TOKEN_HEADER_{each.name.upper()}",
             )
+        if each.amend == "cancel_replace" and each.exec_id_scope == "order":
+            raise SettingError(
+                f"VENUE_AMEND_{each.name.upper()}",
+                "cancel_replace needs VENUE_EXEC_ID_SCOPE_ venue or symbol: an execution id that is unique only within "
+                "an order could come again on the order that replaces it",
+            )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
         document.pop(SECTION, None),

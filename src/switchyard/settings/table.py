@@ -165,6 +165,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     cancel_all: bool
+    amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
@@ -220,6 +221,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_AMEND_", "amend", "none", parse.choice("in_place", "cancel_replace", "none"),
+            "Broker: how it amends an open order: `in_place`, `cancel_replace` (a new order takes the place of the old one) "
+            "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "
+            "and finds an order by the id of its last amend."),
     Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
             "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
             "broker then looks at the position under its credentials: set it only if that is the position of one account."),

@@ -5,6 +5,7 @@ They read no clock and no database; the caller commits the change, and decides a
 
 from switchyard.domain.decisions.absent import record_absent
 from switchyard.domain.decisions.accept import accept
+from switchyard.domain.decisions.amend import check_amendable, record_amend_refused, record_amended, request_amend
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
@@ -31,6 +32,7 @@ __all__ = [
     "backoff",
     "begin_attempt",
     "cancel_killed",
+    "check_amendable",
     "clear_kill",
     "decide_by_hand",
     "end_killed",
@@ -39,6 +41,8 @@ __all__ = [
     "is_past_deadline",
     "may_move",
     "record_absent",
+    "record_amend_refused",
+    "record_amended",
     "record_doubt",
     "record_exhausted",
     "record_expired",
@@ -47,6 +51,7 @@ __all__ = [
     "record_sent",
     "record_unsent",
     "repeat_cancel",
+    "request_amend",
     "request_cancel",
     "reroute",
     "set_aside_report",

@@ -15,9 +15,12 @@ def may_move(state: OrderState) -> bool:
     """Whether the order is proven unsent: no attempt ever began, or each one ended before its first byte.
 
     An order in doubt never moves, and neither does one that a lookup found absent: that settles one client order id at
-    one venue. A venue that answered 429 has seen the order, so it does not move either.
+    one venue. A venue that answered 429 has seen the order, so it does not move either. One with an amend that is not
+    settled stays until it is: the amend was judged for its venue.
     """
     row = state.find("new", 1)
+    if state.order.amend_qty is not None:
+        return False
     if row is None or row.bytes_sent or row.status not in ("queued", "failed"):
         return False
     return state.order.status == "ACCEPTED" and not is_at_venue(state.order)

@@ -28,7 +28,7 @@ from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.identify import is_known_end, new_reports, unstorable_field
+from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
 from switchyard.flow.executions.left import LeftOrders
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
@@ -139,7 +139,7 @@ class Recorder:
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         reports = await self.carried.others(reports)
-        states = await self._states(reports)
+        reports, states = await self._states(reports)
         if any(state.order.venue != self._venue.name for state in states.values()):
             states = await self._reread(states)
             reports = await self._of_this_venue(reports, states)
@@ -164,7 +164,7 @@ class Recorder:
         """The reports that were never applied."""
         if not reports:
             return []
-        states = await self._states(reports)
+        reports, states = await self._states(reports)
         storable = [report for report in reports if unstorable_field(report) is None]
         named = [self._with_unique_id(report, states) for report in storable]
         new = await new_reports(self._queries, self._venue.name, named, states)
@@ -177,9 +177,16 @@ class Recorder:
     def _cursor_name(self) -> str:
         return f"venue:{self._venue.name}"
 
-    async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
+    async def _states(
+        self, reports: Sequence[ExecutionReport]
+    ) -> tuple[Sequence[ExecutionReport], dict[VenueClientOrderId, OrderState]]:
+        """The reports, each under its order's own id, and the orders by these ids."""
         ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
-        return await self._sequencer.states.load_by_client_order_id(ids)
+        found = await self._sequencer.states.load_by_client_order_id(ids)
+        states = {state.order.venue_client_order_id: state for state in found.values()}
+        if states.keys() == found.keys():
+            return reports, states
+        return [of_order(report, found.get(report.venue_client_order_id)) for report in reports], states
 
     async def _reread(self, states: dict[VenueClientOrderId, OrderState]) -> dict[VenueClientOrderId, OrderState]:
         """The states, those of orders of another venue read again: another worker may have moved them here since."""

@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.risk.guards import order_collar
@@ -26,7 +29,7 @@ class Guard(Protocol):
 
 
 class Collars:
-    """Judges orders that are to be sent again; first attempts were judged when they were accepted."""
+    """Judges orders and amends that are to be sent again; first attempts were judged when they were accepted."""
 
     def __init__(self, catalogue: Catalogue, quotes: Quotes) -> None:
         self._catalogue = catalogue
@@ -49,6 +52,9 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
+        if due.row.kind == "amend":
+            amend = amend_of(due.row)
+            order = replace(order, price=amend.price, stop_price=amend.stop_price)
         return order_collar(order, self._catalogue.find(order.symbol), quote)
 
 

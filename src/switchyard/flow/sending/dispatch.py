@@ -343,7 +343,7 @@ class Dispatcher:
             row = newest.find(claimed.kind, claimed.number)
             if row is None or row.version != claimed.version:
                 return None
-            instead = self._instead.of_sending(newest, row, breaches, now) if row.kind == "new" else None
+            instead = self._instead.of_message(newest, row, breaches, now)
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 
         return Proposal(claimed.order_id, decision)

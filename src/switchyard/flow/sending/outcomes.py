@@ -189,7 +189,8 @@ class OutcomeWriter:
             )
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
-        is_safe_to_repeat = self._first_sends.may_resend(row)
+        # An amend in doubt is looked up and never sent again: the order may have been filled or amended since.
+        is_safe_to_repeat = row.kind != "amend" and self._first_sends.may_resend(row)
         # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row
         # that was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
         may_begin_in_doubt = self._venues[row.venue].capabilities.dedupe in ("permanent", "ttl")
@@ -242,6 +243,16 @@ class OutcomeWriter:
         if written.last_error == "CONTRADICTED":
             self._metrics.contradictions.labels(row.venue).inc()
             log.error("venue_contradiction", order_id=order.order_id, venue=row.venue, rejection=written.error_detail)
+        if written.kind == "amend" and written.status == "uncertain":
+            self._metrics.uncertain.inc()
+            log.error(
+                "amend_uncertain",
+                order_id=order.order_id,
+                venue=row.venue,
+                amend_id=written.venue_client_order_id,
+                error=written.last_error,
+                detail=written.error_detail,
+            )
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error(

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import structlog
 
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
@@ -209,7 +210,7 @@ class Sends:
     def _batches(self, sends: Sequence[Send]) -> Iterator[list[Send]]:
         """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
 
-        A retry and a cancel have no place in a line and go alone.
+        A retry, a cancel and an amend have no place in a line and go alone.
         """
         batches: dict[VenueName, list[Send]] = {}
         for send in sends:
@@ -308,9 +309,9 @@ class Sends:
                 for send in batch:
                     self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
-        if batch[0].row.kind == "cancel":
+        if batch[0].row.kind != "new":
             begun_at = self._clock.monotonic()
-            outcome = await venue.cancel(batch[0].state.order)
+            outcome = await self._follow_up(batch[0], venue)
             self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
             return [outcome]
         now = self._clock.now()
@@ -326,6 +327,18 @@ class Sends:
             self._health.note_sends(venue.name, answers, self._clock.monotonic() - begun_at)
             sent = iter(answers)
         return [next(sent) if outcome is None else outcome for outcome in instead]
+
+    async def _follow_up(self, send: Send, venue: Venue) -> SendOutcome:
+        """Send a cancel or an amend."""
+        # What was committed since the claim, perhaps in the same commit, may have given the order another id.
+        newest = self._newest(send.row.order_id)
+        order = send.state.order if newest is None else newest.order
+        if send.row.kind == "cancel":
+            return await venue.cancel(order)
+        if self._kills.covering(order) is not None:
+            self._metrics.kills.blocked.labels("send").inc()
+            return Unsent("KILL_SWITCH")
+        return await venue.amend(send.state.order, amend_of(send.row))
 
     def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
         """The outcome of an order that must not be sent any more; none where it may be sent."""

@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from switchyard.adapters.venues.wire import REPORT_STATUS, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.adapters.venues.wire import REPORT_STATUS, AmendOrder, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.domain.amends import Amend
 from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
@@ -46,6 +47,17 @@ def place_order(
     )
 
 
+def amend_order(amend: Amend, expires_at: datetime | None) -> AmendOrder:
+    """The request that amends an order: all of its amounts, changed or not."""
+    return AmendOrder(
+        client_order_id=amend.client_order_id,
+        qty=amend.qty,
+        limit_price=amend.price,
+        stop_price=amend.stop_price,
+        expires_at=UNSET if expires_at is None else expires_at,
+    )
+
+
 def _meta(order: Order) -> dict[str, str]:
     meta = {"source": "Switchyard"}
     if order.requested_at is not None:
@@ -61,6 +73,7 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
+        qty=None if response.qty is None else canonical(response.qty),
     )
 
 
