@@ -31,6 +31,7 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("GET", "/account"),
         ("GET", "/risk/exposure"),
         ("GET", "/instruments"),
+        ("GET", "/venues"),
         ("GET", "/quotes/{symbol}"),
         ("POST", "/admin/kill"),
         ("GET", "/admin/kills"),

@@ -190,7 +190,7 @@ def test_every_event_type_of_an_order_matches_its_schema() -> None:
 
 
 # Members that are absent where they have no value, or the value that the order has already.
-OPTIONAL = {"outbox", "idempotency", "quote", "position", "doubt", "lastQty", "lastPrice", "filledQtyTotal"}
+OPTIONAL = {"outbox", "idempotency", "quote", "route", "position", "doubt", "lastQty", "lastPrice", "filledQtyTotal"}
 
 
 @pytest.mark.parametrize("change", range(12))

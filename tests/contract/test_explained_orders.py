@@ -13,14 +13,15 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
 from switchyard.domain.amends import Amend, last_id
+from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType
 from switchyard.domain.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.domain.explain.renderers import OF_NO_ORDER, RENDERERS
 from switchyard.domain.explain.words import CODES
-from switchyard.domain.facts import DecisionFact, Quote
+from switchyard.domain.facts import DecisionFact, Quote, RouteFact
 from switchyard.domain.idempotency import AMEND_ORDER, CLOSE_POSITION
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import apply_fill
@@ -39,7 +40,14 @@ _numbers = count(1)
 class Life:
     """An order whose decisions are committed one after the other, a moment apart."""
 
-    def __init__(self, *, closes: bool = False, violation: Violation | None = None, **request: Any) -> None:
+    def __init__(
+        self,
+        *,
+        closes: bool = False,
+        violation: Violation | None = None,
+        route: RouteFact | None = None,
+        **request: Any,
+    ) -> None:
         self.clock = ManualClock()
         self.database = MemoryDatabase(self.clock)
         self.order_id: OrderId = an_order_id()
@@ -63,6 +71,7 @@ class Life:
             quote=Quote(bid=Decimal("150.1"), ask=Decimal("150.12")),
             now=START,
             violation=violation,
+            route=route,
             terms=Terms(
                 currency="JPY",
                 price=request.get("price", Decimal("150.125")) or Decimal("150.12"),
@@ -237,6 +246,25 @@ async def amended_three_times() -> Life:
     return await life.report("FILLED", 500, "150.3")
 
 
+async def chosen_and_moved() -> Life:
+    quote = Quote(bid=Decimal("150.120"), ask=Decimal("150.125"))
+    best = Candidate(venue=VenueName("sim"), quote=quote, fee_percent=Decimal("0.01"))
+    others = [
+        Candidate(venue=VenueName("dear"), quote=quote, fee_percent=Decimal("0.1")),
+        Candidate(venue=VenueName("mute")),
+    ]
+    life = await Life(route=ranked(Wanted("BUY", Decimal(1000), Decimal("0.001")), [*others, best])).begin()
+    await life.attempt()
+    await life.then(
+        lambda state: decisions.record_unsent(
+            state, state.row("new", 1), "BROKER_DOWN", life.clock.now(), life.clock.now(), detail="Connection refused"
+        )
+    )
+    await life.then(lambda state: decisions.reroute(state, VenueName("dear"), "5 faults in a row", life.clock.now()))
+    await life.attempt()
+    return await life.sent()
+
+
 async def test_the_lives_of_orders_read_as_recorded() -> None:
     lives = [
         await doubtful_and_cancelled(),
@@ -246,6 +274,7 @@ async def test_the_lives_of_orders_read_as_recorded() -> None:
         await rejected_by_risk(),
         await cancelled_unsent(),
         await amended_three_times(),
+        await chosen_and_moved(),
     ]
     texts = ["\n".join((await life.explained()).lines).replace(life.order_id, "ord_<id>") for life in lives]
     check_text("explained", "\n\n".join(texts) + "\n")

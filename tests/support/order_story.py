@@ -9,6 +9,7 @@ import msgspec
 
 from switchyard.domain import decisions, events, facts, orders
 from switchyard.domain.amends import Amend
+from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
@@ -78,8 +79,9 @@ def story() -> list[Change]:
         venue=VENUE,
         venue_client_order_id=client_id,
         key=keys,
-        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990), at=NOW, bid_size=Decimal(3), ask_size=Decimal(1)),
         now=NOW,
+        route=_route(),
     )
     bare = decisions.accept(
         checked(MARKET),
@@ -102,6 +104,7 @@ def story() -> list[Change]:
         now=NOW,
         violation=Violation("RISK_MAX_QTY", "qty 2 is above 1"),
     )
+    moved = decisions.reroute(_after(accepted), VenueName("other"), "5 faults in a row, the last: BROKER_DOWN", NOW)
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
     filled = decisions.apply_report(_after(sent), None, report, NOW)
@@ -157,6 +160,7 @@ def story() -> list[Change]:
         Change(events=(events.event("EpochOpened", events.SYSTEM_ACCOUNT, None, opened),)),
         result,
         bare,
+        moved,
         rejected,
         amending,
         tried,
@@ -167,6 +171,19 @@ def story() -> list[Change]:
         decisions.set_kill(kill),
         decisions.clear_kill(kill, "an operator", "it is over", NOW),
     ]
+
+
+def _route() -> facts.RouteFact:
+    """A choice by quality with every member, between this venue and one that is down."""
+    best = Candidate(
+        venue=VENUE,
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990), ask_size=Decimal(1)),
+        fee_percent=Decimal("0.1"),
+        reject_rate=0.1,
+        latency_seconds=0.003,
+    )
+    down = Candidate(venue=VenueName("other"), problem="its breaker is open")
+    return ranked(Wanted("BUY", Decimal(2), Decimal(1)), [down, best])
 
 
 def _after(change: Change, rows: Change | None = None) -> OrderState:

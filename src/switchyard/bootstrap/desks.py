@@ -7,9 +7,9 @@ from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
-from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.intake.amends import AmendDesk
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.cancel_all import CancelAllDesk
@@ -56,6 +56,7 @@ class Desks:
         metrics: Metrics,
         window: AdmissionWindow,
         kills: ActiveKills,
+        choice: VenueChoice,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
@@ -65,7 +66,7 @@ class Desks:
         duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(
             catalogue=catalogue,
-            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
+            routes=Routes(choice, quotes),
             writer=OrderWriter(
                 journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
             ),

@@ -19,6 +19,7 @@ from switchyard.client.wire import (
     AmendResult,
     OrderPlacementResult,
     PlacementResponse,
+    VenueStates,
     api_error,
     order_by_content,
     read,
@@ -32,6 +33,7 @@ from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
 from switchyard.domain.risk.exposure_view import ExposureView
+from switchyard.domain.venue_state import VenueState
 
 T = TypeVar("T")
 
@@ -239,6 +241,11 @@ def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
         path=f"/quotes/{percent_encoded(symbol, safe='')}{query}",
         read=lambda response: read(response.body, MarketQuote),
     )
+
+
+def venues() -> Call[list[VenueState]]:
+    """Return every venue: whether orders are sent to it, why not, and how it answers."""
+    return Call(method="GET", path="/venues", read=lambda response: read(response.body, VenueStates).venues)
 
 
 def cancel(order_id: str) -> Call[Acknowledgement]:

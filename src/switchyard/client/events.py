@@ -43,6 +43,7 @@ _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "OrderSent": OrderFact,
     "OrderUpdated": OrderFact,
     "OrderUncertain": OrderFact,
+    "OrderRerouted": OrderFact,
     "OperatorDecision": OrderFact,
     "CancelRequested": OrderFact,
     "CancelSent": OrderFact,

@@ -80,6 +80,7 @@ class Client:
     do_order = _method(calls.do_order)
     order = _method(calls.order)
     quote = _method(calls.quote)
+    venues = _method(calls.venues)
     cancel = _method(calls.cancel)
     amend = _method(calls.amend)
     close_position = _method(account_calls.close_position)

@@ -13,6 +13,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.market import ListedInstrument, listed_instrument
 from switchyard.domain.money import positive_amount
 from switchyard.domain.orders import OrderRequest, OrderSnapshot
+from switchyard.domain.venue_state import VenueState
 
 T = TypeVar("T")
 
@@ -37,6 +38,12 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """The key under which the order was placed; None for a cancel."""
     replayed: bool = False
     """Whether an earlier request with the same key placed this order."""
+
+
+class VenueStates(msgspec.Struct, frozen=True):
+    """The body of `GET /venues`."""
+
+    venues: list[VenueState]
 
 
 class AmendResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

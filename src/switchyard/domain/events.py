@@ -31,6 +31,7 @@ EventType = Literal[
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
     "OrderUncertain",  # the order, or a cancel of it, came into doubt
+    "OrderRerouted",  # the order, of which no byte was ever sent, goes to another venue
     "OperatorDecision",  # an operator ended a doubt
     "ResultRecorded",  # the final answer to a `/do/order` request
     "CancelRequested",
@@ -56,6 +57,7 @@ ORDER_EVENTS: Final[frozenset[EventType]] = NEW_ORDER_EVENTS | frozenset(
         "OrderSent",
         "OrderUpdated",
         "OrderUncertain",
+        "OrderRerouted",
         "OperatorDecision",
         "CancelRequested",
         "CancelSent",
@@ -155,6 +157,7 @@ def change_of(order: Order, before: Order) -> OrderChange:
         filled_qty=None if order.filled_qty == before.filled_qty else order.filled_qty,
         venue_order_id=None if order.venue_order_id == before.venue_order_id else order.venue_order_id,
         reason=None if order.reason == before.reason else order.reason,
+        venue=None if order.venue == before.venue else order.venue,
         terms=None if _has_same_terms(order, before) else terms_fact(order),
     )
 

@@ -86,6 +86,8 @@ class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     filled_qty: Decimal | None = None
     venue_order_id: str | None = None
     reason: str | None = None
+    venue: VenueName | None = None
+    """Only on `OrderRerouted`."""
     terms: TermsFact | None = None
 
 
@@ -136,13 +138,16 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     result_digest: str
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
 
     bid: Decimal
     ask: Decimal
     at: datetime | None = None
     """When the market was like this, by the clock of the quote's source."""
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
+    """The quantities displayed at bid and ask, where the source shows them."""
 
 
 class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -168,6 +173,15 @@ class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
 
 
+class RerouteFact(msgspec.Struct, frozen=True, kw_only=True, rename={"from_venue": "from"}):
+    """Why an order that was proven unsent went to another venue; only on `OrderRerouted`."""
+
+    from_venue: VenueName
+    to: VenueName
+    reason: str
+    """For people: what was wrong with the venue before."""
+
+
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The account's position in the order's symbol after a fill; an absent amount is 0.
 
@@ -185,6 +199,29 @@ class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """The trading day of the fill; absent where it is the UTC date of `updated_at`."""
 
 
+class CandidateFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One venue that an order could have gone to, as it was known when the order arrived."""
+
+    venue: VenueName
+    healthy: bool = True
+    effective_price: Decimal | None = None
+    """What a unit costs or brings, fee included; absent without a quote."""
+    fee_percent: Decimal = ZERO
+    size: Decimal | None = None
+    """The displayed quantity; absent where the venue shows none."""
+    reject_rate: float | None = None
+    latency_ms: float | None = None
+    reason: str
+    """Why it is in this place, for people."""
+
+
+class RouteFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How an order's venue was chosen: the candidates, the best first. Absent where the route names no choice."""
+
+    by: Literal["quality", "preference"]
+    candidates: tuple[CandidateFact, ...]
+
+
 class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of `OrderAccepted`; it also makes the order's outbox row, as in `queued_row`."""
 
@@ -192,6 +229,7 @@ class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     venue_client_order_id: VenueClientOrderId
     idempotency: KeyFact | None = None
     quote: Quote | None = None
+    route: RouteFact | None = None
 
 
 class RejectedFact(AcceptedFact, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -209,6 +247,7 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     outbox: tuple[OutboxFact, ...] = ()
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
+    reroute: RerouteFact | None = None
     position: PositionFact | None = None
     idempotency: KeyFact | None = None
     """Of an `AmendRequested`: the key of its request."""

@@ -67,6 +67,7 @@ def changed(order: Order, change: OrderChange, report: ReportFact | None) -> Ord
         status=change.status,
         filled_qty=filled,
         filled_notional=notional,
+        venue=order.venue if change.venue is None else change.venue,
         venue_order_id=order.venue_order_id if change.venue_order_id is None else change.venue_order_id,
         reason=order.reason if change.reason is None else change.reason,
         updated_at=change.updated_at,

@@ -1,7 +1,4 @@
-"""Replay: folds the journal's lines back into the rows they made, and checks each line against the ones before.
-
-Pure: reads lines that the caller has parsed, writes nothing.
-"""
+"""Replay: folds journal lines back into the rows they made, and checks each line against the ones before. Pure."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -44,6 +41,7 @@ from switchyard.domain.outbox import OutboxKey, OutboxRow, queued_row
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
 from switchyard.domain.replay_kills import KillReplay
 from switchyard.domain.replay_mismatch import ReplayMismatch
+from switchyard.domain.replay_reroutes import check_reroute
 from switchyard.domain.results import answer_status, order_result
 
 __all__ = ["Replay", "ReplayMismatch"]
@@ -132,6 +130,7 @@ class Replay:
                 | "OrderSent"
                 | "OrderUpdated"
                 | "OrderUncertain"
+                | "OrderRerouted"
                 | "OperatorDecision"
                 | "CancelRequested"
                 | "CancelSent"
@@ -193,6 +192,7 @@ class Replay:
         if before.account_id != line.account_id:
             raise ReplayMismatch(line.seq, f"order {line.order_id} belongs to another account")
         _check_step(line, before, fact.order)
+        check_reroute(line, before, self.outbox.get((before.order_id, "new", 1)), fact, self.kills)
         order = fold.changed(before, fact.order, report)
         shown = before.filled_qty if fact.order.filled_qty is None else fact.order.filled_qty
         if shown != order.filled_qty:
@@ -203,7 +203,8 @@ class Replay:
         if report is not None and is_of_leg and order.venue_order_id != fold.venue_order_id(before, report):
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
-        if line.type == "AmendRequested" or any(row.kind != "cancel" and row.status == "sending" for row in rows):
+        begins = line.type == "AmendRequested" or any(row.kind != "cancel" and row.status == "sending" for row in rows)
+        if fact.reroute is not None or begins:
             self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
@@ -281,6 +282,7 @@ class Replay:
                 raise ReplayMismatch(line.seq, f"bytesSent of outbox row {row.outbox_id} was reset")
         return msgspec.structs.replace(
             row,
+            venue=order.venue,
             status=fact.status,
             attempt=row.attempt if fact.attempt is None else fact.attempt,
             next_attempt_at=row.next_attempt_at if fact.next_attempt_at is None else fact.next_attempt_at,

@@ -5,6 +5,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
+from switchyard.telemetry.routing_metrics import RoutingMetrics
 
 
 class Metrics:
@@ -17,6 +18,7 @@ class Metrics:
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
         self.kills = KillMetrics(registry)
+        self.routing = RoutingMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry

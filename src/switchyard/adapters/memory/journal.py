@@ -225,7 +225,8 @@ class MemoryJournal:
             earlier = self.keys.get((entry.account_id, entry.operation, entry.idempotency_key))
             if entry.version != (1 if earlier is None else earlier.version + 1):
                 return Conflict(earlier)
-        for order in change.orders_to_place():
+        leaving = [self.orders[order_id] for order_id in change.rerouted_ids() if order_id in self.orders]
+        for order in (*change.orders_to_place(), *leaving):
             kill = covering(self.kills.values(), order)
             if kill is not None:
                 return Conflict(kill=kill)

@@ -84,6 +84,8 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
     """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
+    account: Id | msgspec.UnsetType = msgspec.UNSET
+    """The account at the broker; sent only if accounts are mapped (`VENUE_ACCOUNTS_`)."""
     reduce_only: bool | msgspec.UnsetType = msgspec.UNSET
     """The order may only reduce the position at the broker; sent with `true`, and only if the broker supports it."""
 
@@ -203,7 +205,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The market of one symbol; usable if 0 < `bid` <= `ask`."""
 
     symbol: Id
@@ -211,9 +213,12 @@ class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
     at: datetime
     """When the market was like this, by the clock of `X-Venue-Time`: their difference is the quote's age."""
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
+    """The quantities displayed at bid and ask, in units, if the broker shows them."""
 
     def __post_init__(self) -> None:
-        _check_amounts(self.bid, self.ask)
+        _check_amounts(self.bid, self.ask, self.bid_size, self.ask_size)
 
 
 class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from switchyard.domain.decisions.attempts import (
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
+from switchyard.domain.decisions.moves import may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
 from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
@@ -38,6 +39,7 @@ __all__ = [
     "end_unsent",
     "is_at_venue",
     "is_past_deadline",
+    "may_move",
     "record_absent",
     "record_amend_refused",
     "record_amended",
@@ -51,6 +53,7 @@ __all__ = [
     "repeat_cancel",
     "request_amend",
     "request_cancel",
+    "reroute",
     "set_aside_report",
     "set_kill",
     "unmatched_report",

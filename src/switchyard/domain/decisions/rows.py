@@ -7,7 +7,7 @@ import msgspec
 from switchyard.domain.amends import amend_of, amend_result
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType, change_of, event, outbox_fact
-from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact
+from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact
 from switchyard.domain.idempotency import KeyResult
 from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.orders import Order
@@ -51,11 +51,19 @@ def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order
 
 
 def order_change(
-    kind: EventType, before: OrderState, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None
+    kind: EventType,
+    before: OrderState,
+    order: Order,
+    rows: tuple[OutboxRow, ...],
+    doubt: DoubtFact | None = None,
+    *,
+    reroute: RerouteFact | None = None,
 ) -> Change:
     """One event about an order, with the rows that changed; an order that ends gives its key its result."""
     order = released(order, before, rows)
-    fact = OrderFact(order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt)
+    fact = OrderFact(
+        order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt, reroute=reroute
+    )
     return Change(
         events=(event(kind, order.account_id, order.order_id, fact),),
         orders=(order,),

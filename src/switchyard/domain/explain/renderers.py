@@ -50,7 +50,30 @@ def accepted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
         yield Said("check", f"while it is open it reserves {money}{each}")
     quote = fact.quote
     market = "" if quote is None else f"; the market there was {plain(quote.bid)} bid, {plain(quote.ask)} ask"
-    yield Said("route", f"routed to {order.venue}, as configured for {order.symbol}{market}")
+    yield Said("route", f"routed to {order.venue}, {_choice(fact, order.symbol)}{market}")
+    for candidate in () if fact.route is None else fact.route.candidates[1:]:
+        yield Said("route", f"not to {candidate.venue}: {candidate.reason}")
+
+
+def _choice(fact: AcceptedFact, symbol: str) -> str:
+    """How the venue was chosen."""
+    if fact.route is None:
+        return f"as configured for {symbol}"
+    best = fact.route.candidates[0]
+    if fact.route.by == "preference":
+        return best.reason
+    cost = "" if best.effective_price is None else f", at {plain(best.effective_price)} with its fee"
+    return f"the best venue for {symbol}{cost}: {best.reason}"
+
+
+def rerouted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """Nothing of the order had left for its venue, and it goes to another one."""
+    move = _changed(teller, event).reroute
+    assert move is not None, "only this event moves an order"
+    yield Said(
+        "route", f"moved from {move.from_venue} to {move.to}: nothing of it was sent, and {move.from_venue} fails"
+    )
+    yield Said("route", f"{move.from_venue}: {move.reason}")
 
 
 def rejected(teller: Teller, event: JournalEvent) -> Iterator[Said]:
@@ -233,6 +256,7 @@ RENDERERS: Final[Mapping[EventType, Renderer]] = {
     "OrderAccepted": accepted,
     "RiskRejected": rejected,
     "OrderSending": sending,
+    "OrderRerouted": rerouted,
     "OrderSent": sent,
     "OrderUpdated": updated,
     "OrderUncertain": uncertain,

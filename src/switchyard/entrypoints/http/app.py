@@ -240,8 +240,9 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         market=MarketRoutes(
             quotes=engine.quotes,
             catalogue=engine.catalogue,
-            router=Router(settings.default_venue, settings.symbol_routes),
+            router=Router(settings.default_route, settings.symbol_routes),
             venues=settings.venue_names,
+            venue_states=engine.venue_states,
             tokens=tokens,
         ),
         monitoring=MonitoringRoutes(

@@ -11,6 +11,7 @@ from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
 
 from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, venue_order
+from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
     FinalErrors,
@@ -89,6 +90,7 @@ class HttpVenue(OneByOne):
         clock: Clock,
         final_errors: FinalErrors = FINAL_ERRORS,
         idempotency_header: bool = True,
+        names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
@@ -96,6 +98,7 @@ class HttpVenue(OneByOne):
     ) -> None:
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
+        self._names = names or VenueNames()
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
@@ -134,7 +137,16 @@ class HttpVenue(OneByOne):
             return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order), can_reduce_only=self._capabilities.reduce_only)
+        if self._names.lacks(order.account_id):
+            setting = f"VENUE_ACCOUNTS_{self._name.upper()}"
+            return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self._name} for {order.account_id}")
+        order = self._names.as_there(order)
+        message = place_order(
+            order,
+            self._expires_at(order),
+            can_reduce_only=self._capabilities.reduce_only,
+            account=self._names.account(order.account_id),
+        )
         key = order.venue_client_order_id if self._idempotency_header else None
         exchange = await self._send("POST", "/orders", order, encode(message), on_departure, key=key)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)

@@ -52,6 +52,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For a `report`: its number in the sequence of reports."""
     type: OrderType | None = None
     trace_id: str | None = None
+    account: str | None = None
     amend_id: str | None = None
     """For an `amend` and a `repeat`: the client order id of the amend."""
     replaces: str | None = None

@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
@@ -109,6 +110,7 @@ def order_entry(order: BrokerOrder, message: PlaceOrder) -> Entry:
         at=order.accepted_at,
         type=message.type,
         trace_id=message.trace_id,
+        account=None if message.account is UNSET else message.account,
         order=state,
     )
 
