@@ -202,25 +202,6 @@ async def cancelled_unsent() -> Life:
     return await life.then(lambda state: decisions.request_cancel(state, life.clock.now()))
 
 
-async def chosen_and_moved() -> Life:
-    quote = Quote(bid=Decimal("150.120"), ask=Decimal("150.125"))
-    best = Candidate(venue=VenueName("sim"), quote=quote, fee_percent=Decimal("0.01"))
-    others = [
-        Candidate(venue=VenueName("dear"), quote=quote, fee_percent=Decimal("0.1")),
-        Candidate(venue=VenueName("mute")),
-    ]
-    life = await Life(route=ranked(Wanted("BUY", Decimal(1000), Decimal("0.001")), [*others, best])).begin()
-    await life.attempt()
-    await life.then(
-        lambda state: decisions.record_unsent(
-            state, state.row("new", 1), "BROKER_DOWN", life.clock.now(), life.clock.now(), detail="Connection refused"
-        )
-    )
-    await life.then(lambda state: decisions.reroute(state, VenueName("dear"), "5 faults in a row", life.clock.now()))
-    await life.attempt()
-    return await life.sent()
-
-
 async def amended_three_times() -> Life:
     """Before it was sent, in doubt and refused, and shown by a fill."""
     life = await Life().begin()
@@ -265,6 +246,25 @@ async def amended_three_times() -> Life:
     return await life.report("FILLED", 500, "150.3")
 
 
+async def chosen_and_moved() -> Life:
+    quote = Quote(bid=Decimal("150.120"), ask=Decimal("150.125"))
+    best = Candidate(venue=VenueName("sim"), quote=quote, fee_percent=Decimal("0.01"))
+    others = [
+        Candidate(venue=VenueName("dear"), quote=quote, fee_percent=Decimal("0.1")),
+        Candidate(venue=VenueName("mute")),
+    ]
+    life = await Life(route=ranked(Wanted("BUY", Decimal(1000), Decimal("0.001")), [*others, best])).begin()
+    await life.attempt()
+    await life.then(
+        lambda state: decisions.record_unsent(
+            state, state.row("new", 1), "BROKER_DOWN", life.clock.now(), life.clock.now(), detail="Connection refused"
+        )
+    )
+    await life.then(lambda state: decisions.reroute(state, VenueName("dear"), "5 faults in a row", life.clock.now()))
+    await life.attempt()
+    return await life.sent()
+
+
 async def test_the_lives_of_orders_read_as_recorded() -> None:
     lives = [
         await doubtful_and_cancelled(),
@@ -273,8 +273,8 @@ async def test_the_lives_of_orders_read_as_recorded() -> None:
         await rejected_by_the_venue(),
         await rejected_by_risk(),
         await cancelled_unsent(),
-        await chosen_and_moved(),
         await amended_three_times(),
+        await chosen_and_moved(),
     ]
     texts = ["\n".join((await life.explained()).lines).replace(life.order_id, "ord_<id>") for life in lives]
     check_text("explained", "\n\n".join(texts) + "\n")

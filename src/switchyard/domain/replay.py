@@ -203,8 +203,8 @@ class Replay:
         if report is not None and is_of_leg and order.venue_order_id != fold.venue_order_id(before, report):
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
-        begins = any(row.kind != "cancel" and row.status == "sending" for row in rows)
-        if begins or line.type == "AmendRequested" or fact.reroute is not None:
+        begins = line.type == "AmendRequested" or any(row.kind != "cancel" and row.status == "sending" for row in rows)
+        if fact.reroute is not None or begins:
             self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)

@@ -56,6 +56,12 @@ def load_settings(
                 f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
                 "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
             )
+        if each.amend == "cancel_replace" and each.exec_id_scope == "order":
+            raise SettingError(
+                f"VENUE_AMEND_{each.name.upper()}",
+                "cancel_replace needs VENUE_EXEC_ID_SCOPE_ venue or symbol: an execution id that is unique only within "
+                "an order could come again on the order that replaces it",
+            )
         if (
             each.token is not None
             and "@" in each.url.partition("://")[2]
@@ -65,12 +71,6 @@ def load_settings(
                 f"VENUE_TOKEN_{each.name.upper()}",
                 "the venue's URL has credentials too, and both use the header Authorization: remove one, or set "
                 f"VENUE_TOKEN_HEADER_{each.name.upper()}",
-            )
-        if each.amend == "cancel_replace" and each.exec_id_scope == "order":
-            raise SettingError(
-                f"VENUE_AMEND_{each.name.upper()}",
-                "cancel_replace needs VENUE_EXEC_ID_SCOPE_ venue or symbol: an execution id that is unique only within "
-                "an order could come again on the order that replaces it",
             )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from switchyard.domain.amends import open_amend
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.rows import moved, order_change, touched
@@ -15,15 +16,13 @@ def may_move(state: OrderState) -> bool:
     """Whether the order is proven unsent: no attempt ever began, or each one ended before its first byte.
 
     An order in doubt never moves, and neither does one that a lookup found absent: that settles one client order id at
-    one venue. A venue that answered 429 has seen the order, so it does not move either. One with an amend that is not
-    settled stays until it is: the amend was judged for its venue.
+    one venue. A venue that answered 429 has seen the order, so it does not move either.
     """
     row = state.find("new", 1)
-    if state.order.amend_qty is not None:
-        return False
     if row is None or row.bytes_sent or row.status not in ("queued", "failed"):
         return False
-    return state.order.status == "ACCEPTED" and not is_at_venue(state.order)
+    # An amend that waits for the order was accepted by what its venue can do.
+    return state.order.status == "ACCEPTED" and not is_at_venue(state.order) and open_amend(state) is None
 
 
 def reroute(state: OrderState, to: VenueName, reason: str, now: datetime) -> Change:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from switchyard.domain import fold
+from switchyard.domain.amends import current_id
 from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.explain.teller import Said, Teller
 from switchyard.domain.explain.words import amounts, because, clock, key_words, now_words, position_words
@@ -236,6 +237,8 @@ def reported(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     match report.status:
         case "WORKING" if not report.last_qty:
             yield Said("report", f"{teller.venue} reports that the order is open")
+        case "CANCELED" | "REJECTED" | "EXPIRED" if _is_of_earlier_leg(teller, report):
+            yield Said("report", f"{teller.venue} reports the end of the order that an amend has replaced there")
         case "CANCELED" | "REJECTED" | "EXPIRED":
             reason = f": {report.reason}" if report.reason else ""
             yield Said("report", f"{teller.venue} reports that the order is {report.status}{reason}")
@@ -317,6 +320,11 @@ def _row(teller: Teller, row: OutboxFact, event: JournalEvent, has_ended: bool) 
         yield Said("doubt", f"the doubt is settled: {why}")
     elif row.status == "sent" and was_in_doubt:
         yield Said("doubt", f"the doubt is settled: {teller.venue} has {what}")
+
+
+def _is_of_earlier_leg(teller: Teller, report: ReportFact) -> bool:
+    order = teller.order
+    return order is not None and (report.leg_client_order_id or order.venue_client_order_id) != current_id(order)
 
 
 def _what(row: OutboxFact) -> str:

@@ -60,7 +60,7 @@ class Collars:
 
 def _was_judged_before(row: OutboxRow) -> bool:
     """Whether an order is to be sent again, or to another venue than the one whose market it was judged by."""
-    return row.kind == "new" and row.version > 1
+    return row.version > 1 if row.kind == "new" else row.kind == "amend" and row.attempt > 0
 
 
 def waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:

@@ -310,10 +310,7 @@ class Sends:
                     self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
         if batch[0].row.kind != "new":
-            begun_at = self._clock.monotonic()
-            outcome = await self._follow_up(batch[0], venue)
-            self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
-            return [outcome]
+            return [await self._follow_up(batch[0], venue)]
         now = self._clock.now()
         instead = [self._instead(send, now) for send in batch]
         orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
@@ -333,12 +330,16 @@ class Sends:
         # What was committed since the claim, perhaps in the same commit, may have given the order another id.
         newest = self._newest(send.row.order_id)
         order = send.state.order if newest is None else newest.order
+        begun_at = self._clock.monotonic()
         if send.row.kind == "cancel":
-            return await venue.cancel(order)
-        if self._kills.covering(order) is not None:
+            outcome = await venue.cancel(order)
+        elif self._kills.covering(order) is not None:
             self._metrics.kills.blocked.labels("send").inc()
             return Unsent("KILL_SWITCH")
-        return await venue.amend(send.state.order, amend_of(send.row))
+        else:
+            outcome = await venue.amend(send.state.order, amend_of(send.row))
+        self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
+        return outcome
 
     def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
         """The outcome of an order that must not be sent any more; none where it may be sent."""

@@ -8,8 +8,8 @@ CREATE OR REPLACE FUNCTION is_covered(kill kills, by_order orders) RETURNS boole
         AND (kill.symbol IS NULL OR kill.symbol = by_order.symbol)
 $$;
 
--- The changes that accept, amend or begin to send an order, or give one to another venue, which an active kill covers, each with
--- the oldest such kill;
+-- The changes that accept or amend an order, give one to another venue or begin to send one, which an active kill
+-- covers, each with the oldest such kill;
 -- NULL where there is none. Without an active kill this is one look into an empty index.
 CREATE OR REPLACE FUNCTION killed_changes(
     incoming_orders orders[],
