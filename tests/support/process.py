@@ -40,6 +40,7 @@ class Process:
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
             "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": str(self.port),
+            "SWITCHYARD_BACKOFFICE": "false",
             "JWT_HS256_SECRET": SECRET,
             **settings,
         }

@@ -1,5 +1,6 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
+from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -21,6 +22,8 @@ from switchyard.bootstrap.venues import declared_capabilities, send_lingers
 from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
+    "BackOffice",
+    "BackOfficeProcess",
     "Database",
     "Desks",
     "Engine",
@@ -37,6 +40,7 @@ __all__ = [
     "order_dump",
     "outbox_listing",
     "rebuild_target",
+    "running_backoffice",
     "running_engine",
     "send_lingers",
     "sqlite_path",

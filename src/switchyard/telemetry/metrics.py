@@ -18,6 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 from switchyard.ports.cache import CacheStats, CacheStatus
 from switchyard.ports.cache_watch import CacheError
+from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 
 log = structlog.get_logger()
@@ -160,6 +161,7 @@ class Metrics:
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
         self.kills = KillMetrics(registry)
+        self.backoffice = BackOfficeMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry

@@ -7,6 +7,7 @@ import typer
 
 from switchyard import __version__
 from switchyard.entrypoints.cli import (
+    backoffice,
     exposure,
     failures,
     journal,
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 processes.register(app)
+backoffice.register(app)
 simulator.register(app)
 trading.register(app)
 exposure.register(app)
