@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.polling import DEADLINE_SECONDS
+from tests.support.ports import free_port
 from tests.support.process import COMMAND, ROOT, clean_environment
 
 FOLDER = ROOT / "tests" / "records"
@@ -35,7 +36,14 @@ class Session:
         self._port = port
         (folder / ".venv").symlink_to(COMMAND.parents[1])
         self.environment = clean_environment(
-            SWITCHYARD_PORT=str(port), HOME=str(folder), COLUMNS="80", NO_COLOR="1", TERM="dumb", **settings
+            SWITCHYARD_PORT=str(port),
+            SWITCHYARD_BACKOFFICE="true",
+            SWITCHYARD_BACKOFFICE_PORT=str(free_port()),
+            HOME=str(folder),
+            COLUMNS="80",
+            NO_COLOR="1",
+            TERM="dumb",
+            **settings,
         )
         self.environment.pop("XDG_STATE_HOME", None)
 

@@ -18,6 +18,7 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
+from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -39,6 +40,7 @@ __all__ = [
     "open_database",
     "order_dump",
     "outbox_listing",
+    "rebuild_books",
     "rebuild_target",
     "running_backoffice",
     "running_engine",
@@ -46,4 +48,5 @@ __all__ = [
     "sqlite_path",
     "upgrade_database",
     "upgrade_if_new",
+    "verify_books",
 ]

@@ -1,6 +1,7 @@
 """The ledger in a SQLite file of its own, for one process; written in one thread, read in others."""
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -12,6 +13,7 @@ import apsw
 import msgspec
 
 from switchyard.adapters.backoffice import schema
+from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.domain.bus import BusEvent, Place
 from switchyard.domain.chain import stamp
@@ -55,9 +57,7 @@ class SqliteLedger:
         try:
             connections = Connections(path)
         except AlreadyRunning:
-            raise AlreadyRunning(
-                f"another process keeps the books in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
-            ) from None
+            raise _kept_elsewhere(path) from None
         try:
             _prepare(connections.writer, path)
             return cls(connections)
@@ -100,6 +100,24 @@ class SqliteLedger:
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a read of a check in a reader thread."""
         return await self._connections.read(work)
+
+
+@contextmanager
+def locked_books(path: Path) -> Iterator[None]:
+    """Keep every other process from the file, without opening it."""
+    lock = lock_beside(path)
+    if lock is None:
+        raise _kept_elsewhere(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def _kept_elsewhere(path: Path) -> AlreadyRunning:
+    return AlreadyRunning(
+        f"another process keeps the books in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
+    )
 
 
 def _prepare(connection: apsw.Connection, path: Path) -> None:
