@@ -81,10 +81,15 @@ class Contract:
         self._operations = {
             (method.upper(), path) for path, item in paths.items() for method in item if method in METHODS
         }
+        self._of_backoffice = {path for path, item in paths.items() if "servers" in item}
 
-    def operations(self) -> set[tuple[str, str]]:
-        """Return every documented (METHOD, path template)."""
-        return set(self._operations)
+    def operations(self, *, of_backoffice: bool | None = None) -> set[tuple[str, str]]:
+        """Return every documented (METHOD, path template), or only those of one of the two servers."""
+        return {
+            (method, path)
+            for method, path in self._operations
+            if of_backoffice is None or of_backoffice == (path in self._of_backoffice)
+        }
 
     def check(self, method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Assert that the operation documents this answer: status, headers, content type and body.

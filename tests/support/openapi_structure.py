@@ -43,7 +43,17 @@ OPERATION = _object(
         "tags": {
             "type": "array",
             "items": {
-                "enum": ["orders", "risk", "events", "streams", "market", "kill switch", "operations", "documentation"]
+                "enum": [
+                    "orders",
+                    "risk",
+                    "events",
+                    "streams",
+                    "market",
+                    "kill switch",
+                    "back office",
+                    "operations",
+                    "documentation",
+                ]
             },
         },
         "summary": TEXT,
@@ -56,6 +66,7 @@ OPERATION = _object(
         "requestBody": _object({"content": MEDIA_TYPES}, {"required": {"const": True}, "description": TEXT}),
     },
 )
+SERVERS = {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})}
 STRUCTURE = _object(
     {
         "openapi": {"const": "3.1.0"},
@@ -70,10 +81,12 @@ STRUCTURE = _object(
             },
             {},
         ),
-        "servers": {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})},
+        "servers": SERVERS,
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},
-        "paths": _map(_object({}, {"parameters": PARAMETERS, "get": OPERATION, "post": OPERATION}), "^/"),
+        "paths": _map(
+            _object({}, {"servers": SERVERS, "parameters": PARAMETERS, "get": OPERATION, "post": OPERATION}), "^/"
+        ),
         "components": _object(
             {
                 "securitySchemes": _map(SCHEMA),

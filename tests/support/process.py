@@ -39,10 +39,12 @@ class Process:
         self.folder = folder
         self.role = role
         self.port = free_port()
+        self.backoffice_port = free_port()
         self.settings = {
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
             "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": str(self.port),
+            "SWITCHYARD_BACKOFFICE_PORT": str(self.backoffice_port),
             "JWT_HS256_SECRET": SECRET,
             **settings,
         }
@@ -54,6 +56,11 @@ class Process:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def backoffice_url(self) -> str:
+        """Of a process that also keeps the books (`SWITCHYARD_BACKOFFICE`)."""
+        return f"http://127.0.0.1:{self.backoffice_port}"
 
     @property
     def log(self) -> str:

@@ -56,7 +56,10 @@ class Consumer:
         try:
             await self._bus.check(state.place)
         except HistoryMismatch as error:
-            self._halt(f"the books were read up to another history: {error}")
+            self._halt(
+                f"the books were read up to another history: {error}. Bring the right journal or the right books back; "
+                "if this journal is meant, stop the process and run `switchyard backoffice rebuild`"
+            )
             return
         log.info("backoffice_opened", seq=state.place.seq, entries=state.head.number)
 
