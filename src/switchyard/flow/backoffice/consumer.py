@@ -73,6 +73,8 @@ class Consumer:
         """Book one page and return its number of events; 0 when there are none, or after a problem."""
         if self.problem is not None:
             return 0
+        if not self._is_current:
+            self._show(await self._ledger.state())
         place = self.state.place
         try:
             events = await self._bus.page(place, EVENTS_MAX)
@@ -87,8 +89,6 @@ class Consumer:
         """Book events until cancelled."""
         while True:
             began = self._clock.monotonic()
-            if not self._is_current:
-                self._show(await self._ledger.state())
             count = await self.run_once()
             # A page that is not full was the last one.
             is_behind = count == EVENTS_MAX or self.problem is not None
