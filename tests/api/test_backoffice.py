@@ -1,6 +1,7 @@
 """The back office's API, its commands and its start, as a user meets them."""
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,15 +12,14 @@ import aiohttp
 import apsw
 import pytest
 
+from switchyard.bootstrap import verify_books
+from switchyard.domain.errors import AlreadyRunning
 from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
-from tests.support.books import KEEPS_BOOKS, RunningBackOffice, read_books, running_backoffice_api
-from tests.support.cluster import Cluster
+from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
 from tests.support.contract import Contract
-from tests.support.evidence import tool_settings
 from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.orders import MARKET, place, until_all_final
 from tests.support.polling import until
 from tests.support.process import SECRET, run_command
 
@@ -146,7 +146,7 @@ async def test_books_that_stopped_say_so_and_orders_go_on(tmp_path: Path) -> Non
     async with trading(tmp_path) as (gateway, office):
         await filled(gateway, office)
     connection = apsw.Connection(str(tmp_path / "var" / "backoffice.db"))
-    connection.execute("UPDATE ledger SET hash = replace(hash, substr(hash, 1, 1), 'f')")
+    connection.execute("UPDATE ledger SET hash = replace(hash, substr(hash, 1, 1), 'x')")
     connection.close()
     async with trading(tmp_path) as (gateway, office):
         health = await office.get("/health", account=None)
@@ -159,42 +159,33 @@ async def test_books_that_stopped_say_so_and_orders_go_on(tmp_path: Path) -> Non
         assert "backoffice_halted 1.0" in metrics
 
 
-async def test_a_rebuild_finds_a_changed_file_and_replaces_it(cluster: Cluster, session: aiohttp.ClientSession) -> None:
-    process = await cluster.process(**KEEPS_BOOKS).start()
-    for number in range(3):
-        await place(session, process, f"key-{number}", MARKET)
-    await until_all_final(session, process)
-
-    async def is_booked() -> bool:
-        positions = (await read_books(session, process, "/positions"))["positions"]
-        return bool(positions) and positions[0]["qty"] == 3000
-
-    await until(is_booked)
-    settings = tool_settings(process)
-    running = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **settings)
-    assert running.returncode == 4
-    assert "another process" in running.stderr
-    assert process.stop() == 0
-
-    def command(*options: str) -> tuple[int, str]:
-        done = run_command("backoffice", "rebuild", *options, **settings)
-        return done.returncode, done.stdout + done.stderr
-
-    code, text = await asyncio.to_thread(command, "--verify")
-    assert code == 0
-    assert "6 entries" in text
-    assert "no difference" in text
-    books = process.folder / "var" / "backoffice.db"
+async def test_a_rebuild_finds_a_changed_file_and_replaces_it(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        settings = gateway.engine.settings
+        for _ in range(3):
+            await filled(gateway, office)
+        with pytest.raises(AlreadyRunning):
+            await verify_books(settings, print)
+    verified = await verify_books(settings, print)
+    assert (verified.entries, verified.differences) == (6, 0)
+    books = tmp_path / "var" / "backoffice.db"
     connection = apsw.Connection(str(books))
     connection.execute("UPDATE balances SET amount = '1' WHERE account = 'cash'")
     connection.close()
-    code, text = await asyncio.to_thread(command, "--verify")
-    assert code == 1
-    assert "balance ('demo', 'cash', 'JPY')" in text
-    code, text = await asyncio.to_thread(command)
-    assert (code, "replaced-1" in text) == (0, True)
-    code, text = await asyncio.to_thread(command, "--verify")
-    assert (code, "no difference" in text) == (0, True)
+    environment = {"SWITCHYARD_DATA_DIR": str(settings.data_dir), "SWITCHYARD_STATE_DIR": str(settings.state_dir)}
+    checked = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **environment)
+    assert checked.returncode == 1
+    assert "balance ('demo', 'cash', 'JPY')" in checked.stderr
+    assert "6 entries" in checked.stdout
+    assert "1 differences" in checked.stdout
+    rebuilt = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--json", **environment)
+    assert json.loads(rebuilt.stdout) == {
+        "entries": 6,
+        "seq": verified.seq,
+        "hash": verified.hash,
+        "replaced": f"{books}.replaced-1",
+    }
+    assert await verify_books(settings, print) == verified
     assert {path.name for path in books.parent.glob("backoffice*")} == {
         "backoffice.db",
         "backoffice.db.lock",

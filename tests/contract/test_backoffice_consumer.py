@@ -13,6 +13,7 @@ from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.domain.bus import BusEvent, Place
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import apply_report
+from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
@@ -126,7 +127,8 @@ async def test_books_that_are_older_than_the_journal_continue_from_their_own_pla
         ledger = await SqliteLedger.open(tmp_path / name)
         consumer = await started(bus, ledger)
         await caught_up(consumer)
-        assert (consumer.problem, await quantity(ledger)) == (None, 3000)
+        assert consumer.problem is None
+        assert await quantity(ledger) == 3000
         heads.append((await ledger.state()).head)
         await ledger.close()
     assert heads[0] == heads[1]
@@ -147,6 +149,17 @@ async def test_books_of_another_history_stop_before_they_book_anything(
     assert await consumer.run_once() == 0
     assert metrics.registry.get_sample_value("backoffice_halted") == 1
     assert await quantity(ledger) == 1000
+
+
+async def test_the_bus_rejects_a_place_of_another_history_before_and_at_its_end(journal: Journal) -> None:
+    await Trading(journal).fill_orders(1)
+    bus, head = JournalBus(journal), await journal.head(0)
+    for seq in (1, head.seq):
+        with pytest.raises(HistoryMismatch, match=r"another history|does not have event"):
+            await bus.page(Place(head.epoch, seq, "f" * 64), 10)
+    with pytest.raises(HistoryMismatch, match="does not have event"):
+        await bus.page(Place(head.epoch, head.seq + 1, head.hash), 10)
+    assert await bus.page(Place(head.epoch, head.seq, head.hash), 10) == []
 
 
 class Shifted:
@@ -204,7 +217,8 @@ async def test_the_events_before_one_that_cannot_be_booked_are_booked(database: 
     assert f"event 6 cannot be booked: the books have not read the acceptance of its order {state.order.order_id}" in (
         consumer.problem
     )
-    assert (consumer.state.place.seq, await quantity(ledger)) == (5, 1000)
+    assert consumer.state.place.seq == 5
+    assert await quantity(ledger) == 1000
 
 
 async def test_a_page_whose_answer_was_lost_is_not_booked_twice(

@@ -10,7 +10,7 @@ import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
-from switchyard.entrypoints.cli.processes import Database, Host, check_port, configured, say
+from switchyard.entrypoints.cli.processes import Database, Host, configured, say
 from switchyard.settings import Settings
 
 DIFFERENT = 1  # the exit code of `rebuild --verify` where something differs
@@ -100,7 +100,6 @@ async def _serve(settings: Settings) -> None:
     from switchyard.client.address import gateway_url
     from switchyard.entrypoints.http.backoffice import build_backoffice
 
-    check_port(settings.host, settings.backoffice_port, "SWITCHYARD_BACKOFFICE_PORT", " with --port")
     async with running_backoffice(settings) as office:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -93,7 +93,7 @@ def say(settings: Settings, text: str, event: str, **fields: str) -> None:
         typer.echo(text, err=True)
 
 
-def check_port(host: str, port: int, setting: str, remedy: str) -> None:
+def _check_port(host: str, port: int, setting: str, remedy: str) -> None:
     """Raise SettingError if the port is in use, before orders are sent that no client could follow."""
     if port == 0:
         return
@@ -113,9 +113,9 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
     from switchyard.entrypoints.control.server import serving_commands
 
     if role != "worker":
-        check_port(settings.host, settings.port, "SWITCHYARD_PORT", " with --port")
+        _check_port(settings.host, settings.port, "SWITCHYARD_PORT", " with --port")
     if role == "up" and settings.backoffice:
-        check_port(
+        _check_port(
             settings.host,
             settings.backoffice_port,
             "SWITCHYARD_BACKOFFICE_PORT",
