@@ -193,7 +193,7 @@ async def test_a_rebuild_finds_a_changed_file_and_replaces_it(tmp_path: Path) ->
     }
 
 
-async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named_before_any_order_is_sent(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         settings = {"SWITCHYARD_DATA_DIR": str(tmp_path / "var"), "SWITCHYARD_PORT": "0", **KEEPS_BOOKS}
@@ -201,4 +201,4 @@ async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> 
     assert done.returncode == 4
     assert "SWITCHYARD_BACKOFFICE_PORT" in done.stderr
     assert "SWITCHYARD_BACKOFFICE=false" in done.stderr
-    assert not (tmp_path / "var").exists()
+    assert not (tmp_path / "var" / "backoffice.db").exists()

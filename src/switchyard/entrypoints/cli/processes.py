@@ -114,6 +114,9 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
 
     if role != "worker":
         _check_port(settings.host, settings.port, "SWITCHYARD_PORT", " with --port")
+    if role == "up":
+        await upgrade_if_new(settings)
+    # After the database: if another `up` has it, that is the cause, and its port only a consequence.
     if role == "up" and settings.backoffice:
         _check_port(
             settings.host,
@@ -121,8 +124,6 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
             "SWITCHYARD_BACKOFFICE_PORT",
             ", or set SWITCHYARD_BACKOFFICE=false to run without the back office",
         )
-    if role == "up":
-        await upgrade_if_new(settings)
     async with running_engine(settings, role, wrappers) as engine:
         loop = asyncio.get_running_loop()
 
@@ -181,7 +182,8 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
         # 0.0.0.0 is no host name of the gateway: requests for it get 421.
         url = gateway_url(settings.host, server.port)
         if role == "up" and settings.log_format != "json":
-            typer.echo(welcome(settings, engine.wall_clock, url, server.port))
+            books_url = None if books is None else gateway_url(settings.host, books.port)
+            typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
         else:
             say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
         await engine.stop.wait()

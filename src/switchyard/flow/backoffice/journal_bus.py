@@ -38,8 +38,8 @@ class JournalBus:
         """How many events are after the place; without the numbers that a new epoch leaves out."""
         head = await self._journal.head(self._shard)
         skipped = sum(
-            epoch.first_seq - epoch.after_seq - 1
+            epoch.first_seq - max(epoch.after_seq, place.seq) - 1
             for epoch in await self._journal.epochs(self._shard)
-            if place.seq <= epoch.after_seq and epoch.epoch > 1
+            if place.seq < epoch.first_seq <= head.seq
         )
         return max(head.seq - place.seq - skipped, 0)
