@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.domain.bus import BusEvent, Place
-from switchyard.domain.errors import AlreadyRunning, HistoryMismatch, SchemaMismatch
+from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.bookable import Unbookable
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
@@ -63,7 +63,7 @@ def tapes(draw: st.DrawFn) -> Tape:
             tape.fill(again, account=account, **changes)
             continue
         fee = draw(fees)
-        changes = {"exec_id": f"e{number}", "qty": draw(quantities), "last_price": draw(prices)}
+        changes = {"exec_id": f'e{number} é"\\\u2028\t', "qty": draw(quantities), "last_price": draw(prices)}
         if fee is not None:
             changes |= {"fee": fee[0], "fee_currency": fee[1]}
         executions.append((order, account, changes))
@@ -212,6 +212,18 @@ async def test_a_total_that_the_fills_do_not_explain_is_noted_and_not_booked_awa
     await ledger.close()
 
 
+async def test_a_fill_after_a_change_of_venue_is_one_of_the_new_venue(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.accept("ord_1")
+    tape.reroute("ord_1", "other")
+    tape.fill("ord_1", "e1", Decimal(400))
+    ledger = await opened(tmp_path, "books.db")
+    await ledger.post(Place(), tape.events)
+    _, filled = [parse_entry(row.text) for row in await ledger.entries(EntryFilter(account_id=DEMO))]
+    assert filled.entry_id == fill_entry_id("other", "demo", "e1")
+    await ledger.close()
+
+
 async def test_an_event_that_cannot_be_booked_writes_nothing_of_its_page(tmp_path: Path) -> None:
     tape = Tape()
     tape.accept("ord_1")
@@ -264,4 +276,9 @@ async def test_the_file_serves_one_process_and_one_version(tmp_path: Path) -> No
     connection.pragma("user_version", 99)
     connection.close()
     with pytest.raises(SchemaMismatch, match="schema 99"):
+        await opened(tmp_path, "books.db")
+    content = bytearray((tmp_path / "books.db").read_bytes())
+    content[100:4000] = b"\xff" * 3900
+    (tmp_path / "books.db").write_bytes(content)
+    with pytest.raises(CannotStart, match="cannot be read"):
         await opened(tmp_path, "books.db")

@@ -2,7 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from switchyard.domain.bus import BusEvent, Place, bus_event
 from switchyard.domain.chain import head_text, link, stamp
@@ -13,6 +15,14 @@ from switchyard.domain.money import ONE
 from switchyard.domain.orders import Side
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
+
+
+class _Venue(msgspec.Struct):
+    venue: str
+
+
+class _Rerouted(msgspec.Struct):
+    order: _Venue
 
 
 class Tape:
@@ -73,6 +83,10 @@ class Tape:
         """An event that does not concern the books."""
         fact = OrderFact(order=OrderChange(status="WORKING", version=2, updated_at=self._now))
         self._append("OrderUpdated", account, order, fact)
+
+    def reroute(self, order: str, venue: str) -> None:
+        """An order that was never sent goes to another venue."""
+        self._append(cast("EventType", "OrderRerouted"), "demo", order, _Rerouted(_Venue(venue)))
 
     @property
     def _now(self) -> datetime:

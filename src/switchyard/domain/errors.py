@@ -22,6 +22,8 @@ SwitchyardError
 │   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
 │   │                         rejected before it is routed (entrypoints/http/errors.py)
 │   └── OrderFinal            the order has ended: it cannot be cancelled
+├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
+├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
@@ -30,6 +32,7 @@ SwitchyardError
 │   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
+│   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)

@@ -17,7 +17,7 @@ from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.domain.bus import BusEvent, Place
 from switchyard.domain.chain import stamp
-from switchyard.domain.errors import AlreadyRunning, HistoryMismatch, SchemaMismatch
+from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.bookable import bookable
 from switchyard.domain.ledger.books import Books, order_ids, touched
@@ -58,9 +58,14 @@ class SqliteLedger:
             connections = Connections(path)
         except AlreadyRunning:
             raise _kept_elsewhere(path) from None
+        except apsw.Error as error:
+            raise _unreadable(path, error) from error
         try:
             _prepare(connections.writer, path)
             return cls(connections)
+        except apsw.Error as error:
+            connections.close()
+            raise _unreadable(path, error) from error
         except BaseException:
             connections.close()
             raise
@@ -117,6 +122,13 @@ def locked_books(path: Path) -> Iterator[None]:
 def _kept_elsewhere(path: Path) -> AlreadyRunning:
     return AlreadyRunning(
         f"another process keeps the books in {path}: stop it, or set SWITCHYARD_BACKOFFICE=false for this one"
+    )
+
+
+def _unreadable(path: Path, error: apsw.Error) -> CannotStart:
+    return CannotStart(
+        f"{path} cannot be read: {error}. Put a copy of it back, or run `switchyard backoffice rebuild`, which builds the "
+        "books again from the journal"
     )
 
 
@@ -235,7 +247,7 @@ def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:
         values.append(wanted.type)
     if wanted.since is not None:
         # The time never decreases with the number: one search of the index, not a filter over all entries.
-        conditions.append("number >= (SELECT min(number) FROM entries WHERE at >= ?)")
+        conditions.append("number >= (SELECT number FROM entries WHERE at >= ? ORDER BY at, number LIMIT 1)")
         values.append(stamp(wanted.since))
     order = "DESC" if wanted.newest else "ASC"
     # An order has few entries, a type or an account may have millions.
