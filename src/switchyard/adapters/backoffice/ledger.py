@@ -127,8 +127,8 @@ def _kept_elsewhere(path: Path) -> AlreadyRunning:
 
 def _unreadable(path: Path, error: apsw.Error) -> CannotStart:
     return CannotStart(
-        f"{path} cannot be read: {error}. Put a copy of it back, or run `switchyard backoffice rebuild`, which builds the "
-        "books again from the journal"
+        f"{path} cannot be read: {error}. Put a copy of it back, or run `switchyard backoffice rebuild`, which builds "
+        "the books again from the journal"
     )
 
 
