@@ -77,12 +77,6 @@ async def test_a_wrong_field_is_422_and_named(
     assert field in answer.json["message"]
 
 
-@pytest.mark.parametrize("kind", [b"STOP", b"STOP_LIMIT"])
-async def test_an_order_type_that_is_not_built_yet_is_422_unsupported(embedded: RunningGateway, kind: bytes) -> None:
-    answer = await embedded.request("POST", "/orders", body=GOOD.replace(b"LIMIT", kind))
-    assert (answer.status, answer.json["reason"]) == (422, "UNSUPPORTED")
-
-
 async def test_a_body_over_the_limit_is_413(embedded: RunningGateway) -> None:
     answer = await embedded.request("POST", "/orders", body=GOOD + b" " * BODY_BYTES_MAX)
     assert (answer.status, answer.json["reason"]) == (413, "BODY_TOO_LARGE")

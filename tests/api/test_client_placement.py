@@ -125,7 +125,7 @@ async def test_an_unreachable_gateway_is_a_failure_without_doubt(embedded: Runni
 
 async def test_a_rejection_is_a_failure_with_the_message_of_the_gateway(embedded: RunningGateway) -> None:
     for changes, text in (
-        ({"order_type": "STOP", "stop_price": 150}, "UNSUPPORTED"),
+        ({"order_type": "STOP", "stop_price": "150.0001"}, "stopPrice"),
         ({"order_type": "LIMIT"}, "price: required"),
         ({"side": "HOLD"}, "side"),
     ):

@@ -14,6 +14,7 @@ import pytest
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.domain.ids import VenueClientOrderId, VenueName
+from switchyard.domain.order_kinds import ALL_KINDS
 from switchyard.domain.reports import ExecutionReport
 from switchyard.ports.venue import Accepted, Capabilities
 from tests.support.process import run_command
@@ -39,7 +40,7 @@ async def adapter(simulator: VenueProcess) -> AsyncIterator[HttpVenue]:
     venue = HttpVenue(
         VenueName("broker"),
         url=simulator.url,
-        capabilities=Capabilities(dedupe="while_open", lookup="all"),
+        capabilities=Capabilities(dedupe="while_open", lookup="all", kinds=ALL_KINDS),
         clock=SystemClock(),
     )
     await venue.start()
@@ -276,6 +277,45 @@ async def test_a_crash_within_a_group_neither_loses_nor_repeats_a_fill(tmp_path:
             assert (simulator.orders()["one"], len(simulator.events("fill"))) == (1, 3)
 
 
+async def test_a_crash_between_the_trigger_of_a_stop_order_and_its_fill_fills_it_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("one", order_type="STOP", time_in_force="GTC", stop="1"))
+        simulator.kill()
+        lines = simulator.events_path.read_bytes().splitlines(keepends=True)
+        assert [line["event"] for line in simulator.events()] == ["order", "trigger", "report", "fill", "report"]
+        for kept in range(1, len(lines)):
+            simulator.events_path.write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+            await simulator.start()
+            async with adapter(simulator) as venue:
+                reports = await read_reports(venue, 2)
+            simulator.kill()
+            assert [(report.exec_type, report.status) for report in reports] == [
+                ("TRIGGERED", "WORKING"),
+                (None, "FILLED"),
+            ]
+            assert (len(simulator.events("trigger")), len(simulator.events("fill"))) == (1, 1)
+
+
+async def test_day_orders_expire_also_if_the_broker_was_down_at_the_end_of_the_day(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        async with adapter(simulator) as venue:
+            await venue.submit(an_order("limit", price=FAR, time_in_force="DAY"))
+            await venue.submit(an_order("stop", order_type="STOP", time_in_force="DAY", stop="9000"))
+            await venue.submit(an_order("kept", price=FAR))
+        simulator.kill()
+        simulator.arguments += ["--clock-offset", "86400"]
+        await simulator.start()
+        async with adapter(simulator) as venue:
+            reports = await read_reports(venue, 2)
+            [kept] = await open_orders(venue)
+    assert {(report.venue_client_order_id, report.status, report.reason) for report in reports} == {
+        ("limit", "EXPIRED", "DAY_ENDED"),
+        ("stop", "EXPIRED", "DAY_ENDED"),
+    }
+    assert kept.venue_client_order_id == "kept"
+
+
 async def test_a_second_simulator_on_the_same_log_is_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as simulator:
         second = run_command("venue-sim", "--port", "0", "--log", str(simulator.events_path))
@@ -306,7 +346,7 @@ async def test_it_exits_with_zero_on_sigterm(tmp_path: Path) -> None:
         (a_body(limt_price=1), "one", 422, "VALIDATION_ERROR"),
         (a_body(qty="many"), "one", 422, "VALIDATION_ERROR"),
         (a_body(qty=0.5), "one", 400, "INVALID_QTY"),
-        (a_body(type="STOP", stop_price=1), "one", 400, "UNSUPPORTED_TYPE"),
+        (a_body(type="STOP", stop_price=1), "one", 400, "INVALID_TIME_IN_FORCE"),
         (a_body(meta={"note": "x" * 70_000}), "one", 413, "BODY_TOO_LARGE"),
     ],
 )
@@ -317,6 +357,25 @@ async def test_an_invalid_body_is_rejected_with_its_error_code(
         response = await post_order(simulator, body, key)
         assert (response[0], response[1]["error"]) == (status, error)
         assert simulator.orders() == {}
+
+
+async def test_a_reduce_only_order_is_taken_only_against_an_open_position_also_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as simulator:
+        sell = {"intent": "SELL", "reduce_only": True}
+
+        async def post(client_id: str, **changes: Any) -> tuple[int, str | None]:
+            status, response = await post_order(simulator, a_body(client_id, **changes), client_id)
+            return status, response.get("error")
+
+        rejected = (400, "REDUCE_ONLY")
+        assert await post("flat", **sell) == rejected
+        assert await post("long") == (200, None)
+        assert await post("more", reduce_only=True) == rejected
+        assert await post("too-much", qty=2000, **sell) == rejected
+        simulator.kill()
+        await simulator.start()
+        assert await post("close", **sell) == (200, None)
+        assert await post("again", **sell) == rejected
 
 
 async def test_reuse_of_an_id_for_another_order_is_a_conflict(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
+from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.decisions import apply_report, request_cancel
@@ -19,6 +20,7 @@ from switchyard.domain.risk.claims import Claim, Limits
 from switchyard.domain.risk.exposure import summed
 from tests.support.build import a_report, an_accept
 from tests.support.databases import Database, run_sql
+from tests.support.postgres import PostgresServer
 
 ACCOUNTS = ("acc-1", "acc-2")
 CURRENCIES = {"USDJPY": "JPY", "EURJPY": "JPY", "EURUSD": "USD"}
@@ -90,7 +92,8 @@ class History:
             multiplier=Decimal(self.random.choice(("1", "0.1", "25"))),
             reducing=self.random.random() < 0.3,
         )
-        claim = Claim(order_id=order.order_id, limits=self.limits(), day=START.date(), since=self.since)
+        whole = order.reducing and self.random.random() < 0.3
+        claim = Claim(order_id=order.order_id, limits=self.limits(), day=START.date(), since=self.since, whole=whole)
         return msgspec.structs.replace(change, orders=(order,), claims=(claim,))
 
     def limits(self) -> Limits:
@@ -145,3 +148,28 @@ async def test_every_engine_judges_alike(database: Database, seed: int) -> None:
     await forget_totals(database)
     await history.check_totals()
     assert len(set(reasons)) >= 4, "the history is too easy to show anything"
+
+
+async def test_totals_that_are_not_those_of_the_orders_are_found(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    await PostgresDatabase.upgrade(url)
+    database, dump = await PostgresDatabase.open(url), PostgresOrderDump(url)
+    history = History(database, 0)
+    for _ in range(20):
+        await history.step()
+    assert await dump.wrong_totals() == []
+
+    [key] = await run_sql(
+        database,
+        "UPDATE exposures SET notional = notional + 1 WHERE (account_id, symbol, currency) IN "
+        "(SELECT account_id, symbol, currency FROM exposures WHERE open_orders > 0 LIMIT 1) "
+        "RETURNING account_id, symbol, currency",
+    )
+    assert await dump.wrong_totals() == [key]
+
+    await forget_totals(database)  # as the command says
+    assert await dump.wrong_totals() == []
+    for _ in range(5):
+        await history.step()
+    assert await dump.wrong_totals() == []
+    await database.close()

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.system_clock import SystemClock
@@ -92,6 +93,13 @@ async def test_a_refused_connection_is_proven_unsent() -> None:
         for outcome in (await venue.submit(ORDER), await venue.cancel(ORDER)):
             assert isinstance(outcome, Unsent)
             assert outcome.code == "BROKER_DOWN"
+
+
+async def test_an_order_that_the_broker_does_not_take_never_leaves() -> None:
+    """Accepted by a gateway with other settings: a broker that ignores `stop_price` would execute it at once."""
+    stop = an_order("one", order_type="STOP", time_in_force="GTC", stop="1")
+    outcome, server = await submitted(reply(200, order_response()), order=stop)
+    assert (outcome, server.requests) == (VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE"), [])
 
 
 async def test_a_failed_name_lookup_is_proven_unsent() -> None:
@@ -355,6 +363,19 @@ async def test_the_idempotency_header_is_sent_only_to_a_broker_that_documents_it
 async def test_a_response_with_status_rejected_is_a_rejection() -> None:
     outcome, _ = await submitted(reply(200, order_response(status="rejected")))
     assert outcome == VenueRejected("BROKER_REJECTED")
+
+
+@pytest.mark.parametrize("has_reduce_only", [True, False])
+async def test_only_a_close_to_a_broker_that_has_reduce_only_orders_carries_the_flag(has_reduce_only: bool) -> None:
+    capabilities = Capabilities(dedupe="permanent", lookup="all", reduce_only=has_reduce_only)
+    accepted = reply(200, order_response())
+    for order, is_flagged in ((replace(ORDER, reduce_only=True), has_reduce_only), (ORDER, False)):
+        async with scripted_server(accepted) as server:
+            venue = HttpVenue(VenueName("broker"), url=server.url, capabilities=capabilities, clock=ManualClock())
+            await venue.start()
+            assert isinstance(await venue.submit(order), Accepted)
+            await venue.close()
+        assert server.posted[0].get("reduce_only", "absent") == (True if is_flagged else "absent")
 
 
 async def test_the_request_carries_the_id_the_trace_and_exact_amounts() -> None:

@@ -1,5 +1,6 @@
 """The contract of kills: the append judges, on every engine, and the rows follow from the events."""
 
+import asyncio
 from itertools import count
 from typing import Any
 
@@ -198,6 +199,23 @@ async def test_the_oldest_of_several_kills_is_named(database: Database) -> None:
     await set_kill(database)
 
     assert await append(database.journal, an_accept()) == [Conflict(kill=first)]
+
+
+async def test_the_same_request_at_the_same_time_sets_one_kill(database: Database) -> None:
+    kills = [a_kill(symbol="USDJPY") for _ in range(5)]
+    others = [a_kill(symbol="EURUSD"), msgspec.structs.replace(a_kill(symbol="USDJPY"), set_by="bob")]
+
+    appended = [append(database.journal, decisions.set_kill(kill)) for kill in (*kills, *others)]
+    outcomes = [outcome for [outcome] in await asyncio.gather(*appended)]
+
+    [place] = [place for place, outcome in enumerate(outcomes[:5]) if isinstance(outcome, Committed)]
+    kill = await database.kills.find(kills[place].kill_id)
+    assert kill is not None
+    assert [outcome for outcome in outcomes[:5] if outcome != outcomes[place]] == [Conflict(kill=kill)] * 4
+    assert all(isinstance(outcome, Committed) for outcome in outcomes[5:])
+
+    await commit(database.journal, decisions.clear_kill(kill, "bob", "over", START))
+    await commit(database.journal, decisions.set_kill(a_kill(symbol="USDJPY")))
 
 
 async def test_a_kill_shares_its_group_with_nothing(database: Database) -> None:

@@ -264,3 +264,22 @@ async def test_rows_of_one_status_are_listed_oldest_first(database: Database, tm
     assert await listing.rows("queued", 1) == [row_after(oldest, seq=1)]
     assert await listing.rows("sending", 10) == [row_after(sending(claimed), seq=3)]
     assert await listing.rows("dead", 10) == []
+
+
+async def test_the_history_of_an_order_is_its_row_and_its_first_events(database: Database, tmp_path: Path) -> None:
+    first, other = an_accept(), an_accept()
+    await commit(database.journal, first, other)
+    await commit(database.journal, sending(first))
+    listing, order_id = listing_of(database, tmp_path), first.orders[0].order_id
+
+    found = await listing.history_of(order_id, 10)
+
+    assert found is not None
+    order, events = found
+    assert order == sending(first).orders[0]
+    assert [(event.seq, event.type, event.order_id) for event in events] == [
+        (1, "OrderAccepted", order_id),
+        (3, "OrderSending", order_id),
+    ]
+    assert await listing.history_of(order_id, 1) == (order, events[:1])
+    assert await listing.history_of(OrderId("ord_none"), 10) is None

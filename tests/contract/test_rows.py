@@ -66,8 +66,9 @@ async def test_a_filled_notional_is_exact(journal: Journal) -> None:
         {"tags": ()},
         {"client_order_id": "Bestellung №1", "strategy": "Ünïcode"},
         {"stop_price": Decimal("1.5"), "type": "STOP_LIMIT"},
+        {"time_in_force": "DAY", "expires_at": START + timedelta(hours=7)},
     ],
-    ids=["without a price", "tags", "no tags", "labels", "stop price"],
+    ids=["without a price", "tags", "no tags", "labels", "stop price", "day"],
 )
 async def test_a_new_order_comes_back_as_it_was_written(journal: Journal, fields: dict[str, Any]) -> None:
     accepted = an_accept(**fields)

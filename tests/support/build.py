@@ -62,6 +62,7 @@ def an_accept(
     venue: VenueName = VENUE,
     now: datetime = START,
     terms: Terms | None = None,
+    expires_at: datetime | None = None,
     **request: Any,
 ) -> Change:
     """The acceptance of a new order; `request` overrides fields of the request body."""
@@ -85,6 +86,7 @@ def an_accept(
         quote=None,
         now=now,
         terms=terms,
+        expires_at=expires_at,
     )
 
 

@@ -1,7 +1,7 @@
 """The dispatcher, its recovery and the resolver over one order at a scripted venue, on the in-memory database."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -147,8 +147,8 @@ class Setup:
         )
         self.dispatcher.open_venue(VENUE)
 
-    async def accept(self, time_in_force: str = "GTC") -> OrderState:
-        change = an_accept(time_in_force=time_in_force, now=self.clock.now())
+    async def accept(self, time_in_force: str = "GTC", expires_at: datetime | None = None) -> OrderState:
+        change = an_accept(time_in_force=time_in_force, now=self.clock.now(), expires_at=expires_at)
         await self.commit(change)
         self._order_id = change.orders[0].order_id
         return await self.state()

@@ -52,6 +52,7 @@ OPERATION = _object(
                     "kill switch",
                     "back office",
                     "operations",
+                    "account",
                     "documentation",
                 ]
             },

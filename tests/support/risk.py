@@ -18,7 +18,7 @@ QUOTE = Quote(bid=Decimal(99), ask=Decimal(101))
 def a_subject(
     account: str = "acctA", *, instrument: Instrument = BTC, quote: Quote | None = QUOTE, **changes: Any
 ) -> Subject:
-    """A LIMIT order to buy 10 at 100, with changes; `price=None` makes it a MARKET order."""
+    """A LIMIT order to buy 10 at 100, with changes; `price=None` makes it a MARKET order, `stop_price` a stop order."""
     members: dict[str, Any] = {
         "symbol": instrument.symbol,
         "side": "BUY",
@@ -26,6 +26,8 @@ def a_subject(
         "price": Decimal(100),
     } | changes
     kind = "MARKET" if members["price"] is None else "LIMIT"
+    if "stop_price" in members:
+        kind = "STOP" if members["price"] is None else "STOP_LIMIT"
     order = OrderRequest(**({"type": kind, "time_in_force": "GTC"} | members))
     return Subject(
         account_id=AccountId(account), order=order, instrument=instrument, venue=VenueName("sim"), quote=quote

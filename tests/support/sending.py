@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
@@ -14,7 +14,7 @@ from switchyard.domain.outbox import OrderState, OutboxStatus
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.record import Recorder
-from switchyard.flow.sending.collars import Collars
+from switchyard.flow.sending.collars import Guard
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
@@ -61,7 +61,7 @@ class Sending:
         venue: BatchVenue,
         journal: Callable[[Journal], Forwarding] = Forwarding,
         retry_max: int = 8,
-        collars: Collars | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.clock, self.metrics = ManualClock(), Metrics()
         self.database = MemoryDatabase(self.clock)
@@ -88,7 +88,7 @@ class Sending:
             stuck_after=timedelta(minutes=10),
             kills=self.kills,
             waiting=waiting,
-            collars=collars,
+            guard=guard,
             first_reports=first_reports,
         )
         self.recorder = Recorder(
@@ -102,8 +102,8 @@ class Sending:
         first_reports[VENUE] = self.recorder.carried
         self.dispatcher.open_venue(VENUE)
 
-    async def accept(self, count: int = 1) -> list[OrderId]:
-        changes = [an_accept(now=self.clock.now()) for _ in range(count)]
+    async def accept(self, count: int = 1, **terms: Any) -> list[OrderId]:
+        changes = [an_accept(now=self.clock.now(), **terms) for _ in range(count)]
         for change in changes:
             await self.sequencer.commit(change)
         await self.lanes.renew()

@@ -2,12 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 
+from switchyard.adapters.memory.clock import START
 from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.orders import ended_unsent
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
+from switchyard.ports.venue import SEND_LIMIT
 from tests.support.sending_site import Field
 
 # Outcomes of attempts that ended here, without a byte at the venue.
@@ -20,6 +23,7 @@ def violations(field: Field) -> Iterator[str]:
     yield from _ends(field)
     yield from _fills(field)
     yield from _passed(field)
+    yield from _late(field)
     yield from _attempts(field)
     for worker in field.living:
         if leftovers := worker.leftovers():
@@ -87,6 +91,14 @@ def _passed(field: Field) -> Iterator[str]:
         for earlier, later in pairwise(by_journal):
             if earlier[0] > later[0]:
                 yield f"{line}: {later[1]} passed {earlier[1]}\n{_story(field, later[1])}\n{_story(field, earlier[1])}"
+
+
+def _late(field: Field) -> Iterator[str]:
+    """A DAY order does not leave after its day, except for the time that a send takes that began before."""
+    for departure in field.departures:
+        expires_at = departure.order.expires_at
+        if expires_at is not None and START + timedelta(seconds=departure.at) >= expires_at + SEND_LIMIT:
+            yield f"{departure.order.order_id} left after {expires_at}\n{_story(field, departure.order.order_id)}"
 
 
 def _lost_its_place(field: Field, order_id: OrderId, departed_at: float) -> bool:

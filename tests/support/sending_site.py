@@ -237,13 +237,16 @@ class Field:
         if key is not None:
             line = int(key[4:]) % len(self.lines)
         account, symbol = self.lines[line]
+        time_in_force = self.random.choices(["GTC", "IOC", "DAY"], [8, 1, 1])[0]
+        now = self.clock.now()
         change = an_accept(
-            now=self.clock.now(),
+            now=now,
             account=account,
             symbol=symbol,
             key=key,
             venue=VENUES[line % len(VENUES)],
-            time_in_force="IOC" if self.random.random() < 0.1 else "GTC",
+            time_in_force=time_in_force,
+            expires_at=now + timedelta(seconds=self.random.uniform(0, 20)) if time_in_force == "DAY" else None,
         )
         try:
             outcome = await worker.sequencer.commit(change)

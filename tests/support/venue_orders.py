@@ -5,12 +5,13 @@ from datetime import UTC, datetime
 from decimal import Decimal
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order, OrderType, Side, TimeInForce
 from switchyard.domain.reports import ExecutionReport
-from switchyard.ports.venue import Ambiguous, SendOutcome, Venue, VenueOrder
+from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Venue, VenueOrder
 
 MOMENT = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 # Generous: only a defect reaches it.
@@ -26,6 +27,8 @@ def an_order(
     time_in_force: TimeInForce | None = None,
     qty: str = "1000",
     price: str | Decimal | None = None,
+    stop: str | Decimal | None = None,
+    accepted_at: datetime = MOMENT,
 ) -> Order:
     """A LIMIT GTC order if it has a price, else a MARKET IOC order."""
     return Order(
@@ -39,7 +42,7 @@ def an_order(
         time_in_force=time_in_force or ("IOC" if price is None else "GTC"),
         qty=Decimal(qty),
         price=None if price is None else Decimal(price),
-        stop_price=None,
+        stop_price=None if stop is None else Decimal(stop),
         status="SENDING",
         filled_qty=ZERO,
         filled_notional=ZERO,
@@ -48,7 +51,7 @@ def an_order(
         reason=None,
         strategy=None,
         tags=(),
-        accepted_at=MOMENT,
+        accepted_at=accepted_at,
         updated_at=MOMENT,
         version=1,
     )
@@ -62,6 +65,11 @@ def unlocated(outcome: SendOutcome) -> SendOutcome:
 async def open_orders(venue: Venue) -> list[VenueOrder]:
     """All pages of the venue's open orders."""
     return [order async for page in venue.open_orders() for order in page]
+
+
+def bare(outcome: SendOutcome) -> SendOutcome:
+    """The outcome without the reports that came with it: a repeated request is answered without them."""
+    return replace(outcome, reports=()) if isinstance(outcome, Accepted) else outcome
 
 
 async def read_reports(venue: Venue, count: int, *, after: int = 0, limit: int = 100) -> list[ExecutionReport]:

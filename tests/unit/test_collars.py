@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 
+import pytest
 from msgspec.structs import replace
 
 from switchyard.domain.facts import Quote
@@ -57,11 +58,12 @@ class Case:
         self.market = market
         self.collars = collared(market, percent)
         self.order_id = OrderId("")
+        self.terms: dict[str, Any] = {}
 
     async def begin(self, outcome: Callable[[Sequence[Order]], list[SendOutcome]]) -> "Case":
         self.venue = BatchVenue("permanent", outcome, accepted)
-        self.sending = Sending(self.venue, collars=self.collars)
-        [self.order_id] = await self.sending.accept()
+        self.sending = Sending(self.venue, guard=self.collars)
+        [self.order_id] = await self.sending.accept(**self.terms)
         await self.again()
         self.sending.clock.advance(timedelta(seconds=3))
         return self
@@ -120,6 +122,25 @@ async def test_an_instrument_without_a_collar_needs_no_quote() -> None:
     case.market.price = None
     await case.again()
     assert len(case.venue.sent) == 2
+
+
+@pytest.mark.parametrize(
+    ("stop", "market", "sent"),
+    [
+        ("140", "150", 2),  # it waits: how far the market is does not matter
+        ("140", "139", 2),  # triggered at once, near its stop price
+        ("140", "120", 1),  # the market passed it long ago
+    ],
+)
+async def test_a_stop_order_is_not_sent_again_once_the_market_is_far_beyond_it(
+    stop: str, market: str, sent: int
+) -> None:
+    case = Case(Market())
+    case.terms = {"type": "STOP", "side": "SELL", "price": None, "stop_price": Decimal(stop)}
+    await case.begin(unsent)
+    case.market.price = Decimal(market)
+    await case.again()
+    assert len(case.venue.sent) == sent
 
 
 async def test_the_first_attempt_was_judged_when_the_order_was_accepted() -> None:

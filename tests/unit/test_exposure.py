@@ -1,6 +1,6 @@
 """Reservations as pure functions: what an order reserves, the totals, and the checks of limits."""
 
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -64,6 +64,42 @@ class TestReservePrice:
             type="MARKET" if price is None else "LIMIT",
             qty=Decimal(1),
             price=None if price is None else Decimal(price),
+        )
+        market = None if quote is None else Quote(bid=Decimal(quote[0]), ask=Decimal(quote[1]))
+        found = reserve_price(request, market, None if collar is None else Decimal(collar))
+        assert found == (None if expected is None else Decimal(expected))
+
+    @pytest.mark.parametrize(
+        ("side", "stop", "price", "quote", "collar", "expected"),
+        [
+            ("BUY", "100", None, ("90", "91"), None, "100"),
+            ("BUY", "100", None, ("90", "91"), "5", "105"),
+            ("BUY", "1", None, ("90", "91"), None, "91"),  # it is triggered at once and pays the market
+            ("BUY", "100", None, None, "5", None),  # the market may be far above the stop price
+            ("BUY", "100", "102", ("90", "91"), "5", "102"),
+            ("BUY", "1", "102", None, None, "102"),
+            ("SELL", "80", None, ("90", "91"), None, "80"),
+            ("SELL", "80", None, None, "5", "84"),
+            ("SELL", "80", "79", ("90", "91"), None, "80"),  # a limit price is the least that it gets
+            ("SELL", "80", "120", ("90", "91"), "5", "120"),
+        ],
+    )
+    def test_stop_price_plus_collar_or_the_market_that_has_passed_it(
+        self,
+        side: Any,
+        stop: str,
+        price: str | None,
+        quote: tuple[str, str] | None,
+        collar: str | None,
+        expected: str | None,
+    ) -> None:
+        request = OrderRequest(
+            symbol="BTC",
+            side=side,
+            type="STOP" if price is None else "STOP_LIMIT",
+            qty=Decimal(1),
+            price=None if price is None else Decimal(price),
+            stop_price=Decimal(stop),
         )
         market = None if quote is None else Quote(bid=Decimal(quote[0]), ask=Decimal(quote[1]))
         found = reserve_price(request, market, None if collar is None else Decimal(collar))
@@ -276,6 +312,22 @@ class TestTradingDay:
     def test_zone_and_roll(self, zone: str, roll: str, at: str, day: str) -> None:
         named = TradingDay(ZoneInfo(zone), time.fromisoformat(roll)).of(datetime.fromisoformat(at).replace(tzinfo=UTC))
         assert named == date.fromisoformat(day)
+
+    @given(
+        st.sampled_from(["UTC", "America/New_York", "Asia/Tokyo", "Australia/Lord_Howe"]),
+        st.times().map(lambda at: at.replace(second=0, microsecond=0)),
+        st.integers(0, 2 * 10**9),
+    )
+    def test_a_day_ends_with_its_next_roll_time(self, zone: str, roll: time, at: int) -> None:
+        days, now = TradingDay(ZoneInfo(zone), roll), datetime.fromtimestamp(at, UTC)
+        end = days.end_of(now)
+        assert now < end <= now + timedelta(hours=26)
+        # Within an hour of a time change, the roll time may come twice or not at all.
+        offsets = {moment.astimezone(days.zone).utcoffset() for moment in (end - timedelta(hours=1), end)}
+        if len(offsets) == 1:
+            assert end.astimezone(days.zone).time() == roll
+            assert days.of(end) > days.of(end - timedelta(microseconds=1))
+            assert days.end_of(end) > end
 
     @given(st.integers(0, 10**9), st.integers(0, 10**9))
     def test_days_never_go_back(self, one: int, two: int) -> None:

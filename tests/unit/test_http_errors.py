@@ -18,7 +18,6 @@ CASES: list[tuple[Exception, int, str, str]] = [
     (errors.OrderFinal(), 409, "REJECTED", "ORDER_FINAL"),
     (errors.BodyTooLarge("x"), 413, "REJECTED", "BODY_TOO_LARGE"),
     (errors.InvalidField("qty", "x"), 422, "REJECTED", "VALIDATION_ERROR"),
-    (errors.Unsupported("type", "x"), 422, "REJECTED", "UNSUPPORTED"),
     (errors.KeyMismatch(), 422, "REJECTED", "IDEMPOTENCY_MISMATCH"),
     (errors.ConstraintViolated("max_dd", "x"), 422, "REJECTED", "VALIDATION_ERROR"),
     (errors.TooManyRequests(timedelta(seconds=6.2)), 429, "REJECTED", "RATE_LIMITED"),

@@ -251,6 +251,14 @@ async def test_the_same_request_finds_the_kill_that_it_set() -> None:
     assert other.kill_id != first.kill_id
 
 
+async def test_the_same_request_at_the_same_time_gets_one_kill() -> None:
+    switch = the_switch(Sending(BatchVenue("permanent")))
+
+    one, other = await asyncio.gather(switch.set(EVERYTHING), switch.set(EVERYTHING))
+
+    assert one == other
+
+
 async def test_a_kill_is_cleared_once_and_only_if_it_exists() -> None:
     switch = the_switch(Sending(BatchVenue("permanent")))
     kill = await switch.set(EVERYTHING)

@@ -16,8 +16,8 @@ from switchyard.adapters.venues.paper.matching import (
     arrived,
     canceled,
     matched,
-    rejection,
 )
+from switchyard.adapters.venues.paper.rejections import rejection
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, Instrument
@@ -58,7 +58,7 @@ def test_an_ioc_or_fok_order_that_is_not_marketable_expires(time_in_force: TimeI
 def test_a_gtc_order_rests_and_later_fills_at_its_limit_price() -> None:
     resting, reports = advanced(accepted(an_order("one", price="140")), MOMENT, RULES)
     assert resting.is_resting and not reports
-    order, [report] = advanced(matched(resting, MOMENT + SECOND, RULES), MOMENT + SECOND, RULES)
+    order, [report] = advanced(matched(resting, QUOTE, MOMENT + SECOND, RULES), MOMENT + SECOND, RULES)
     assert (order.status, report.last_price) == ("FILLED", Decimal(140))
 
 
@@ -111,7 +111,14 @@ def test_parts_of_a_fill_are_on_the_step_and_add_up(units: int, places: int, par
     ("order", "reason"),
     [
         (an_order("one"), None),
-        (an_order("one", order_type="STOP"), "UNSUPPORTED_TYPE"),
+        (an_order("one", order_type="STOP", time_in_force="GTC"), "INVALID_STOP_PRICE"),
+        (an_order("one", order_type="STOP", time_in_force="GTC", stop="151"), None),
+        (an_order("one", order_type="STOP", time_in_force="GTC", stop="151", price="152"), "INVALID_PRICE"),
+        (an_order("one", order_type="STOP", time_in_force="IOC", stop="151"), "INVALID_TIME_IN_FORCE"),
+        (an_order("one", order_type="STOP", time_in_force="DAY", stop="151.0001"), "INVALID_STOP_PRICE"),
+        (an_order("one", order_type="STOP_LIMIT", stop="151", price="152"), None),
+        (an_order("one", order_type="STOP_LIMIT", time_in_force="DAY", stop="151"), "INVALID_PRICE"),
+        (an_order("one", price="152", stop="151"), "INVALID_STOP_PRICE"),
         (an_order("one", order_type="LIMIT"), "INVALID_PRICE"),
         (an_order("one", order_type="MARKET", price="150"), "INVALID_PRICE"),
         (an_order("one", price="150.0001"), "INVALID_PRICE"),

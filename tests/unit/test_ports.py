@@ -14,6 +14,7 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
+from switchyard.adapters.memory.accounts import MemoryAccounts
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
@@ -51,6 +52,7 @@ from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
+from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.bus import Bus
@@ -80,7 +82,7 @@ from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.venue import Venue
-from switchyard.telemetry.metrics import CacheMetrics
+from switchyard.telemetry.cache_metrics import CacheMetrics
 
 # A database brings the SQL engines' journal, queries, key store, liveness, lanes and kills with it.
 databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatabase]
@@ -95,6 +97,7 @@ database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
 kills: list[type[Kills]] = [MemoryKills]
+accounts: list[type[Accounts]] = [MemoryAccounts]
 mass_cancels: list[type[MassCancel]] = [HttpVenue]
 token_buckets: list[type[TokenBuckets]] = [MemoryBuckets, RedisBuckets]
 rebuild_targets: list[type[RebuildTarget]] = [MemoryRebuild, SqliteRebuild, PostgresRebuild]

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.domain.errors import InvalidField, InvalidKey, UnknownSymbol, Unsupported
+from switchyard.domain.errors import InvalidField, InvalidKey, UnknownSymbol
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId, order_id, ulid, venue_client_order_id
 from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
 from switchyard.domain.labels import SYMBOL
-from switchyard.domain.orders import OrderRequest, checked
+from switchyard.domain.orders import OrderRequest, checked, order_digest
 from switchyard.flow.intake.order_intake import order_request
 
 GOOD: dict[str, Any] = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "qty": 1000, "price": Decimal("145.001")}
@@ -65,18 +65,52 @@ def test_a_wrong_field_is_named(changes: dict[str, Any], field: str) -> None:
     assert field in caught.value.message
 
 
+STOP = {"type": "STOP", "stopPrice": 151, "price": "absent"}
+STOP_LIMIT = {"type": "STOP_LIMIT", "stopPrice": 151, "price": 152}
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"type": "STOP", "stopPrice": 5, "price": "absent"}, "type"),
-        ({"type": "STOP_LIMIT", "stopPrice": 5}, "type"),
-        ({"timeInForce": "DAY"}, "timeInForce"),
+        (STOP | {"stopPrice": "absent"}, "stopPrice"),
+        (STOP | {"stopPrice": 0}, "stopPrice"),
+        (STOP | {"stopPrice": "151"}, "stopPrice"),
+        (STOP | {"stopPrice": Decimal("151.0001")}, "stopPrice"),  # off the tick
+        (STOP | {"price": 152}, "price"),
+        (STOP | {"timeInForce": "IOC"}, "timeInForce"),
+        (STOP | {"timeInForce": "FOK"}, "timeInForce"),
+        (STOP_LIMIT | {"stopPrice": None}, "stopPrice"),
+        (STOP_LIMIT | {"price": "absent"}, "price"),
+        (STOP_LIMIT | {"timeInForce": "IOC"}, "timeInForce"),
+        ({"type": "MARKET", "price": "absent", "stopPrice": 151}, "stopPrice"),
     ],
 )
-def test_an_unimplemented_value_is_rejected_as_unsupported(changes: dict[str, Any], field: str) -> None:
-    with pytest.raises(Unsupported) as caught:
+def test_each_type_needs_its_own_fields_and_allows_no_others(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidField) as caught:
         taken(**changes)
-    assert (caught.value.reason, caught.value.field) == ("UNSUPPORTED", field)
+    assert (caught.value.reason, caught.value.field) == ("VALIDATION_ERROR", field)
+
+
+@pytest.mark.parametrize(
+    ("changes", "time_in_force"),
+    [
+        (STOP, "GTC"),
+        (STOP | {"timeInForce": "DAY"}, "DAY"),
+        (STOP_LIMIT, "GTC"),
+        ({"timeInForce": "DAY"}, "DAY"),
+        ({"type": "MARKET", "price": "absent"}, "IOC"),
+        ({"type": "MARKET", "price": "absent", "timeInForce": "DAY"}, "DAY"),
+        ({"type": "MARKET", "price": "absent", "timeInForce": "GTC"}, "GTC"),
+    ],
+)
+def test_every_type_has_a_default_time_in_force(changes: dict[str, Any], time_in_force: str) -> None:
+    assert taken(**changes).time_in_force == time_in_force
+
+
+def test_a_stop_price_is_part_of_what_two_requests_must_have_in_common() -> None:
+    one, other = taken(**STOP), taken(**(STOP | {"stopPrice": 152}))
+    assert order_digest(one) == order_digest(taken(**(STOP | {"stopPrice": Decimal("151.000")})))
+    assert order_digest(one) != order_digest(other)
 
 
 def test_an_unlisted_symbol_trades_in_whole_numbers_where_the_settings_allow_it() -> None:

@@ -266,6 +266,29 @@ async def test_an_order_that_waited_too_long_in_the_queue_is_never_sent() -> Non
     assert setup.sent_count() == 0
 
 
+async def test_a_day_order_is_not_sent_on_the_next_day() -> None:
+    setup = Setup("permanent")
+    day_end = setup.clock.now() + 3 * SECOND
+    setup.venue.answer, setup.venue.takes_orders = Unsent("BROKER_DOWN"), False
+    await setup.accept("DAY", day_end)
+    assert (await setup.send()).order.status == "ACCEPTED"
+    sent = setup.sent_count()
+    setup.clock.advance(3 * SECOND)
+    state = await setup.send()
+    assert (state.order.status, state.order.reason, setup.sent_count()) == ("EXPIRED", "BROKER_DOWN", sent)
+
+
+async def test_a_day_order_in_doubt_is_not_sent_again_on_the_next_day() -> None:
+    setup = Setup("permanent")
+    setup.venue.answer, setup.venue.takes_orders = Ambiguous("NETWORK_TIMEOUT"), False
+    await setup.accept("DAY", setup.clock.now() + 3 * SECOND)
+    assert (await setup.send()).order.status == "UNKNOWN"
+    sent = setup.sent_count()
+    setup.clock.advance(5 * SECOND)
+    state = await setup.send()
+    assert (state.order.status, setup.sent_count()) == ("UNKNOWN", sent)
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "detail"),
     [

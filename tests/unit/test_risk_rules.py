@@ -49,6 +49,17 @@ def limits_of(settings: str) -> RiskLimits:
         ("MAX_NOTIONAL=1000000", {"price": None, "quote": None}, ["RISK_NO_PRICE"]),
         ("MAX_NOTIONAL_BY_ACCOUNT=acctB:1", {"price": None, "quote": None}, PASS),
         ("MAX_QTY=10", {"price": None, "quote": None}, PASS),  # needs no price
+        # A stop order: at its stop price, or at the market where a BUY has passed it already.
+        ("MAX_NOTIONAL=1200", {"price": None, "stop_price": Decimal(120)}, PASS),
+        ("MAX_NOTIONAL=1199", {"price": None, "stop_price": Decimal(120)}, ["RISK_MAX_NOTIONAL"]),
+        ("MAX_NOTIONAL=1009", {"price": None, "stop_price": Decimal(1)}, ["RISK_MAX_NOTIONAL"]),
+        ("MAX_NOTIONAL=1200", {"price": None, "stop_price": Decimal(120), "quote": None}, ["RISK_NO_PRICE"]),
+        ("MAX_NOTIONAL=800", {"price": None, "stop_price": Decimal(80), "side": "SELL", "quote": None}, PASS),
+        ("MAX_NOTIONAL=1000", {"stop_price": Decimal(120)}, PASS),
+        ("MIN_PRICE=120", {"price": None, "stop_price": Decimal(120), "quote": None}, PASS),
+        ("MIN_PRICE=121", {"price": None, "stop_price": Decimal(120)}, ["RISK_MIN_PRICE"]),
+        ("MAX_PRICE=110", {"stop_price": Decimal(120)}, ["RISK_MAX_PRICE"]),
+        ("MAX_PRICE=110", {"stop_price": Decimal(80), "price": Decimal(120)}, ["RISK_MAX_PRICE"]),
         # Prices: the strictest of account, symbol and global.
         ("MIN_PRICE=100", {}, PASS),
         ("MIN_PRICE=100.01", {}, ["RISK_MIN_PRICE"]),
@@ -115,6 +126,16 @@ def test_a_rule_passes_or_rejects(settings: str, order: dict[str, Any], reasons:
         ({"collar_percent": 1}, {"price": None}, PASS),
         ({"collar_percent": 1}, {"price": None, "quote": None}, ["COLLAR_NO_QUOTE"]),
         ({"collar_percent": 1}, {"quote": None}, ["COLLAR_NO_QUOTE"]),
+        # A stop order that waits may be far from the market; its limit price must be near its stop price.
+        ({"collar_percent": 1}, {"price": None, "stop_price": Decimal(150)}, PASS),
+        ({"collar_percent": 1}, {"price": Decimal(151), "stop_price": Decimal(150)}, PASS),
+        ({"collar_percent": 1}, {"price": Decimal(152), "stop_price": Decimal(150)}, ["COLLAR"]),
+        # One that is triggered at once must be near the market.
+        ({"collar_percent": 1}, {"price": None, "stop_price": Decimal(99)}, PASS),
+        ({"collar_percent": 1}, {"price": None, "stop_price": Decimal(90)}, ["COLLAR"]),
+        ({"collar_percent": 1}, {"price": None, "stop_price": Decimal(150), "side": "SELL"}, ["COLLAR"]),
+        ({"collar_percent": 1}, {"price": Decimal(105), "stop_price": Decimal(99)}, ["COLLAR"]),
+        ({"collar_percent": 1}, {"price": None, "stop_price": Decimal(150), "quote": None}, ["COLLAR_NO_QUOTE"]),
         ({"min_qty": 11, "max_qty": 9}, {"quote": None}, ["MAX_ORDER_SIZE", "MIN_ORDER_SIZE"]),
     ],
 )

@@ -21,12 +21,14 @@ from switchyard.flow.routing.window import (
     QUEUED_SECONDS_MAX,
     TRICKLE,
     WAIT_SECONDS_MAX,
-    WINDOW,
+    WINDOW_MIN,
     AdmissionWindow,
 )
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import VENUE, WORKER, an_accept, state_after
 
+# As many as slots where there are few of these.
+WINDOW = WINDOW_MIN
 OTHER = VenueName("other")
 
 
@@ -65,7 +67,7 @@ class Door:
         self.sender = Sender()
         self._heads = 0
         if sends:
-            self.window.start(self.sender)
+            self.window.start(self.sender, slots=WINDOW)
         self.window.run_once()
 
     async def request(self, time_in_force: TimeInForce = "IOC") -> Change:

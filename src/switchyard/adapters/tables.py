@@ -82,6 +82,8 @@ ORDERS = Table(
         "multiplier",
         "reserve_price",
         "reducing",
+        "expires_at",
+        "reduce_only",
     ),
     unset=("venue_order_id",),
 )

@@ -19,7 +19,7 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
 from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
-from switchyard.bootstrap.venues import declared_capabilities, send_lingers
+from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
@@ -48,5 +48,6 @@ __all__ = [
     "sqlite_path",
     "upgrade_database",
     "upgrade_if_new",
+    "venue_kinds",
     "verify_books",
 ]

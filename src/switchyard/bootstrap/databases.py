@@ -32,6 +32,7 @@ from switchyard.flow.kill.switch import KillSwitch
 from switchyard.flow.results import OrderResults
 from switchyard.flow.sending.declared import declared
 from switchyard.flow.sending.operator import end_doubt
+from switchyard.ports.accounts import Accounts
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
@@ -89,6 +90,11 @@ class Database(Protocol):
     @property
     def keys(self) -> KeyStore:
         """The idempotency keys."""
+        ...
+
+    @property
+    def accounts(self) -> Accounts:
+        """What accounts have open."""
         ...
 
     @property

@@ -4,12 +4,15 @@ from datetime import datetime
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.venues import venue_kinds
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
 from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
+from switchyard.flow.intake.cancel_all import CancelAllDesk
+from switchyard.flow.intake.closing import CloseDesk
 from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.do_orders import DoDesk
 from switchyard.flow.intake.duplicates import DuplicateRate, DuplicateWatch
@@ -66,7 +69,7 @@ class Desks:
             kills=kills,
             journal=journal,
             rooms=self.rooms,
-            risk=PreTradeRisk(checks_of(settings.risk), metrics),
+            risk=PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics),
             rate=OrderRate(caches.order_rate),
             contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),
             keys=keys,
@@ -92,6 +95,23 @@ class Desks:
             clock=clock,
             metrics=metrics,
             restored_at=restored_at,
+        )
+        self.closing = CloseDesk(
+            intake=intake,
+            orders=self.orders,
+            derived=self.derived,
+            clock=clock,
+            key_ttl=settings.idempotency_ttl,
+        )
+        self.accounts = database.accounts
+        self.cancel_all = CancelAllDesk(
+            accounts=database.accounts,
+            journal=journal,
+            keys=keys,
+            commit=commit,
+            clock=clock,
+            venues=settings.venue_names,
+            key_ttl=settings.idempotency_ttl,
         )
         self.do_orders = DoDesk(
             intake=intake,

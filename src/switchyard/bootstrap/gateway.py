@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
-from switchyard.domain.idempotency import DERIVED_ORDER
+from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
@@ -36,7 +36,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
     core.supervisor.start(stack, "admission", core.window.run)
     _start_throttle(core, stack)
     reuses = core.settings.idempotency.behavior.allow_retry_after_expiry
-    reaper = Reaper(core.database.keys, core.clock, core.metrics, kept=() if reuses else (DERIVED_ORDER,))
+    reaper = Reaper(core.database.keys, core.clock, core.metrics, kept=() if reuses else (DERIVED_ORDER, DERIVED_CLOSE))
     core.supervisor.start(stack, "reap", reaper.run)
     if caches.cache is not None:
         core.supervisor.start(stack, "cache", caches.cache.run)

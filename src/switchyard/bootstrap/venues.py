@@ -7,6 +7,8 @@ from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
+from switchyard.domain.ids import VenueName
+from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.ports.liveness import KERNEL_HOLD
 from switchyard.ports.venue import SEND_LIMIT, TURN_LIMIT, Capabilities, Venue
 from switchyard.settings import Settings, VenueSettings
@@ -32,6 +34,8 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 delay=settings.delay,
                 partial_steps=settings.partial_steps,
                 reject_all=settings.reject_all,
+                displayed_qty=settings.displayed_qty,
+                session=core.settings.risk.stateful.trading_day,
             )
         case url:
             venue = HttpVenue(
@@ -51,7 +55,8 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     """What a venue promises according to its settings, without opening it."""
     if not settings.url.startswith("http"):
         # The venues of this process: a send has ended with its process.
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta())
+        kinds = ALL_KINDS if settings.url == "paper:" else OrderKinds()
+        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds)
     return Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -60,10 +65,17 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         hop_hold=settings.hop_hold,
         request_expiry=settings.request_expiry,
         cancel_all=settings.cancel_all,
+        reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
+        kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
 
 
 def send_lingers(settings: Settings) -> timedelta:
     """`Liveness.send_lingers` of the configured database, without opening it."""
     return KERNEL_HOLD if settings.database_url is None else TURN_LIMIT + SEND_LIMIT + KERNEL_HOLD
+
+
+def venue_kinds(settings: Settings) -> dict[VenueName, OrderKinds]:
+    """Which orders each venue takes."""
+    return {venue.name: declared_capabilities(venue).kinds for venue in settings.venues}

@@ -18,6 +18,7 @@ from switchyard.flow.executions.sync import VenueSync
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
+from switchyard.flow.sending.closes import Closes
 from switchyard.flow.sending.collars import Collars
 from switchyard.flow.sending.declared import declare
 from switchyard.flow.sending.dispatch import Dispatcher
@@ -43,7 +44,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     await sent_ids.start()
     dispatcher = await _start_dispatcher(core, sent_ids, stack)
-    core.window.start(dispatcher)
+    core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
         kills=core.database.kills,
         active=core.kills,
@@ -110,7 +111,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
         waiting=core.waiting,
         sent_ids=sent_ids,
-        collars=Collars(core.catalogue, core.quotes),
+        guard=Closes(Collars(core.catalogue, core.quotes), database.journal),
         first_reports=core.first_reports,
     )
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)

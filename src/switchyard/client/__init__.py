@@ -17,7 +17,10 @@ from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
 from switchyard.client.wire import Acknowledgement, OrderPlacementResult
+from switchyard.domain.account_view import AccountView, PositionView
+from switchyard.domain.cancel_all import CancelAllResult, CancelledOrder
 from switchyard.domain.do_order import ExecResult, RiskConstraints
+from switchyard.domain.explain import Explanation
 from switchyard.domain.kill_state import KillState, KillView
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.market import ListedInstrument, MarketQuote
@@ -26,15 +29,19 @@ from switchyard.domain.risk.dry_run import DryRun, DryRunCheck
 from switchyard.domain.risk.exposure_view import ExposureView
 
 __all__ = [
+    "AccountView",
     "Acknowledgement",
     "ApiError",
     "AsyncClient",
+    "CancelAllResult",
+    "CancelledOrder",
     "Client",
     "ClientError",
     "DryRun",
     "DryRunCheck",
     "ExecResult",
     "ExecutionReported",
+    "Explanation",
     "ExposureView",
     "KillState",
     "KillView",
@@ -45,6 +52,7 @@ __all__ = [
     "OrderPlacementResult",
     "OrderSnapshot",
     "OrderUpdate",
+    "PositionView",
     "RecordedEvent",
     "ResyncRequired",
     "Retry",

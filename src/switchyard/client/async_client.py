@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import aiohttp
 from yarl import URL
 
+from switchyard.client import accounts as account_calls
 from switchyard.client import calls
 from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
@@ -19,10 +20,11 @@ from switchyard.client.attempts import Attempts, Reconnects
 from switchyard.client.calls import Call, Response, response_of, stream_headers, stream_path
 from switchyard.client.errors import ClientError, NotReachable, UnreadableResponse
 from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, InstrumentPages, OrderPages
+from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message, MessageTooLong, Parser
 from switchyard.client.wire import api_error
+from switchyard.domain.account_view import PositionView
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
@@ -87,6 +89,10 @@ class AsyncClient:
     order = _method(calls.order)
     quote = _method(calls.quote)
     cancel = _method(calls.cancel)
+    close_position = _method(account_calls.close_position)
+    cancel_all = _method(account_calls.cancel_all)
+    account = _method(account_calls.account)
+    explain = _method(account_calls.explain)
     exposure = _method(calls.exposure)
     kill = _method(kill_calls.kill)
     kill_state = _method(kill_calls.kill_state)
@@ -100,6 +106,12 @@ class AsyncClient:
         for call in OrderPages(statuses, symbol, limit).calls():
             for snapshot in await self._send(call):
                 yield snapshot
+
+    async def positions(self, *, flat: bool = False) -> AsyncGenerator[PositionView, None]:
+        """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
+        for call in PositionPages(flat).calls():
+            for position in await self._send(call):
+                yield position
 
     async def instruments(self) -> AsyncGenerator[ListedInstrument, None]:
         """Yield the instruments of the gateway's catalogue by symbol; pages are requested as needed."""

@@ -27,7 +27,7 @@ from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstrain
 from switchyard.domain.events import encode
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.market import MarketQuote
-from switchyard.domain.orders import OrderRequest, OrderSnapshot, Side, TimeInForce
+from switchyard.domain.orders import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
 from switchyard.domain.risk.exposure_view import ExposureView
 
@@ -93,13 +93,14 @@ def place(
     qty: ExactAmount,
     *,
     limit_price: ExactAmount | None = None,
+    stop_price: ExactAmount | None = None,
     time_in_force: TimeInForce | None = None,
     client_order_id: str | None = None,
     strategy: str | None = None,
     tags: Sequence[str] = (),
     idempotency_key: str | None = None,
 ) -> Call[Acknowledgement]:
-    """Place an order; without a limit price it is a market order.
+    """Place an order; without a limit price it is a market order. With a stop price it waits for that price first.
 
     Every order has an idempotency key: `idempotency_key`, or a new random one. If the connection fails or the gateway
     responds 503, the order may or may not have been accepted. The client then sends it again under the *same* key, up
@@ -111,8 +112,8 @@ def place(
 
     Amounts are exact: pass `int`, `str` or `Decimal`. A float raises InvalidField.
     """
-    request = _order_request(symbol, side, qty, limit_price, time_in_force, client_order_id, strategy, tags)
-    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
 
     def acknowledgement(response: Response) -> Acknowledgement:
         accepted = read(response.body, Acknowledgement)
@@ -127,13 +128,14 @@ def dry_run(
     qty: ExactAmount,
     *,
     limit_price: ExactAmount | None = None,
+    stop_price: ExactAmount | None = None,
     time_in_force: TimeInForce | None = None,
     client_order_id: str | None = None,
     strategy: str | None = None,
     tags: Sequence[str] = (),
 ) -> Call[DryRun]:
     """Return what every pre-trade check says about an order, without placing it; the arguments are those of `place`."""
-    request = _order_request(symbol, side, qty, limit_price, time_in_force, client_order_id, strategy, tags)
+    request = _order_request(symbol, side, qty, limit_price, stop_price, time_in_force, client_order_id, strategy, tags)
     return Call(
         method="POST",
         path="/orders?dryRun=true",
@@ -190,7 +192,7 @@ def do_order(
     The result is what is known now: with the status `unknown`, or `accepted` without a `broker_order_id`, call again
     with the same key later. A rejection raises ApiError `BROKER_REJECTED`.
     """
-    key = _new_key() if idempotency_key is None else checked_key(idempotency_key)
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
     request = DoOrderRequest(
         order_id=order_id or key,
         instrument=instrument,
@@ -266,6 +268,7 @@ def _order_request(
     side: Side,
     qty: ExactAmount,
     limit_price: ExactAmount | None,
+    stop_price: ExactAmount | None,
     time_in_force: TimeInForce | None,
     client_order_id: str | None,
     strategy: str | None,
@@ -274,9 +277,10 @@ def _order_request(
     return OrderRequest(
         symbol=symbol,
         side=side,
-        type="MARKET" if limit_price is None else "LIMIT",
+        type=_order_type(limit_price is not None, stop_price is not None),
         qty=exact_amount(qty, "qty"),
         price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
+        stop_price=None if stop_price is None else exact_amount(stop_price, "stop_price"),
         time_in_force=time_in_force,
         client_order_id=client_order_id,
         strategy=strategy,
@@ -284,5 +288,12 @@ def _order_request(
     )
 
 
-def _new_key() -> str:
+def _order_type(has_limit: bool, has_stop: bool) -> OrderType:
+    if has_stop:
+        return "STOP_LIMIT" if has_limit else "STOP"
+    return "LIMIT" if has_limit else "MARKET"
+
+
+def new_key() -> str:
+    """A random idempotency key."""
     return secrets.token_hex(16)

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from switchyard.client.calls import Call, Response, order_path
 from switchyard.client.events import EventPage, RecordedEvent
 from switchyard.client.wire import InstrumentPage, OrderPage, read
+from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage, PositionView
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
@@ -43,6 +44,25 @@ class OrderPages:
         self._is_last = page.next_cursor is None
         self._query["cursor"] = page.next_cursor or ""
         return page.orders
+
+
+class PositionPages:
+    """The pages of `positions`, until the last."""
+
+    def __init__(self, flat: bool) -> None:
+        self._query = {"limit": str(POSITIONS_PAGE_MAX)} | ({"flat": "true"} if flat else {})
+        self._is_last = False
+
+    def calls(self) -> Iterator[Call[Sequence[PositionView]]]:
+        """Yield the next call; the caller sends it before it asks for another."""
+        while not self._is_last:
+            yield Call(method="GET", path=f"/positions?{urlencode(self._query)}", read=self._read)
+
+    def _read(self, response: Response) -> Sequence[PositionView]:
+        page = read(response.body, PositionPage)
+        self._is_last = page.next_cursor is None
+        self._query["cursor"] = page.next_cursor or ""
+        return page.positions
 
 
 class InstrumentPages:

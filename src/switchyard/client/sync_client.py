@@ -8,6 +8,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
+from switchyard.client import accounts as account_calls
 from switchyard.client import calls
 from switchyard.client import kills as kill_calls
 from switchyard.client.address import checked_url, default_token, default_url
@@ -16,9 +17,10 @@ from switchyard.client.calls import Call, stream_headers, stream_path
 from switchyard.client.connections import Connections
 from switchyard.client.errors import ClientError, UnreadableResponse
 from switchyard.client.events import RecordedEvent, StreamEvent, stream_event
-from switchyard.client.pages import EventPages, InstrumentPages, OrderPages
+from switchyard.client.pages import EventPages, InstrumentPages, OrderPages, PositionPages
 from switchyard.client.retry import Retry
 from switchyard.client.sse import MessageTooLong
+from switchyard.domain.account_view import PositionView
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.market import ListedInstrument
 from switchyard.domain.orders import OrderSnapshot
@@ -79,6 +81,10 @@ class Client:
     order = _method(calls.order)
     quote = _method(calls.quote)
     cancel = _method(calls.cancel)
+    close_position = _method(account_calls.close_position)
+    cancel_all = _method(account_calls.cancel_all)
+    account = _method(account_calls.account)
+    explain = _method(account_calls.explain)
     exposure = _method(calls.exposure)
     kill = _method(kill_calls.kill)
     kill_state = _method(kill_calls.kill_state)
@@ -90,6 +96,11 @@ class Client:
     ) -> Iterator[OrderSnapshot]:
         """Yield the orders of the account, newest first; pages are requested as needed."""
         for call in OrderPages(statuses, symbol, limit).calls():
+            yield from self._send(call)
+
+    def positions(self, *, flat: bool = False) -> Iterator[PositionView]:
+        """Yield the account's positions by symbol, with `flat` also those that are closed; pages as needed."""
+        for call in PositionPages(flat).calls():
             yield from self._send(call)
 
     def instruments(self) -> Iterator[ListedInstrument]:

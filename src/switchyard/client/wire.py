@@ -22,13 +22,13 @@ _NOT_PLACED = frozenset({"BROKER_DOWN", "JOURNAL_UNAVAILABLE", "QUEUE_DELAY", "Q
 # Messages for responses that contain only a code.
 _DEFAULT_MESSAGES = {
     401: "the gateway rejected the token",
-    404: "this account has no such order",
+    404: "this account has no such order or position",
     503: "the gateway is temporarily unavailable",
 }
 
 
 class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The result of `place` and `cancel`: the request is durable; its outcome follows in the stream."""
+    """The result of `place`, `close_position` and `cancel`: the request is durable; the stream shows its outcome."""
 
     order_id: OrderId
     status: str

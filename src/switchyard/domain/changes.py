@@ -158,7 +158,8 @@ class Conflict(msgspec.Struct, frozen=True):
     """Nothing of the change was written.
 
     A row has a newer version, `key` already holds the idempotency key, `kill` covers an order that the change accepts
-    or begins to send, or the change would breach a limit that it claims to keep.
+    or begins to send, or is the active kill that the same request has set, or the change would breach a limit that it
+    claims to keep.
     """
 
     key: KeyEntry | None = None

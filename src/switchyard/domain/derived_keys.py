@@ -89,7 +89,7 @@ def generate_idempotency_key(
         (parts.order_type, order_type),
         *[(parts.prices, price) for price in _prices(order_type, limit_price, stop_price)],
     ]
-    return _digest("|".join([text for included, text in components if included]).encode(), secret)
+    return keyed_digest("|".join([text for included, text in components if included]).encode(), secret)
 
 
 def validate_idempotency_key(key: str) -> bool:
@@ -97,7 +97,8 @@ def validate_idempotency_key(key: str) -> bool:
     return isinstance(key, str) and _KEY.fullmatch(key) is not None
 
 
-def _digest(text: bytes, secret: str | bytes | None) -> str:
+def keyed_digest(text: bytes, secret: str | bytes | None) -> str:
+    """SHA-256 of the text, or HMAC-SHA256 with the secret: 64 hexadecimal characters."""
     if secret is None:
         return hashlib.sha256(text).hexdigest()
     if not secret:

@@ -5,7 +5,6 @@ SwitchyardError
 │   ├── InvalidJson           not JSON, a duplicate member, NaN, bad UTF-8
 │   ├── BodyTooLarge
 │   ├── InvalidField          one named field is wrong
-│   │   ├── Unsupported       in the contract, not implemented yet
 │   │   ├── UnknownSymbol     the symbol is not in the instrument catalogue
 │   │   └── InvalidHeader     a header is malformed (entrypoints/http/errors.py)
 │   ├── InvalidKey            the Idempotency-Key header is malformed or repeated
@@ -21,6 +20,7 @@ SwitchyardError
 │   ├── TooManyRequests       the client is over its rate, or has too many streams, connections or invalid tokens
 │   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
 │   │                         rejected before it is routed (entrypoints/http/errors.py)
+│   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled
 ├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
@@ -31,6 +31,7 @@ SwitchyardError
 │   ├── QueueFull             the sequencer's queue is at its bound
 │   ├── QueueDelayed          the order would be accepted or sent too late
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
+│   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
@@ -93,12 +94,6 @@ class InvalidField(RequestError):
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}", field=field)
-
-
-class Unsupported(InvalidField):
-    """The contract has this value, and this version does not implement it yet."""
-
-    reason = "UNSUPPORTED"
 
 
 class UnknownSymbol(InvalidField):
@@ -228,6 +223,18 @@ class OrderFinal(RequestError):
         super().__init__("the order is in a final state")
 
 
+class PositionClosing(RequestError):
+    """Open orders may already close so much of the position that the rest is less than the request wants."""
+
+    reason = "POSITION_CLOSING"
+
+    def __init__(self, symbol: str, position: str, side: str, open_qty: str, rest: str) -> None:
+        super().__init__(
+            f"the position in {symbol} is {position} and open {side} orders have {open_qty} left to fill, so at most "
+            f"{rest} can be closed: wait for these orders, cancel them or close less"
+        )
+
+
 class NotInDoubt(SwitchyardError):
     """The outbox row is not `uncertain`, so there is nothing for an operator to decide."""
 
@@ -269,6 +276,15 @@ class BrokerFailed(Unavailable):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.reason = "BROKER_DOWN"
+
+
+class PositionMoved(Unavailable):
+    """The position or its open orders changed between the decision to close it and the commit."""
+
+    reason = "POSITION_MOVED"
+
+    def __init__(self) -> None:
+        super().__init__("the position changed while the close was written, and nothing was placed: repeat the request")
 
 
 class NoQuote(Unavailable):

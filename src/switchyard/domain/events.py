@@ -124,6 +124,8 @@ def accepted_order(order: Order) -> AcceptedOrder:
         multiplier=ONE if order.multiplier == ONE else order.multiplier,
         reserve_price=None if order.reserve_price == order.price else order.reserve_price,
         reducing=order.reducing,
+        expires_at=order.expires_at,
+        reduce_only=order.reduce_only,
     )
 
 

@@ -52,6 +52,9 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reserve_price: Decimal | None = None
     """Absent where it is the price, and where no market was known."""
     reducing: bool = False
+    expires_at: datetime | None = None
+    """Of a DAY order: the end of its trading day."""
+    reduce_only: bool = False
 
 
 class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -50,6 +50,8 @@ def accepted(account: AccountId, order_id: OrderId, fact: AcceptedFact) -> Order
         multiplier=shown.multiplier,
         reserve_price=shown.price if shown.reserve_price is None else shown.reserve_price,
         reducing=shown.reducing,
+        expires_at=shown.expires_at,
+        reduce_only=shown.reduce_only,
     )
 
 

@@ -10,6 +10,9 @@ from switchyard.domain.errors import InvalidKey
 from switchyard.domain.ids import AccountId, OrderId
 
 __all__ = [
+    "CANCEL_ALL",
+    "CLOSE_POSITION",
+    "DERIVED_CLOSE",
     "DERIVED_ORDER",
     "DO_ORDER",
     "KEY_LENGTH_MAX",
@@ -27,6 +30,9 @@ KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
 DERIVED_ORDER = "orders.derived"
 DO_ORDER = "do.order"
+CLOSE_POSITION = "positions.close"
+DERIVED_CLOSE = "positions.close.derived"
+CANCEL_ALL = "orders.cancel_all"
 KeyStatus = Literal["accepted", "succeeded", "failed"]
 
 

@@ -13,7 +13,7 @@ from switchyard.domain.outbox import SETTLED, OrderState
 
 KillMode = Literal[
     "block",  # no new order is accepted
-    "reduce_only",  # only orders that a venue enforces as reduce-only; no venue does at present
+    "reduce_only",  # only orders that a venue enforces as reduce-only; at present none is known to be such an order
 ]
 KillReason = Literal["KILL_SWITCH", "REDUCE_ONLY"]
 OrderFate = Literal[
@@ -57,6 +57,11 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
         """The reason code of an order that it blocks."""
         return "KILL_SWITCH" if self.mode == "block" else "REDUCE_ONLY"
 
+    @property
+    def intent(self) -> tuple[object, ...]:
+        """What makes two requests the same: scope, mode, person and reason. Only one of them is active."""
+        return self.account_id, self.strategy, self.venue, self.symbol, self.mode, self.set_by, self.set_reason
+
     def covers(self, order: Order) -> bool:
         """Whether the order agrees with every part of the scope."""
         return self.covers_scope(order.account_id, order.strategy, order.venue, order.symbol)
@@ -96,6 +101,13 @@ def covering(kills: Iterable[Kill], order: Order) -> Kill | None:
 def was_tried(state: OrderState, kill: Kill) -> bool:
     """Whether a cancel of the order was requested since the kill was set."""
     return any(row.kind == "cancel" and row.created_at >= kill.set_at for row in state.outbox)
+
+
+def active_twin(kills: Iterable[Kill], new: Kill) -> Kill | None:
+    """The active kill that the same request has set; none for a later version of a kill."""
+    if new.version > 1:
+        return None
+    return next((kill for kill in kills if kill.is_active and kill.intent == new.intent), None)
 
 
 def fate_of(state: OrderState, kill: Kill) -> OrderFate:

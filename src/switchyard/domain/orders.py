@@ -2,12 +2,12 @@
 
 from datetime import datetime
 from decimal import Decimal
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from switchyard.domain.canonical import struct_digest
-from switchyard.domain.errors import InvalidField, Unsupported
+from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue, check_multiple
 from switchyard.domain.labels import check_label, check_strategy
@@ -18,6 +18,15 @@ from switchyard.domain.reasons import PROVEN_UNSENT
 Side = Literal["BUY", "SELL"]
 OrderType = Literal["LIMIT", "MARKET", "STOP", "STOP_LIMIT"]
 TimeInForce = Literal["IOC", "FOK", "GTC", "DAY"]
+
+ORDER_TYPES: Final[tuple[OrderType, ...]] = get_args(OrderType)
+TIMES_IN_FORCE: Final[tuple[TimeInForce, ...]] = get_args(TimeInForce)
+LIMITED: Final[frozenset[OrderType]] = frozenset({"LIMIT", "STOP_LIMIT"})
+"""The types with a limit price."""
+STOPS: Final[frozenset[OrderType]] = frozenset({"STOP", "STOP_LIMIT"})
+"""The types that wait at the venue until the market reaches their stop price."""
+RESTING: Final[frozenset[TimeInForce]] = frozenset({"GTC", "DAY"})
+"""The times in force of an order that may rest at the venue."""
 
 TAGS_MAX = 16
 
@@ -83,6 +92,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The price at which the rest of the order is reserved while it is open; none where no market was known."""
     reducing: bool = False
     """Whether it was accepted as an order that can only make the account's position smaller."""
+    expires_at: datetime | None = None
+    """The end of the trading day on which a DAY order was accepted: it is not sent after it. None for other orders."""
+    reduce_only: bool = False
+    """Whether it was placed to close a position: a venue that has reduce-only orders gets it as one."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -112,6 +125,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     version: int
     trace_id: str | None = None
     requested_at: datetime | None = None
+    expires_at: datetime | None = None
+    reduce_only: bool = False
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -141,6 +156,8 @@ def snapshot(order: Order) -> OrderSnapshot:
         version=order.version,
         trace_id=order.trace_id,
         requested_at=order.requested_at,
+        expires_at=order.expires_at,
+        reduce_only=order.reduce_only,
     )
 
 
@@ -172,33 +189,47 @@ def checked(request: OrderRequest, catalogue: Catalogue) -> OrderRequest:
         raise InvalidField("tags", f"at most {TAGS_MAX} tags, got {len(request.tags)}")
     for tag in request.tags:
         check_label("tags", tag)
-    if request.type in ("STOP", "STOP_LIMIT"):
-        raise Unsupported("type", f"{request.type} orders are not supported yet")
-    if request.time_in_force == "DAY":
-        raise Unsupported("timeInForce", "DAY is not supported yet")
-    if request.stop_price is not None:
-        raise InvalidField("stopPrice", f"not allowed on a {request.type} order")
-    if request.type == "LIMIT" and request.price is None:
-        raise InvalidField("price", "required on a LIMIT order")
-    if request.type == "MARKET" and request.price is not None:
-        raise InvalidField("price", "not allowed on a MARKET order")
+    _check_fields(request)
     qty = positive_amount(request.qty, "qty")
     check_multiple(qty, instrument.step, "qty", instrument)
-    price = request.price
+    price, stop_price = request.price, request.stop_price
     if price is not None:
         price = positive_amount(price, "price")
         check_multiple(price, instrument.tick, "price", instrument)
+    if stop_price is not None:
+        stop_price = positive_amount(stop_price, "stopPrice")
+        check_multiple(stop_price, instrument.tick, "stopPrice", instrument)
     return OrderRequest(
         symbol=request.symbol,
         side=request.side,
         type=request.type,
         qty=qty,
         price=price,
+        stop_price=stop_price,
         time_in_force=request.time_in_force or ("IOC" if request.type == "MARKET" else "GTC"),
         client_order_id=request.client_order_id,
         strategy=request.strategy,
         tags=request.tags,
     )
+
+
+def _check_fields(request: OrderRequest) -> None:
+    """Check that the fields are those of the order type."""
+    kind = request.type
+    if kind in LIMITED:
+        if request.price is None:
+            raise InvalidField("price", f"required on a {kind} order")
+    elif request.price is not None:
+        raise InvalidField("price", f"not allowed on a {kind} order")
+    if kind in STOPS:
+        if request.stop_price is None:
+            raise InvalidField("stopPrice", f"required on a {kind} order")
+        if request.time_in_force is not None and request.time_in_force not in RESTING:
+            raise InvalidField(
+                "timeInForce", f"{request.time_in_force} is not allowed on a {kind} order, which waits: GTC or DAY"
+            )
+    elif request.stop_price is not None:
+        raise InvalidField("stopPrice", f"not allowed on a {kind} order")
 
 
 def order_digest(request: OrderRequest) -> str:

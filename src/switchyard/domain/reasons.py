@@ -70,6 +70,7 @@ EndReason = Literal[
     "ABSENT_AT_VENUE",  # a send was in doubt, the order is proven absent, and it is cancelled or past its deadline
     "KILL_SWITCH",  # a kill covered it while nothing was at the venue
     "COLLAR",  # to be sent again while nothing was at the venue, and its price was outside of its collar by then
+    "NOT_REDUCING",  # a close to be sent while nothing was at the venue, and the position was too small for it by then
 ]
 """`Order.reason` where Switchyard itself ended the order."""
 
@@ -83,6 +84,7 @@ SendCode = Literal[
     "RETRY_EXHAUSTED",  # as in EndReason; the detail has the last attempt's error
     "CANCELED_BEFORE_SENDING",  # as in EndReason
     "COLLAR",  # as in EndReason; of an order in doubt: it is not sent again, and only the venue can tell
+    "NOT_REDUCING",  # the same
     "CONFLICT_PROCESSED",  # HTTP 409: the venue shows that it processed this order before; the row is `sent`
     "CONTRADICTED",  # rejected, but a fill or a venue order id shows that the venue has it; the row is `sent`
 ]

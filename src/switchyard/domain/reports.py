@@ -23,6 +23,7 @@ ExecType = Literal[
     "FILL",  # an execution (FIX F, Trade)
     "CORRECT",  # another quantity or price of the execution `ref_exec_id` (FIX G, Trade Correct)
     "CANCEL",  # the execution `ref_exec_id` is void: a bust (FIX H, Trade Cancel)
+    "TRIGGERED",  # the market reached the stop price; no execution (FIX L, Triggered or Activated by System)
 ]
 
 

@@ -10,7 +10,7 @@ class Exposures(Protocol):
     """Reads of the totals; an answer may be older than the next commit, which checks its claims itself."""
 
     async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
-        """Return an account in one symbol; exact from the first claim of a limit on.
+        """Return an account in one symbol, all zero without a position; exact from the first claim of a limit on.
 
         Unless it has to be fresh, it may be some milliseconds older than the call.
         """

@@ -96,8 +96,10 @@ class Ledger(Protocol):
         """Return entries in order of their numbers, at most ENTRIES_MAX."""
         ...
 
-    async def holdings(self, account: AccountId, after_symbol: str, after_currency: str, limit: int) -> list[Holding]:
-        """Return positions by symbol and currency, after those; flat ones included."""
+    async def holdings(
+        self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
+    ) -> list[Holding]:
+        """Return positions by symbol and currency, after those; with or without flat ones."""
         ...
 
     async def balances(self, account: AccountId, after_unit: str, limit: int) -> list[Balance]:

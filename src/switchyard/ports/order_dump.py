@@ -1,9 +1,10 @@
-"""The port that reads every order, for the state digest."""
+"""The port that reads every order, for the state digest and the check of what is kept beside the orders."""
 
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 from switchyard.domain.orders import Order
+from switchyard.domain.risk.exposure import TotalsKey
 
 
 class OrderDump(Protocol):
@@ -11,4 +12,8 @@ class OrderDump(Protocol):
 
     def all_orders(self) -> AsyncIterator[Order]:
         """Yield every order, sorted by the bytes of its id."""
+        ...
+
+    async def wrong_totals(self) -> list[TotalsKey]:
+        """The accounts, symbols and currencies whose kept totals are not those of their open orders, sorted."""
         ...

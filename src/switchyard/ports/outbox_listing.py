@@ -5,6 +5,7 @@ from typing import Final, Protocol
 
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 
 # The newest one is shown; a few more in case that it is about another row of the order.
@@ -20,6 +21,10 @@ class OutboxListing(Protocol):
 
     async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
         """Return the rows of one order, sorted by their keys; none if there is no such order."""
+        ...
+
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """Return one order with its first events, in journal order; none if there is no such order."""
         ...
 
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:

@@ -9,7 +9,8 @@ import msgspec
 
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
-from switchyard.domain.orders import Order
+from switchyard.domain.order_kinds import OrderKinds, lacking
+from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.reasons import AmbiguousCode, RejectCode, UnsentCode
 from switchyard.domain.reports import ExecType, ExecutionIdScope, ExecutionReport, ReportStatus
 
@@ -59,6 +60,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open order can be amended in place; not used yet."""
     cancel_all: bool = False
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
+    kinds: OrderKinds = OrderKinds()
+    """The order types and times in force that the venue has itself; all others are rejected when they arrive."""
+    reduce_only: bool = False
+    """Whether the venue itself sees to it that an order with the flag only reduces the position under our credentials.
+
+    An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds.
+    """
+
+
+def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:
+    """Whether the venue has the order's type and time in force; an order must not go to a venue that has not."""
+    return lacking(capabilities.kinds, order) is None
 
 
 class Accepted(msgspec.Struct, frozen=True):

@@ -152,6 +152,18 @@ def optional(parse: Callable[[str], _T]) -> Callable[[str], _T | None]:
     return lambda value: parse(value) if value else None
 
 
+def words(*known: str) -> Callable[[str], frozenset[str]]:
+    """One or more of these words, separated by commas."""
+
+    def parse(value: str) -> frozenset[str]:
+        given = frozenset(part.strip() for part in value.split(","))
+        if not given <= set(known):
+            raise ValueError(f"must be one or more of {', '.join(known)}, separated by commas")
+        return given
+
+    return parse
+
+
 def venue_names(value: str) -> tuple[VenueName, ...]:
     """Venue names separated by commas."""
     names = tuple(VenueName(name.strip()) for name in value.split(","))

@@ -14,6 +14,7 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
+from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
@@ -161,11 +162,14 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     window: timedelta | None
     request_expiry: bool
     cancel_all: bool
+    reduce_only: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
     final_errors: frozenset[tuple[int, str | None]]
     idempotency_header: bool
     exec_id_scope: Literal["venue", "symbol", "order"]
+    order_types: frozenset[OrderType]
+    times_in_force: frozenset[TimeInForce]
     sweep: timedelta
     quotes: str
     quotes_poll: timedelta
@@ -173,6 +177,7 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     delay: timedelta
     partial_steps: int
     reject_all: bool
+    displayed_qty: Decimal | None
 
 
 # Per venue: the environment variable ends with the venue's name in capitals.
@@ -195,6 +200,9 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
+            "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
+            "broker then looks at the position under its credentials: set it only if that is the position of one account."),
     Setting("VENUE_REQUEST_EXPIRY_", "request_expiry", "false", parse.flag,
             "Broker: whether it rejects an order that arrives after the `expires_at` of the request. `true` adds "
             "`expires_at` to every order: the time of the attempt on the broker's clock plus `VENUE_WINDOW_SEC_`."),
@@ -213,6 +221,12 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_EXEC_ID_SCOPE_", "exec_id_scope", "venue", parse.choice("venue", "symbol", "order"),
             "Broker: scope within which its execution ids are unique: `venue`, `symbol` or `order`. With too wide a "
             "scope, fills are dropped as duplicates. Do not change it while orders are open."),
+    Setting("VENUE_ORDER_TYPES_", "order_types", "LIMIT,MARKET", parse.words(*ORDER_TYPES),
+            "Broker: the order types that it has itself: `LIMIT`, `MARKET`, `STOP`, `STOP_LIMIT`, separated by commas. An "
+            "order of another type is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
+    Setting("VENUE_TIMES_IN_FORCE_", "times_in_force", "IOC,FOK,GTC", parse.words(*TIMES_IN_FORCE),
+            "Broker: the times in force that it has itself: `IOC`, `FOK`, `GTC`, `DAY`, separated by commas. An order with "
+            "another one is rejected with `UNSUPPORTED_BY_VENUE`. The paper exchange has all of them."),
     Setting("VENUE_SWEEP_SEC_", "sweep", "30", parse.seconds(0, 86_400),
             "Seconds between two comparisons of the open orders with those of the venue, which find fills whose report "
             "was lost. `0`: no comparison."),
@@ -231,6 +245,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Paper exchange: number of partial fills per order."),
     Setting("EXCHANGE_SIM_REJECT_ALL_", "reject_all", "false", parse.flag,
             "Paper exchange: whether it rejects every order."),
+    Setting("EXCHANGE_SIM_DISPLAYED_QTY_", "displayed_qty", "", parse.optional(parse.limit),
+            "Paper exchange: quantity that its market displays on each side of a symbol, anew every 0.2 s. Orders share it: "
+            "an IOC order gets what is left and its rest expires, a FOK order that it does not cover expires. Unset: any "
+            "order is filled whole."),
 )  # fmt: skip
 
 

@@ -89,9 +89,11 @@ class SqliteLedger:
         found = [StoredEntry(*row) for row in rows]
         return found[::-1] if wanted.newest else found
 
-    async def holdings(self, account: AccountId, after_symbol: str, after_currency: str, limit: int) -> list[Holding]:
+    async def holdings(
+        self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
+    ) -> list[Holding]:
         """Positions by symbol and currency."""
-        rows = await self._rows(schema.POSITIONS_OF, (account, after_symbol, after_currency, limit))
+        rows = await self._rows(schema.POSITIONS_OF, (account, after_symbol, after_currency, flat, limit))
         return [_holding.decode(body) for (body,) in rows]
 
     async def balances(self, account: AccountId, after_unit: str, limit: int) -> list[Balance]:

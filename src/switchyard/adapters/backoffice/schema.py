@@ -96,7 +96,9 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
 """
 
 POSITIONS_OF = """
-SELECT body FROM positions WHERE account_id = ? AND (symbol, currency) > (?, ?) ORDER BY symbol, currency LIMIT ?
+SELECT body FROM positions
+WHERE account_id = ? AND (symbol, currency) > (?, ?) AND (? OR body ->> 'qty' <> '0')
+ORDER BY symbol, currency LIMIT ?
 """
 BALANCES_OF = """
 SELECT account, unit, amount FROM balances

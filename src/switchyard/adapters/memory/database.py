@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from switchyard.adapters.memory.accounts import MemoryAccounts
 from switchyard.adapters.memory.database_time import MemoryTime
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.adapters.memory.keys import MemoryKeyStore
@@ -19,6 +20,7 @@ class MemoryDatabase:
         self.journal = MemoryJournal()
         self.queries = MemoryQueries(self.journal)
         self.kills = MemoryKills(self.journal)
+        self.accounts = MemoryAccounts(self.journal)
         self.liveness = MemoryLiveness()
         self.lanes = MemoryLanes(self.liveness, clock)
         self.keys = MemoryKeyStore(self.journal)

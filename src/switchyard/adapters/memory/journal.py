@@ -24,7 +24,7 @@ from switchyard.domain.ids import (
     VenueName,
     last_generation,
 )
-from switchyard.domain.kills import Kill, KillOrder, covering
+from switchyard.domain.kills import Kill, KillOrder, active_twin, covering
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.lines import AuditLine
 from switchyard.domain.orders import Order
@@ -228,6 +228,9 @@ class MemoryJournal:
             kill = covering(self.kills.values(), order)
             if kill is not None:
                 return Conflict(kill=kill)
+        for new in change.kills:
+            if (twin := active_twin(self.kills.values(), new)) is not None:
+                return Conflict(kill=twin)
         if any(self._is_early(row) for row in change.unqueued_rows()):
             return Conflict()
         is_stale = (

@@ -161,6 +161,11 @@ class MemoryQueries:
         rows = [row for row in self._journal.outbox.values() if row.order_id == order_id]
         return sorted(rows, key=lambda row: row.key)
 
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """Return one order with its first events."""
+        order = await self.order(order_id)
+        return None if order is None else (order, await self.events_after(0, order_id=order_id, limit=limit))
+
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """Return the last `OrderUncertain` events of one order, newest first."""
         doubts = [event for event in self._events_of(None, order_id) if event.type == "OrderUncertain"]

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from switchyard.adapters.postgres.claims import breaches_from, claims_json
+from switchyard.adapters.postgres.claims import breaches_from, claim_arguments
 from switchyard.adapters.postgres.connection import Record
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome, check_kills_alone
 from switchyard.domain.idempotency import KeyEntry
@@ -49,8 +49,10 @@ class AppendArguments(NamedTuple):
     position_bases: Sequence[int]
     result_changes: Sequence[int]
     result_rows: str
-    claim_totals: str | None
+    claim_lines: str | None
     claim_rows: str | None
+    claim_limits: str | None
+    claims_are_plain: bool
     kill_row: str | None
     # The head that this process saw last; the database must still have it.
     seen_epoch: int | None
@@ -77,7 +79,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
     execution_changes, execution_rows = _numbered(changes, "executions")
     cursor_changes, cursor_rows = _numbered(changes, "cursors")
     result_changes, result_rows = _numbered(changes, "results")
-    claim_totals, claim_rows = claims_json(changes)
+    claims = claim_arguments(changes)
     return AppendArguments(
         to_shard=shard,
         new_group_id=group_id,
@@ -106,8 +108,10 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         position_bases=[base for _, base, _ in positions],
         result_changes=result_changes,
         result_rows=result_rows,
-        claim_totals=claim_totals,
-        claim_rows=claim_rows,
+        claim_lines=claims.lines,
+        claim_rows=claims.rows,
+        claim_limits=claims.limits,
+        claims_are_plain=claims.are_plain,
         kill_row=_kill_row(changes),
         seen_epoch=None,
         seen_seq=None,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import date
 from decimal import Decimal
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -14,17 +14,33 @@ from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
 from switchyard.domain.risk.claims import NO_LIMITS, Breach, BreachCode, Claim, Limits
-from switchyard.domain.risk.reservations import SUMS, reserved
+from switchyard.domain.risk.reservations import SUMS, Reserved, reserved
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])
 _Bound = TypeVar("_Bound", int, Decimal)
 
 
+class ClaimArguments(NamedTuple):
+    """The arguments of `append_group` that start with `claim`; none where no change has a claim."""
+
+    lines: str | None = None
+    rows: str | None = None
+    limits: str | None = None
+    are_plain: bool = False
+    """Whether the lines are all that the orders of the group change in the totals."""
+
+
 class _Line(msgspec.Struct, omit_defaults=True):
-    """An account, symbol and currency: what all claims of the group add, and their strictest limits."""
+    """An account, symbol and currency: what all claims of the group add, and their strictest limits.
+
+    The first line of an account and currency has the same for these (`purse_`), the first one of an account also for
+    its orders (`owner_`) and its window.
+    """
 
     line: int
+    purse: int
+    owner: int
     account_id: str
     symbol: str
     currency: str
@@ -32,7 +48,8 @@ class _Line(msgspec.Struct, omit_defaults=True):
     sells: Decimal = ZERO
     orders: int = 0
     notional: Decimal = ZERO
-    gross: Decimal = ZERO
+    gross: Decimal | None = None
+    """None where it is the notional."""
     reducing_buys: bool = False
     """Whether a BUY of the group was taken as reducing."""
     reducing_sells: bool = False
@@ -40,18 +57,22 @@ class _Line(msgspec.Struct, omit_defaults=True):
     notional_max: Decimal | None = None
     position_max: Decimal | None = None
     gross_max: Decimal | None = None
-
-    def add(self, order: Order, notional: Decimal) -> None:
-        if order.side == "BUY":
-            self.buys = SUMS.add(self.buys, order.qty)
-            self.reducing_buys = self.reducing_buys or order.reducing
-        else:
-            self.sells = SUMS.add(self.sells, order.qty)
-            self.reducing_sells = self.reducing_sells or order.reducing
-        self.orders += 1
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
+    whole: bool = False
+    """Whether a claim has to leave nothing of the position: such claims are judged one by one."""
+    needs_totals: bool = False
+    """Whether a limit is on a sum over the account's symbols."""
+    needs_positions: bool = False
+    purse_notional: Decimal | None = None
+    """None where the purse has this line alone; so with the other sums."""
+    purse_gross: Decimal | None = None
+    day: date | None = None
+    purse_notional_max: Decimal | None = None
+    purse_gross_max: Decimal | None = None
+    purse_loss_max: Decimal | None = None
+    owner_orders: int | None = None
+    owner_orders_max: int | None = None
+    since: OrderId | None = None
+    window_max: int | None = None
 
     def limit(self, limits: Limits) -> None:
         self.orders_max = _stricter(self.orders_max, limits.symbol_open_orders)
@@ -59,59 +80,37 @@ class _Line(msgspec.Struct, omit_defaults=True):
         self.position_max = _stricter(self.position_max, limits.position)
         self.gross_max = _stricter(self.gross_max, limits.symbol_gross_exposure)
 
+    def limit_purse(self, limits: Limits) -> None:
+        self.purse_notional_max = _stricter(self.purse_notional_max, limits.open_notional)
+        self.purse_gross_max = _stricter(self.purse_gross_max, limits.gross_exposure)
+        self.purse_loss_max = _stricter(self.purse_loss_max, limits.daily_loss)
+        self.needs_positions = self.purse_gross_max is not None or self.purse_loss_max is not None
+        self.needs_totals = self.needs_totals or self.needs_positions or self.purse_notional_max is not None
 
-class _Owner(msgspec.Struct, omit_defaults=True):
-    """An account, for the limit on the orders of its window."""
-
-    owner: int
-    account_id: str
-    orders: int = 0
-    since: OrderId | None = None
-    window_max: int | None = None
-
-
-class _Purse(msgspec.Struct, omit_defaults=True):
-    """An account and currency."""
-
-    purse: int
-    account_id: str
-    currency: str
-    is_needed: bool = False
-    """Whether a limit is on a sum over the account's symbols."""
-    needs_positions: bool = False
-    day: date | None = None
-    orders: int = 0
-    """Of the whole account."""
-    notional: Decimal = ZERO
-    gross: Decimal = ZERO
-    orders_max: int | None = None
-    notional_max: Decimal | None = None
-    gross_max: Decimal | None = None
-    loss_max: Decimal | None = None
-
-    def add(self, order: Order, notional: Decimal) -> None:
-        self.notional = SUMS.add(self.notional, notional)
-        if not order.reducing:
-            self.gross = SUMS.add(self.gross, notional)
-
-    def limit(self, limits: Limits) -> None:
-        self.orders_max = _stricter(self.orders_max, limits.open_orders)
-        self.notional_max = _stricter(self.notional_max, limits.open_notional)
-        self.gross_max = _stricter(self.gross_max, limits.gross_exposure)
-        self.loss_max = _stricter(self.loss_max, limits.daily_loss)
-        self.needs_positions = self.gross_max is not None or self.loss_max is not None
-        self.is_needed = self.needs_positions or self.orders_max is not None or self.notional_max is not None
+    def limit_owner(self, limits: Limits, since: OrderId | None) -> None:
+        self.owner_orders_max = _stricter(self.owner_orders_max, limits.open_orders)
+        if since is not None:
+            self.window_max = _stricter(self.window_max, limits.window_orders)
+        bounds = (self.owner_orders_max, self.window_max)
+        self.needs_totals = self.needs_totals or any(bound is not None for bound in bounds)
 
 
-def claims_json(changes: Sequence[Change]) -> tuple[str | None, str | None]:
-    """The totals that the claims of a group need, each once, and the claims; none where no change has a claim."""
+def claim_arguments(changes: Sequence[Change]) -> ClaimArguments:
+    """The claims of a group."""
     if not any(change.claims for change in changes):
-        return None, None
+        return ClaimArguments()
     rows = _Rows()
     for number, change in enumerate(changes):
         for claim in change.claims:
             rows.add(number, claim, claimed_order(change, claim))
-    return rows.totals(), rows.claims()
+    return rows.arguments(are_plain=all(_is_plain(change) for change in changes if change.orders))
+
+
+def _is_plain(change: Change) -> bool:
+    """Whether the change accepts one order, not as a reducing one, and has no other."""
+    if len(change.claims) != 1 or change.orders[0].version != 1 or change.orders[0].reducing:
+        return False
+    return len(change.orders) == 1 or all(order.order_id == change.claims[0].order_id for order in change.orders)
 
 
 def breaches_from(text: str | None) -> dict[int, Breach]:
@@ -120,24 +119,52 @@ def breaches_from(text: str | None) -> dict[int, Breach]:
 
 
 class _Totals:
-    """The totals of one account, symbol and currency, and the limits that they were last compared with."""
+    """The claims of one account, symbol and currency; their purse and window are in the first lines of these."""
 
-    __slots__ = ("limits", "line", "owner", "purse")
+    __slots__ = ("limit_number", "limits", "line", "owner", "purse", "reducing")
 
-    def __init__(self, line: _Line, purse: _Purse, owner: _Owner) -> None:
+    def __init__(self, line: _Line, purse: _Line, owner: _Line) -> None:
         self.line = line
         self.purse = purse
         self.owner = owner
-        self.limits = NO_LIMITS
+        self.limits: Limits | None = None
+        """Of the claim before; most claims of an account and symbol share one object."""
+        self.limit_number = 0
+        self.reducing = ZERO
+        """The part of the notional that belongs to reducing orders."""
+
+    def add(self, order: Order, held: Reserved) -> None:
+        line = self.line
+        if order.side == "BUY":
+            line.buys = SUMS.add(line.buys, held.qty)
+            line.reducing_buys = line.reducing_buys or order.reducing
+        else:
+            line.sells = SUMS.add(line.sells, held.qty)
+            line.reducing_sells = line.reducing_sells or order.reducing
+        line.orders += 1
+        line.notional = SUMS.add(line.notional, held.notional)
+        if order.reducing:
+            self.reducing = SUMS.add(self.reducing, held.notional)
+
+    def sum_up(self) -> None:
+        """Add the line to its purse and to its owner, where it is not their first."""
+        line, purse, owner = self.line, self.purse, self.owner
+        if self.reducing:
+            line.gross = SUMS.subtract(line.notional, self.reducing)
+        if purse is not line:
+            purse.purse_notional = SUMS.add(_first(purse.purse_notional, purse.notional), line.notional)
+            gross = _first(purse.purse_gross, purse.gross, purse.notional)
+            purse.purse_gross = SUMS.add(gross, _first(line.gross, line.notional))
+        if owner is not line:
+            owner.owner_orders = _first(owner.owner_orders, owner.orders) + line.orders
 
 
 class _Rows:
-    """Numbers the totals from 1, as arrays of PostgreSQL do."""
-
     def __init__(self) -> None:
-        self._keys: dict[tuple[str, str, str], _Totals] = {}
-        self._purses: dict[tuple[str, str], _Purse] = {}
-        self._owners: dict[str, _Owner] = {}
+        self._totals: dict[tuple[str, str, str], _Totals] = {}
+        self._purses: dict[tuple[str, str], _Line] = {}
+        self._owners: dict[str, _Line] = {}
+        self._limits: dict[Limits, int] = {}
         self._claims: list[tuple[object, ...]] = []
 
     def add(self, number: int, claim: Claim, order: Order) -> None:
@@ -145,49 +172,58 @@ class _Rows:
         held = reserved(order)
         assert held is not None, "an order that claims room is open"
         key = (order.account_id, order.symbol, order.currency or "")
-        totals = self._keys.get(key)
+        totals = self._totals.get(key)
         if totals is None:
-            totals = self._keys[key] = self._new(*key)
-        line, purse, owner, limits = totals.line, totals.purse, totals.owner, claim.limits
-        line.add(order, held.notional)
-        purse.add(order, held.notional)
-        owner.orders += 1
-        # A reducing order has no limits; most claims of an account and symbol share one object.
-        if not order.reducing and limits is not totals.limits:
+            totals = self._totals[key] = self._new(*key)
+        totals.add(order, held)
+        if claim.whole:
+            totals.line.whole = True
+        limits = NO_LIMITS if order.reducing else claim.limits  # a reducing order has none
+        if limits is not totals.limits:
             totals.limits = limits
-            line.limit(limits)
-            purse.limit(limits)
-            owner.window_max = _stricter(owner.window_max, limits.window_orders)
+            totals.limit_number = self._limits.setdefault(limits, len(self._limits) + 1)
+            totals.line.limit(limits)
+            totals.purse.limit_purse(limits)
+            totals.owner.limit_owner(limits, claim.since)
         if claim.day is not None:
-            purse.day = claim.day
-        if claim.since is not None:
-            owner.since = claim.since if owner.since is None else min(owner.since, claim.since)
-        numbers = (number, line.line, purse.purse, owner.owner)
-        self._claims.append((*numbers, order.side, order.qty, held.notional, order.reducing, *astuple(limits)))
+            totals.purse.day = claim.day
+        owner = totals.owner
+        if claim.since is not None and (owner.since is None or claim.since < owner.since):
+            owner.since = claim.since
+        numbers = (number, totals.line.line, totals.limit_number)
+        self._claims.append((*numbers, order.side, held.qty, held.notional, order.reducing, claim.whole))
 
-    def totals(self) -> str:
-        """The totals as JSON."""
-        for purse in self._purses.values():
-            purse.orders = self._owners[purse.account_id].orders
-        rows = {
-            "lines": [totals.line for totals in self._keys.values()],
-            "purses": list(self._purses.values()),
-            "owners": list(self._owners.values()),
-        }
-        return _encoder.encode(rows).decode()
-
-    def claims(self) -> str:
-        """The claims as a JSON array of arrays."""
-        return _encoder.encode(self._claims).decode()
+    def arguments(self, *, are_plain: bool) -> ClaimArguments:
+        """All claims that were added."""
+        for totals in self._totals.values():
+            totals.sum_up()
+        return ClaimArguments(
+            lines=_encoder.encode([totals.line for totals in self._totals.values()]).decode(),
+            rows=_encoder.encode(self._claims).decode(),
+            limits=_encoder.encode([astuple(limits) for limits in self._limits]).decode(),
+            are_plain=are_plain,
+        )
 
     def _new(self, account: str, symbol: str, currency: str) -> _Totals:
-        purse = self._purses.get((account, currency))
+        purse, owner = self._purses.get((account, currency)), self._owners.get(account)
+        line = _Line(
+            line=len(self._totals) + 1,
+            purse=purse.purse if purse else len(self._purses) + 1,
+            owner=owner.owner if owner else len(self._owners) + 1,
+            account_id=account,
+            symbol=symbol,
+            currency=currency,
+        )
         if purse is None:
-            purse = self._purses[account, currency] = _Purse(len(self._purses) + 1, account, currency)
-        owner = self._owners.get(account)
+            purse = self._purses[account, currency] = line
         if owner is None:
-            owner = self._owners[account] = _Owner(len(self._owners) + 1, account)
-        return _Totals(_Line(len(self._keys) + 1, account, symbol, currency), purse, owner)
+            owner = self._owners[account] = line
+        return _Totals(line, purse, owner)
+
+
+def _first(*amounts: _Bound | None) -> _Bound:
+    """The first amount that there is."""
+    return next(amount for amount in amounts if amount is not None)
 
 
 def _stricter(one: _Bound | None, other: _Bound | None) -> _Bound | None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from switchyard.adapters.postgres import migrations
+from switchyard.adapters.postgres.accounts import PostgresAccounts
 from switchyard.adapters.postgres.connection import Reader, single_connection
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.journal import PostgresJournal
@@ -25,6 +26,7 @@ class PostgresDatabase:
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.kills = PostgresKills(reader)
+        self.accounts = PostgresAccounts(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.lanes = PostgresLanes(reader, SystemClock())
         self.keys = PostgresKeyStore(reader)

@@ -9,16 +9,16 @@ from switchyard.adapters.postgres.connection import Reader, Record
 from switchyard.adapters.tables import POSITIONS
 from switchyard.domain.ids import AccountId
 from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.risk.book import WINDOW_ORDERS_MAX
-from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, Totals
+from switchyard.domain.risk.exposure import FLAT, AccountExposure, SymbolExposure, Totals
+from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
 
 _SYMBOLS = """
-SELECT requested.account_id, requested.symbol, coalesce(held.qty, 0), coalesce(open.buys, 0), coalesce(open.sells, 0)
+SELECT held.account_id, held.symbol, held.qty, coalesce(open.buys, 0), coalesce(open.sells, 0)
 FROM unnest($1::text[], $2::text[]) AS requested (account_id, symbol)
-LEFT JOIN LATERAL (
-    SELECT qty FROM positions AS stored
-    WHERE (stored.account_id, stored.symbol) = (requested.account_id, requested.symbol) LIMIT 1
-) AS held ON true
+CROSS JOIN LATERAL (
+    SELECT stored.account_id, stored.symbol, stored.qty FROM positions AS stored
+    WHERE (stored.account_id, stored.symbol) = (requested.account_id, requested.symbol) AND stored.qty <> 0 LIMIT 1
+) AS held
 LEFT JOIN LATERAL (
     SELECT sum(buy_qty) AS buys, sum(sell_qty) AS sells FROM exposures AS stored
     WHERE (stored.account_id, stored.symbol) = (requested.account_id, requested.symbol)
@@ -101,11 +101,11 @@ class SymbolReads:
             return
         if len(self._shared) > SHARED_MAX:
             self._shared.clear()
-        for account, symbol, *amounts in records:
-            exposure = SymbolExposure(*amounts)
-            self._shared[account, symbol] = asked_at, exposure
-            if (account, symbol) in batch:
-                batch[account, symbol].set_result(exposure)
+        held = {(account, symbol): SymbolExposure(*amounts) for account, symbol, *amounts in records}
+        for key in keys:
+            self._shared[key] = asked_at, held.get(key, FLAT)
+        for key, future in batch.items():
+            future.set_result(held.get(key, FLAT))
 
 
 def account_exposure(totals: Iterable[Record], positions: Iterable[Record]) -> AccountExposure:

@@ -6,6 +6,7 @@ from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import ORDERS
 from switchyard.domain.orders import Order
+from switchyard.domain.risk.exposure import TotalsKey
 
 # Rows per fetch of the cursor: well under a megabyte.
 PAGE = 1_000
@@ -26,3 +27,8 @@ class PostgresOrderDump:
         ):
             async for record in connection.cursor(sql, prefetch=PAGE):
                 yield rows.order(record)
+
+    async def wrong_totals(self) -> list[TotalsKey]:
+        """The keys whose totals in `exposures` are not the sums of the open orders, in one snapshot."""
+        async with single_connection(self._url) as connection:
+            return [(key[0], key[1], key[2]) for key in await connection.fetch("SELECT * FROM wrong_exposures()")]

@@ -6,15 +6,18 @@ import asyncpg
 
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import single_connection
-from switchyard.adapters.tables import EVENT_COLUMNS, OUTBOX_ORDERS
+from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, OUTBOX_ORDERS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = $1 ORDER BY seq LIMIT $2"
 _SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = $1 ORDER BY kind, number"
+_SELECT_ORDER = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id = $1"
+_SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE order_id = $1 ORDER BY seq LIMIT $2"
 _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM events WHERE order_id = $1 AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
@@ -34,6 +37,14 @@ class PostgresOutboxListing:
     async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
         """The rows of one order."""
         return [rows.outbox_row(record) for record in await self._read(_SELECT_OF, order_id)]
+
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """One order with its first events."""
+        found = await self._read(_SELECT_ORDER, order_id)
+        if not found:
+            return None
+        events = await self._read(_SELECT_EVENTS, order_id, min(limit, PAGE_MAX))
+        return rows.order(found[0]), list(map(rows.journal_event, events))
 
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """The last `OrderUncertain` events of one order, newest first."""

@@ -14,11 +14,12 @@ from switchyard.adapters.tables import ORDERS, POSITIONS
 from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.positions import ACCOUNT_TOTAL
-from switchyard.domain.risk.book import WINDOW_ORDERS_MAX, Book
+from switchyard.domain.risk.book import Book
+from switchyard.domain.risk.window import WINDOW_ORDERS_MAX
 
 # The open orders by the two partial indexes that exist for other reasons: an order that is not open at its venue is
 # open if its own outbox row is not settled. An index over all statuses would be written with every order.
-_OPEN_ORDERS = f"""
+OPEN_ORDERS = f"""
 SELECT {ORDERS.column_list} FROM orders WHERE status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
 UNION
 SELECT {ORDERS.qualified("orders")} FROM outbox_orders AS outbox CROSS JOIN orders ON orders.order_id = outbox.order_id
@@ -29,11 +30,9 @@ WHERE outbox.status IN ('sending', 'uncertain')
 """
 _POSITIONS = f"SELECT {POSITIONS.column_list} FROM positions WHERE symbol <> ?"
 _RECENT = """
-SELECT order_id FROM (
-    SELECT order_id FROM orders
-    WHERE account_id = ? AND order_id >= ? AND NOT (version = 1 AND status = 'REJECTED')
-    ORDER BY order_id DESC LIMIT ?
-) ORDER BY order_id
+SELECT order_id FROM orders
+WHERE account_id = ? AND order_id >= ? AND NOT (version = 1 AND status = 'REJECTED')
+ORDER BY order_id DESC LIMIT ?
 """
 
 
@@ -79,7 +78,7 @@ class Claims:
     def loaded(self, connection: apsw.Connection) -> Book:
         """The totals; read from the rows where they are not kept yet."""
         if self.book is None:
-            orders = map(rows.order, connection.execute(_OPEN_ORDERS))
+            orders = map(rows.order, connection.execute(OPEN_ORDERS))
             positions = map(rows.position, connection.execute(_POSITIONS, (ACCOUNT_TOTAL,)))
 
             def recent(account: AccountId, since: OrderId) -> list[OrderId]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from switchyard.adapters.sqlite import migrations
+from switchyard.adapters.sqlite.accounts import SqliteAccounts
 from switchyard.adapters.sqlite.connections import Connections, no_database
 from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.journal import SqliteJournal
@@ -24,6 +25,7 @@ class SqliteDatabase:
         self.journal = SqliteJournal(connections)
         self.queries = SqliteQueries(connections)
         self.kills = SqliteKills(connections)
+        self.accounts = SqliteAccounts(connections)
         self.liveness = SqliteLiveness()
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)

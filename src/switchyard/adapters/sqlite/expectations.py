@@ -22,7 +22,7 @@ from switchyard.adapters.sqlite.statements import (
 )
 from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.domain.changes import Change, Conflict
-from switchyard.domain.kills import Kill, covering
+from switchyard.domain.kills import Kill, active_twin, covering
 
 # An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
 REMEMBERED_MAX = 50_000
@@ -84,7 +84,7 @@ class Expectations:
         self._kills = None
 
     def _killed(self, connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
-        """The changes that accept or begin to send an order that a kill covers, and stale versions of kills."""
+        """The changes that accept or begin to send an order that a kill covers; kills that are stale or set already."""
         if self._kills is None:
             self._kills = list(map(rows.kill, connection.execute(ACTIVE_KILLS)))
         conflicts = {
@@ -95,6 +95,9 @@ class Expectations:
         }
         if self._kills:
             for number, change in numbered:
+                for new in change.kills:
+                    if (twin := active_twin(self._kills, new)) is not None:
+                        conflicts[number] = Conflict(kill=twin)
                 for order in change.orders_to_place():
                     if (kill := covering(self._kills, order)) is not None:
                         conflicts[number] = Conflict(kill=kill)

@@ -96,10 +96,12 @@ class SqliteJournal:
         return {position.key: position for position in positions}
 
     async def symbol_exposure(self, account: AccountId, symbol: str, *, fresh: bool = False) -> SymbolExposure:
-        """An account in one symbol, as of the last commit."""
+        """An account in one symbol; without `fresh` it may have claims of a group that is being committed."""
         book = self._claims.book
-        if book is None:
-            book = await self._connections.write(self._claims.loaded)
+        if book is None or fresh:
+            return await self._connections.write(
+                lambda connection: self._claims.loaded(connection).symbol(account, symbol)
+            )
         return book.symbol(account, symbol)
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
@@ -199,15 +201,12 @@ class SqliteJournal:
     ) -> list[Outcome]:
         self._check_not_broken()
         self._connections.file.check()
-        # A repeated group would be judged on totals that it is part of.
-        if any(change.claims for change in changes) and (outcomes := _stored_outcomes(connection, group_id)):
-            return outcomes
         try:
             return self._write(connection, group_id, changes, now, thorough=False)
         except GroupRejected:
             # Either the group was committed before, or a row of version 1 exists already: check the new rows too, and
             # reject only the changes that conflict.
-            if outcomes := _stored_outcomes(connection, group_id):
+            if outcomes := self._repeated(connection, group_id):
                 return outcomes
             return self._write(connection, group_id, changes, now, thorough=True)
 
@@ -218,7 +217,12 @@ class SqliteJournal:
         try:
             conflicts = self._expectations.conflicts_of(connection, changes, thorough)
             self._claims.reserve(connection, changes, conflicts)
+            # A repeated group is judged on totals that it is part of. Without a conflict the write finds that out.
+            is_doubtful = conflicts and any(change.claims for change in changes)
+            if is_doubtful and (outcomes := self._repeated(connection, group_id)):
+                return outcomes
         except apsw.Error as error:
+            self._claims.forget()  # some of the claims may be reserved
             raise JournalUnavailable(f"the database cannot be read: {error}") from error
         kept = [change for number, change in enumerate(changes) if number not in conflicts]
         at = max(now, self._at)
@@ -241,6 +245,13 @@ class SqliteJournal:
             self._head, self._at = head, at
             self._expectations.note_written(kept)
             self._claims.note_written(kept)
+        return outcomes
+
+    def _repeated(self, connection: apsw.Connection, group_id: str) -> list[Outcome]:
+        """The outcomes of a group that was committed before; empty for a new one."""
+        outcomes = _stored_outcomes(connection, group_id)
+        if outcomes:
+            self._claims.forget()  # its claims were reserved, or taken back, a second time
         return outcomes
 
     def _numbered(

@@ -7,15 +7,18 @@ from typing import Any
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect
-from switchyard.adapters.tables import EVENT_COLUMNS, OUTBOX_ORDERS
+from switchyard.adapters.tables import EVENT_COLUMNS, ORDERS, OUTBOX_ORDERS
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import OrderId
+from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox_listing import DOUBTS_MAX
 
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY seq LIMIT ?"
 _SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = ? ORDER BY kind, number"
+_SELECT_ORDER = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id = ?"
+_SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? ORDER BY seq LIMIT ?"
 _SELECT_DOUBTS = f"""
 SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
@@ -36,6 +39,14 @@ class SqliteOutboxListing:
     async def rows_of(self, order_id: OrderId) -> Sequence[OutboxRow]:
         """The rows of one order."""
         return list(map(rows.outbox_row, await asyncio.to_thread(self._read, _SELECT_OF, (order_id,))))
+
+    async def history_of(self, order_id: OrderId, limit: int) -> tuple[Order, Sequence[JournalEvent]] | None:
+        """One order with its first events."""
+        found = await asyncio.to_thread(self._read, _SELECT_ORDER, (order_id,))
+        if not found:
+            return None
+        events = await asyncio.to_thread(self._read, _SELECT_EVENTS, (order_id, min(limit, PAGE_MAX)))
+        return rows.order(found[0]), list(map(rows.journal_event, events))
 
     async def doubts_of(self, order_id: OrderId) -> Sequence[JournalEvent]:
         """The last `OrderUncertain` events of one order, newest first."""

@@ -50,9 +50,11 @@ def order(row: Sequence[Any]) -> Order:
     values["tags"] = tuple(msgspec.json.decode(values["tags"])) if values["tags"] != "[]" else ()
     for name in ("accepted_at", "updated_at"):
         values[name] = datetime.fromisoformat(values[name])
-    if values["requested_at"] is not None:
-        values["requested_at"] = datetime.fromisoformat(values["requested_at"])
-    values["reducing"] = bool(values["reducing"])
+    for name in ("requested_at", "expires_at"):
+        if values[name] is not None:
+            values[name] = datetime.fromisoformat(values[name])
+    for name in ("reducing", "reduce_only"):
+        values[name] = bool(values[name])
     return Order(**values)
 
 

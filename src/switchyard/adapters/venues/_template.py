@@ -24,7 +24,9 @@ Declare a capability only if this holds:
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
 | `amend` | the venue supports it; not used yet |
+| `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
 | `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
+| `reduce_only` | `submit` passes `order.reduce_only` on, and the venue then fills it only against an open position |
 
 Giving up on a send must destroy what the kernel still holds of it (see `http/transport.py`). A report that cannot be
 read goes to `ReportPage.unreadable`, and the page's cursor moves on. Fill in `fee`, `fee_currency`, `exec_type` and

@@ -79,6 +79,8 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
     """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
+    reduce_only: bool | msgspec.UnsetType = msgspec.UNSET
+    """The order may only reduce the position at the broker; sent with `true`, and only if the broker supports it."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

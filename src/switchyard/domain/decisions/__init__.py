@@ -8,7 +8,7 @@ from switchyard.domain.decisions.accept import accept
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
-    end_outside_collar,
+    end_unsent,
     record_doubt,
     record_exhausted,
     record_expired,
@@ -33,7 +33,7 @@ __all__ = [
     "clear_kill",
     "decide_by_hand",
     "end_killed",
-    "end_outside_collar",
+    "end_unsent",
     "is_at_venue",
     "is_past_deadline",
     "record_absent",

@@ -32,12 +32,13 @@ def accept(
     violation: Violation | None = None,
     terms: Terms | None = None,
     claim: Claim | None = None,
+    expires_at: datetime | None = None,
 ) -> Change:
     """Accept a checked request: the order, its key and its outbox row, in one change.
 
     With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
     same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
-    the limits that its commit has to keep (ADR 22).
+    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends.
     """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
@@ -71,6 +72,8 @@ def accept(
         multiplier=ONE if terms is None else terms.multiplier,
         reserve_price=request.price if terms is None else terms.price,
         reducing=terms is not None and terms.reducing,
+        expires_at=expires_at,
+        reduce_only=terms is not None and terms.reduce_only,
     )
     fact = AcceptedFact(
         order=accepted_order(order),

@@ -22,7 +22,6 @@ from switchyard.domain.ids import WorkerId
 from switchyard.domain.lifecycle import Step
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
-from switchyard.domain.risk.reasons import Violation
 
 
 def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: datetime) -> Change:
@@ -93,17 +92,14 @@ def record_expired(
     return order_change("OrderUpdated", state, order, (dead, *closed_cancels(state, now)))
 
 
-def end_unsent(state: OrderState, reason: Literal["KILL_SWITCH", "COLLAR"], detail: str, now: datetime) -> Change:
+def end_unsent(
+    state: OrderState, reason: Literal["KILL_SWITCH", "COLLAR", "NOT_REDUCING"], detail: str, now: datetime
+) -> Change:
     """End an order of which nothing is at the venue, because it must not be sent any more."""
     assert state.order.status == "ACCEPTED", "an order that may be at the venue is cancelled there"
     dead = ended_attempt(state.row("new", 1), now, "dead", reason, detail)
     ended = stepped(state.order, "canceled", now, reason=reason)
     return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
-
-
-def end_outside_collar(state: OrderState, breach: Violation, now: datetime) -> Change:
-    """End an order that would be sent again at a price outside of its collar."""
-    return end_unsent(state, "COLLAR", breach.detail, now)
 
 
 def record_exhausted(

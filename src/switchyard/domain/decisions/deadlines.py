@@ -10,7 +10,12 @@ SEND_DEADLINES: Mapping[TimeInForce, timedelta] = {"IOC": timedelta(seconds=2.5)
 
 
 def is_past_deadline(order: Order, at: datetime) -> bool:
-    """Whether the order must not be sent at that time any more; GTC and DAY orders have no send deadline."""
+    """Whether the order must not be sent at that time any more; a GTC order has no deadline.
+
+    A DAY order that was not sent on its trading day must not be valid on the next one.
+    """
+    if order.expires_at is not None:
+        return at >= order.expires_at
     deadline = SEND_DEADLINES.get(order.time_in_force)
     return deadline is not None and at >= order.accepted_at + deadline
 

@@ -1,7 +1,7 @@
 """The totals of all accounts in memory, for engines with one writer: it claims before the commit and notes it after."""
 
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId
@@ -9,20 +9,19 @@ from switchyard.domain.orders import Order
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.domain.risk.claims import Breach, Claim
 from switchyard.domain.risk.exposure import (
+    FLAT,
     NOTHING,
     AccountExposure,
     SymbolExposure,
     Totals,
     breach_of,
-    totals_key,
+    is_unaccepted,
     totals_of,
 )
-
-# Accepted orders of an account that are remembered for its window; no setting allows more.
-WINDOW_ORDERS_MAX = 10_000
+from switchyard.domain.risk.window import OrderWindow
 
 RecentOrders = Callable[[AccountId, OrderId], Iterable[OrderId]]
-"""The accepted orders of an account from an id on, sorted."""
+"""The accepted orders of an account from an id on."""
 
 
 class Book:
@@ -32,15 +31,17 @@ class Book:
         self._accounts: dict[AccountId, AccountExposure] = {}
         self._parts: dict[OrderId, Totals] = {}
         self._recent = recent
-        self._windows: dict[AccountId, deque[OrderId]] = {}
+        self._windows: dict[AccountId, OrderWindow] = {}
         for order in orders:
-            self._set(order)
+            self._set(order, totals_of(order))
         self._put(positions)
 
     def symbol(self, account: AccountId, symbol: str) -> SymbolExposure:
-        """One account in one symbol; may be called from another thread."""
+        """One account in one symbol, all zero without a position; may be called from another thread."""
         exposure = self._accounts.get(account)
-        return SymbolExposure() if exposure is None else exposure.symbol(symbol)
+        if exposure is None or (held := exposure.positions.get(symbol)) is None or not held.qty:
+            return FLAT
+        return exposure.symbol(symbol)
 
     def copy_of(self, account: AccountId, since: OrderId | None) -> AccountExposure:
         """The totals of one account as they are now, with the number of its orders from an id on."""
@@ -55,8 +56,11 @@ class Book:
             window = 0 if claim.since is None else self._window_orders(order.account_id, claim.since)
             breach = breach_of(self._account(order.account_id), window, claim, order)
             if breach is not None:
+                if claim is not change.claims[0]:
+                    self.take_back([change])
                 return breach
-            self._set(order)
+            self._set(order, totals_of(order))
+            self._count(order)
         return None
 
     def take_back(self, changes: Sequence[Change]) -> None:
@@ -64,14 +68,20 @@ class Book:
         for change in changes:
             for claim in change.claims:
                 order = claimed_order(change, claim)
-                self._change(order, self._parts.pop(order.order_id, NOTHING), NOTHING)
+                self._set(order, NOTHING)
                 self._windows.pop(order.account_id, None)  # read again
 
     def note(self, changes: Iterable[Change]) -> None:
         """Note the rows of a committed group."""
         for change in changes:
-            for order in change.orders:
-                self._set(order)
+            if not change.claims:
+                for base, order in change.order_moves():
+                    self._set(order, totals_of(order))
+                    if not base and not is_unaccepted(order):
+                        self._count(order)
+            elif len(change.orders) > 1:
+                for order in change.orders:
+                    self._set(order, totals_of(order))
             self._put(change.positions)
 
     def _account(self, account: AccountId) -> AccountExposure:
@@ -85,29 +95,27 @@ class Book:
             if position.symbol != ACCOUNT_TOTAL:
                 self._account(position.account_id).put(position)
 
-    def _set(self, order: Order) -> None:
-        before, after = self._parts.get(order.order_id), totals_of(order)
-        if after is NOTHING:
-            self._parts.pop(order.order_id, None)
-        else:
-            self._parts[order.order_id] = after
-            if before is None and order.account_id in self._windows:
-                self._windows[order.account_id].append(order.order_id)
-        self._change(order, before or NOTHING, after)
-
-    def _change(self, order: Order, before: Totals, after: Totals) -> None:
-        if before == after:
+    def _set(self, order: Order, part: Totals) -> None:
+        before = self._parts.get(order.order_id, NOTHING)
+        if part == before:
             return
-        _, symbol, currency = totals_key(order)
-        self._account(order.account_id).add(symbol, currency, after.plus(before, -1))
+        if part is NOTHING:
+            del self._parts[order.order_id]
+        else:
+            self._parts[order.order_id] = part
+        moved = part if before is NOTHING else part.plus(before, -1)
+        self._account(order.account_id).add(order.symbol, order.currency or "", moved)
+
+    def _count(self, order: Order) -> None:
+        window = self._windows.get(order.account_id)
+        if window is not None:
+            window.add(order.order_id)
 
     def _window_orders(self, account: AccountId, since: OrderId) -> int:
         window = self._windows.get(account)
         if window is None:
-            window = self._windows[account] = deque(self._recent(account, since), WINDOW_ORDERS_MAX)
-        while window and window[0] < since:
-            window.popleft()
-        return len(window)
+            window = self._windows[account] = OrderWindow(partial(self._recent, account), since)
+        return window.count(since)
 
 
 def claimed_order(change: Change, claim: Claim) -> Order:

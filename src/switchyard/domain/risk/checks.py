@@ -1,11 +1,15 @@
 """The one list of checks that every new order goes through, for orders and for the dry run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import msgspec
 
+from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.order_kinds import ALL_KINDS, OrderKinds
 from switchyard.domain.risk import guards, rules
+from switchyard.domain.risk.claims import LIMITS_OF
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.subject import Subject
@@ -28,9 +32,10 @@ class CheckResult(msgspec.Struct, frozen=True):
     """None: passed."""
 
 
-def checks_of(limits: RiskLimits) -> list[Check]:
+def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = MappingProxyType({})) -> list[Check]:
     """The checks that these limits need, in the order in which they are judged; the first violation is the answer.
 
+    `kinds` says which orders each venue takes; a venue that is not named takes every order.
     The smallest size comes last: a reducing order is exempt from it, and must not have broken another rule.
     """
     checks: list[Check] = []
@@ -42,6 +47,9 @@ def checks_of(limits: RiskLimits) -> list[Check]:
         checks.append(Check("RISK_SIDE_NOT_ALLOWED", partial(rules.side_allowed, limits)))
     if limits.allowed_types is not None or limits.allowed_types_by_account or limits.allowed_types_by_symbol:
         checks.append(Check("RISK_TYPE_NOT_ALLOWED", partial(rules.type_allowed, limits)))
+    restricted_venues = {venue: taken for venue, taken in kinds.items() if taken != ALL_KINDS}
+    if restricted_venues:
+        checks.append(Check("UNSUPPORTED_BY_VENUE", partial(guards.taken_by_venue, restricted_venues)))
     if limits.max_qty is not None or limits.max_qty_by_account or limits.max_qty_by_account_symbol:
         checks.append(Check("RISK_MAX_QTY", partial(rules.quantity, limits)))
     checks.append(Check("MAX_ORDER_SIZE", guards.largest_size))
@@ -54,3 +62,17 @@ def checks_of(limits: RiskLimits) -> list[Check]:
     checks.append(Check("COLLAR", guards.collar))
     checks.append(Check("MIN_ORDER_SIZE", guards.smallest_size))
     return checks
+
+
+def check_names(
+    limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds], account: AccountId, symbol: str
+) -> tuple[str, ...]:
+    """The names of all checks of an order of the account in the symbol, in the order of the dry run."""
+    stateful = limits.stateful.limits_of(account, symbol)
+    return (
+        "KILL_SWITCH",
+        *(("RISK_RATE",) if limits.rate_per_sec is not None else ()),
+        *(check.name for check in checks_of(limits, kinds)),
+        *(code for code, names in LIMITS_OF.items() if any(getattr(stateful, name) is not None for name in names)),
+        *(("DUPLICATE_CONTENT",) if limits.duplicate_window else ()),
+    )

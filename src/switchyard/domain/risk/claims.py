@@ -11,7 +11,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.money import plain
 
 BreachCode = Literal[
-    "NOT_REDUCING",  # never shown: the order is then judged as one that is not reducing
+    "NOT_REDUCING",  # never shown: the order is then judged as one that is not reducing; a close is decided again
     "LIMIT_ORDERS_PER_WINDOW",
     "LIMIT_DAILY_LOSS",
     "LIMIT_OPEN_ORDERS",
@@ -73,6 +73,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The trading day whose realised loss counts."""
     since: OrderId | None = None
     """The lowest order id of the window."""
+    whole: bool = False
+    """Whether a reducing order has to leave nothing of the position in the worst case of its side."""
 
 
 class Breach(msgspec.Struct, frozen=True):

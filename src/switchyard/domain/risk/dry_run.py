@@ -30,7 +30,7 @@ class DryRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Whether every check passed."""
     venue: VenueName
     price: Decimal | None
-    """The order's own price, or the quote that a MARKET order would meet; none without one."""
+    """The order's own price, the worst one of a STOP order, or the quote that a MARKET order would meet, or none."""
     notional: Decimal | None
     """Quantity times price times multiplier."""
     currency: str | None

@@ -38,11 +38,18 @@ class Totals(msgspec.Struct, frozen=True):
     def plus(self, other: "Totals", sign: int = 1) -> "Totals":
         """The sum of both; the difference where the sign is -1."""
         add: Callable[[Decimal, Decimal], Decimal] = SUMS.add if sign > 0 else SUMS.subtract
+        open_orders = self.open_orders + sign * other.open_orders
+        buys = add(self.buy_qty, other.buy_qty) if other.buy_qty else self.buy_qty
+        sells = add(self.sell_qty, other.sell_qty) if other.sell_qty else self.sell_qty
+        notional = add(self.notional, other.notional)
+        if not other.has_reducing:
+            kept = (self.reducing_buy_qty, self.reducing_sell_qty, self.reducing_buys, self.reducing_sells)
+            return Totals(open_orders, buys, sells, notional, *kept)
         return Totals(
-            self.open_orders + sign * other.open_orders,
-            add(self.buy_qty, other.buy_qty),
-            add(self.sell_qty, other.sell_qty),
-            add(self.notional, other.notional),
+            open_orders,
+            buys,
+            sells,
+            notional,
             add(self.reducing_buy_qty, other.reducing_buy_qty),
             add(self.reducing_sell_qty, other.reducing_sell_qty),
             add(self.reducing_buys, other.reducing_buys),
@@ -53,6 +60,11 @@ class Totals(msgspec.Struct, frozen=True):
         """The same amounts in canonical form."""
         _, *amounts = msgspec.structs.astuple(self)
         return Totals(self.open_orders, *map(canonical, amounts))
+
+    @property
+    def has_reducing(self) -> bool:
+        """Whether a part belongs to reducing orders."""
+        return bool(self.reducing_buy_qty or self.reducing_sell_qty or self.reducing_buys or self.reducing_sells)
 
     @property
     def reducing_notional(self) -> Decimal:
@@ -77,6 +89,9 @@ class SymbolExposure(msgspec.Struct, frozen=True):
         """Whether a new order would be reducing."""
         open_qty = self.buy_qty if order.side == "BUY" else self.sell_qty
         return is_reducing(self.position, open_qty, order.side, order.qty)
+
+
+FLAT = SymbolExposure()
 
 
 def is_unaccepted(order: Order) -> bool:
@@ -132,7 +147,17 @@ def overhang(totals: Totals, position: Position | None, currency: str) -> Decima
 class AccountExposure:
     """All that the limits of one account look at, with the sums over symbols and over currencies."""
 
-    __slots__ = ("_days", "_held", "_reducing", "_sums", "positions", "totals", "window_orders")
+    __slots__ = (
+        "_currencies",
+        "_days",
+        "_held",
+        "_open_orders",
+        "_reducing",
+        "_symbols",
+        "positions",
+        "totals",
+        "window_orders",
+    )
 
     def __init__(self) -> None:
         self.totals: dict[tuple[str, str], Totals] = {}
@@ -141,8 +166,11 @@ class AccountExposure:
         """By symbol, flat ones included."""
         self.window_orders = 0
         """The orders since the beginning of the window that was asked for."""
-        self._sums: dict[tuple[str | None, str | None], Totals] = {}
-        """Of a symbol in all currencies, and of a currency in all symbols."""
+        self._open_orders = 0
+        self._symbols: dict[str, Totals] = {}
+        """In all currencies."""
+        self._currencies: dict[str, Totals] = {}
+        """In all symbols."""
         self._reducing: set[tuple[str, str]] = set()
         """The totals that have reducing orders."""
         self._held: dict[str, Decimal] = {}
@@ -152,17 +180,20 @@ class AccountExposure:
 
     def add(self, symbol: str, currency: str, part: Totals) -> None:
         """Add to the totals, also an amount below zero."""
-        total = self.totals.get((symbol, currency), NOTHING).plus(part)
-        if total == NOTHING:
-            self.totals.pop((symbol, currency), None)
+        key = (symbol, currency)
+        before = self.totals.get(key, NOTHING)
+        total = before.plus(part)
+        if not total.open_orders and total == NOTHING:
+            self.totals.pop(key, None)
         else:
-            self.totals[symbol, currency] = total
-        if total.reducing_buy_qty or total.reducing_sell_qty:
-            self._reducing.add((symbol, currency))
-        else:
-            self._reducing.discard((symbol, currency))
-        for key in ((symbol, None), (None, currency)):
-            self._sums[key] = self._sums.get(key, NOTHING).plus(part)
+            self.totals[key] = total
+        if part.has_reducing:
+            (self._reducing.add if total.has_reducing else self._reducing.discard)(key)
+        self._open_orders += part.open_orders
+        # An account has mostly one currency in a symbol, and often one symbol in a currency: then the sum is known.
+        of_symbol, of_currency = self._symbols.get(symbol, NOTHING), self._currencies.get(currency, NOTHING)
+        self._symbols[symbol] = total if of_symbol is before else of_symbol.plus(part)
+        self._currencies[currency] = total if of_currency is before else of_currency.plus(part)
 
     def put(self, position: Position) -> None:
         """Set the position in a symbol."""
@@ -183,14 +214,14 @@ class AccountExposure:
 
     def symbol(self, symbol: str) -> SymbolExposure:
         """The account in one symbol."""
-        sums, held = self._sums.get((symbol, None), NOTHING), self.positions.get(symbol)
+        sums, held = self._symbols.get(symbol, NOTHING), self.positions.get(symbol)
         return SymbolExposure(held.qty if held else ZERO, sums.buy_qty, sums.sell_qty)
 
     def open_orders(self, symbol: str | None = None) -> int:
         """The open orders of the account, or of one symbol."""
         if symbol is not None:
-            return self._sums.get((symbol, None), NOTHING).open_orders
-        return sum(totals.open_orders for (of, _), totals in self._currencies() if of is None)
+            return self._symbols.get(symbol, NOTHING).open_orders
+        return self._open_orders
 
     def notional(self, currency: str, symbol: str | None = None) -> Decimal:
         """What open orders reserve in a settlement currency."""
@@ -199,7 +230,9 @@ class AccountExposure:
     def gross(self, currency: str, symbol: str | None = None) -> Decimal:
         """Positions at cost plus what open orders reserve, without orders that are still reducing."""
         part = self.part(currency, symbol)
-        gross = SUMS.add(SUMS.subtract(part.notional, part.reducing_notional), self._cost(currency, symbol))
+        gross = SUMS.add(part.notional, self._cost(currency, symbol))
+        if part.has_reducing:
+            gross = SUMS.subtract(gross, part.reducing_notional)
         for key in self._reducing:
             if key[1] == currency and symbol in (None, key[0]):
                 gross = SUMS.add(gross, overhang(self.totals[key], self.positions.get(key[0]), currency))
@@ -217,7 +250,7 @@ class AccountExposure:
     def part(self, currency: str, symbol: str | None = None) -> Totals:
         """What open orders reserve in a settlement currency, in all symbols or in one."""
         if symbol is None:
-            return self._sums.get((None, currency), NOTHING)
+            return self._currencies.get(currency, NOTHING)
         return self.totals.get((symbol, currency), NOTHING)
 
     def _cost(self, currency: str, symbol: str | None) -> Decimal:
@@ -225,9 +258,6 @@ class AccountExposure:
             return self._held.get(currency, ZERO)
         held = self.positions.get(symbol)
         return held_cost(held) if held is not None and (held.currency or "") == currency else ZERO
-
-    def _currencies(self) -> Iterable[tuple[tuple[str | None, str | None], Totals]]:
-        return ((key, totals) for key, totals in self._sums.items() if key[0] is None)
 
     def _count(self, position: Position, sign: int) -> None:
         currency = position.currency or ""
@@ -248,7 +278,7 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
     open_qty = here.buy_qty if side == "BUY" else here.sell_qty
     worst = abs(worst_position(here.position, open_qty, side, order.qty))
     if order.reducing:
-        is_so = is_reducing(here.position, open_qty, side, order.qty)
+        is_so = is_reducing(here.position, open_qty, side, order.qty) and not (claim.whole and worst)
         return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
     limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:

@@ -1,12 +1,18 @@
-"""Guards by instrument as pure functions: the restricted list, the sizes of an order and the price collar."""
+"""Guards as pure functions: the restricted list, the kinds of orders of a venue, order sizes and the price collar."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 
+from switchyard.domain.facts import Quote
+from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.money import ROUNDED, plain
+from switchyard.domain.order_kinds import OrderKinds, lacking
+from switchyard.domain.orders import Order, OrderRequest
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import Subject
+from switchyard.domain.risk.subject import Subject, mid_of
+from switchyard.domain.stops import is_triggered
 
 _HUNDRED = Decimal(100)
 # Enough to see how far off a price is.
@@ -19,6 +25,19 @@ def restricted(limits: RiskLimits, subject: Subject) -> Violation | None:
     if symbol not in limits.restricted_symbols:
         return None
     return Violation("RESTRICTED", f"symbol {symbol} is on the restricted list (RISK_RESTRICTED_SYMBOLS)")
+
+
+def taken_by_venue(kinds: Mapping[VenueName, OrderKinds], subject: Subject) -> Violation | None:
+    """Check that the venue has the order type and the time in force; a venue that is not named takes every order."""
+    of_venue = kinds.get(subject.venue)
+    missing = None if of_venue is None else lacking(of_venue, subject.order)
+    if missing is None:
+        return None
+    return Violation(
+        "UNSUPPORTED_BY_VENUE",
+        f"{subject.venue} does not take {missing.value}: it takes {', '.join(missing.taken)} "
+        f"({missing.setting}{subject.venue.upper()})",
+    )
 
 
 def smallest_size(subject: Subject) -> Violation | None:
@@ -41,10 +60,26 @@ def collar(subject: Subject) -> Violation | None:
     """Check the price of an order against the collar of its instrument."""
     if subject.instrument.collar_percent is None:
         return None
-    return collar_violation(subject.order.price, subject.instrument, subject.mid)
+    return order_collar(subject.order, subject.instrument, subject.quote)
 
 
-def collar_violation(price: Decimal | None, instrument: Instrument, reference: Decimal | None) -> Violation | None:
+def order_collar(order: Order | OrderRequest, instrument: Instrument, quote: Quote | None) -> Violation | None:
+    """Check an order against the collar of its instrument.
+
+    A stop order that would be triggered at once must have a stop price near the market: it is late, or on the wrong
+    side. One that waits may be far from it; its limit price is judged by its stop price, the market of that moment.
+    """
+    mid, stop = mid_of(quote), order.stop_price
+    if stop is None or quote is None or mid is None:
+        return collar_violation(order.price, instrument, mid)
+    if not is_triggered(order.side, stop, quote):
+        return collar_violation(order.price, instrument, stop)
+    return collar_violation(stop, instrument, mid, "stopPrice") or collar_violation(order.price, instrument, mid)
+
+
+def collar_violation(
+    price: Decimal | None, instrument: Instrument, reference: Decimal | None, field: str = "price"
+) -> Violation | None:
     """Check a price, none for a MARKET order, against the collar around the reference price."""
     percent = instrument.collar_percent
     if percent is None:
@@ -61,7 +96,7 @@ def collar_violation(price: Decimal | None, instrument: Instrument, reference: D
     shown = plain(ROUNDED.quantize(ROUNDED.divide(off, reference), _SHOWN))
     return Violation(
         "COLLAR",
-        f"price {plain(price)} is {shown} % away from the reference price {plain(reference)}, "
+        f"{field} {plain(price)} is {shown} % away from the reference price {plain(reference)}, "
         f"allowed are {plain(percent)} %",
     )
 

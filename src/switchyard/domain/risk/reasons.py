@@ -19,10 +19,11 @@ RISK_REASONS: Final[Mapping[str, str]] = {
     "RISK_MAX_NOTIONAL": "quantity times price times multiplier is above the largest notional allowed",
     "RISK_MIN_PRICE": "the price is below the lowest one allowed for the account, the symbol or everyone",
     "RISK_MAX_PRICE": "the price is above the highest one allowed for the account, the symbol or everyone",
-    "RISK_NO_PRICE": "a MARKET order to which a notional or price rule applies, and the venue has no quote",
+    "RISK_NO_PRICE": "a notional or price rule applies to a MARKET or BUY STOP order, and the venue has no quote",
     "RISK_SYMBOL_NOT_ALLOWED": "the account may not trade the symbol",
     "RISK_SIDE_NOT_ALLOWED": "the side is not allowed for the account, the symbol or everyone",
     "RISK_TYPE_NOT_ALLOWED": "the order type is not allowed for the account, the symbol or everyone",
+    "UNSUPPORTED_BY_VENUE": "the venue does not have the order type or the time in force",
     "RISK_RATE": "the account sends orders faster than its rate; nothing is stored, repeat it after `Retry-After`",
     "RESTRICTED": "the symbol is on the restricted list",
     "MIN_ORDER_SIZE": "the quantity is below the smallest order of the instrument",
@@ -36,7 +37,7 @@ RISK_REASONS: Final[Mapping[str, str]] = {
     "LIMIT_GROSS_EXPOSURE": "positions at their cost and open orders would together be worth too much",
     "LIMIT_DAILY_LOSS": "the account has realised its largest loss of the trading day",
     "LIMIT_ORDERS_PER_WINDOW": "the account would place too many orders within the window",
-    "LIMIT_NO_PRICE": "a MARKET order to which a limit on money applies, and the venue has no quote",
+    "LIMIT_NO_PRICE": "a limit on money applies to a MARKET or BUY STOP order, and the venue has no quote",
 }
 """Reason code → what it means. Codes are never renamed or reused."""
 

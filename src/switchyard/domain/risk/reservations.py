@@ -27,6 +27,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """The worst price that is assumed for the rest of the order; none where no market was known."""
     reducing: bool = False
     """Whether it can only make the account's position smaller, whatever else is filled before it."""
+    reduce_only: bool = False
+    """Whether it closes a position, so that it is never accepted as anything but reducing."""
 
 
 NO_TERMS = Terms()
@@ -54,25 +56,46 @@ def reserve_price(request: OrderRequest, quote: Quote | None, collar_percent: De
 
     A limit price is the least that a SELL gets: one below the bid is filled at the market.
     """
+    if request.stop_price is not None:
+        return _stop_reserve_price(request, request.stop_price, quote, collar_percent)
     if quote is None:
         return request.price
     if request.price is not None and (request.side == "BUY" or request.price >= quote.bid):
         return request.price
-    market = quote.ask if request.side == "BUY" else quote.bid
+    return _with_collar(quote.ask if request.side == "BUY" else quote.bid, collar_percent)
+
+
+def _stop_reserve_price(
+    request: OrderRequest, stop_price: Decimal, quote: Quote | None, collar_percent: Decimal | None
+) -> Decimal | None:
+    """The stop price plus the collar, or the limit price where that is worse or the most that a BUY can pay.
+
+    A BUY STOP order pays the market where it has passed the stop price already; none if that is not known.
+    """
+    if request.side == "SELL":  # it is filled at the stop price or below, or at its limit price above
+        worst = _with_collar(stop_price, collar_percent)
+        return worst if request.price is None else max(worst, request.price)
+    if request.price is not None:
+        return request.price
+    return None if quote is None else _with_collar(max(stop_price, quote.ask), collar_percent)
+
+
+def _with_collar(price: Decimal, collar_percent: Decimal | None) -> Decimal:
     if not collar_percent:
-        return market
+        return price
     factor = _UPWARD.add(ONE, _UPWARD.divide(collar_percent, _HUNDRED))
-    return canonical(_UPWARD.quantize(_UPWARD.multiply(market, factor), _SMALLEST))
+    return canonical(_UPWARD.quantize(_UPWARD.multiply(price, factor), _SMALLEST))
 
 
 def reserved(order: Order) -> Reserved | None:
     """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled."""
     if is_final(order.status):
         return None
-    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO)
+    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO) if order.filled_qty else order.qty
     if order.reserve_price is None:
         return Reserved(qty, ZERO)
-    return Reserved(qty, SUMS.multiply(SUMS.multiply(qty, order.reserve_price), order.multiplier))
+    notional = SUMS.multiply(qty, order.reserve_price)
+    return Reserved(qty, notional if order.multiplier is ONE else SUMS.multiply(notional, order.multiplier))
 
 
 def worst_position(position: Decimal, open_qty: Decimal, side: Side, qty: Decimal) -> Decimal:

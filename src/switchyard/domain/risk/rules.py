@@ -81,7 +81,7 @@ def notional(limits: RiskLimits, subject: Subject) -> Violation | None:
 
 
 def lowest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
-    """Check the price against the strictest lower bound."""
+    """Check the prices of the order against the strictest lower bound."""
     bound, setting = limits.min_price, "RISK_MIN_PRICE"
     own = limits.min_price_by_account.get(subject.account_id)
     if own is not None and (bound is None or own > bound):
@@ -91,16 +91,17 @@ def lowest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
         bound, setting = own, "RISK_MIN_PRICE_BY_SYMBOL"
     if bound is None:
         return None
-    price = subject.price
-    if price is None:
+    prices = _prices(subject)
+    if not prices:
         return _no_price(subject, setting)
-    if price >= bound:
-        return None
-    return Violation("RISK_MIN_PRICE", f"price {plain(price)} is below {plain(bound)} ({setting})")
+    for field, price in prices:
+        if price < bound:
+            return Violation("RISK_MIN_PRICE", f"{field} {plain(price)} is below {plain(bound)} ({setting})")
+    return None
 
 
 def highest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
-    """Check the price against the strictest upper bound."""
+    """Check the prices of the order against the strictest upper bound."""
     bound, setting = limits.max_price, "RISK_MAX_PRICE"
     own = limits.max_price_by_account.get(subject.account_id)
     if own is not None and (bound is None or own < bound):
@@ -110,12 +111,13 @@ def highest_price(limits: RiskLimits, subject: Subject) -> Violation | None:
         bound, setting = own, "RISK_MAX_PRICE_BY_SYMBOL"
     if bound is None:
         return None
-    price = subject.price
-    if price is None:
+    prices = _prices(subject)
+    if not prices:
         return _no_price(subject, setting)
-    if price <= bound:
-        return None
-    return Violation("RISK_MAX_PRICE", f"price {plain(price)} is above {plain(bound)} ({setting})")
+    for field, price in prices:
+        if price > bound:
+            return Violation("RISK_MAX_PRICE", f"{field} {plain(price)} is above {plain(bound)} ({setting})")
+    return None
 
 
 def _largest(
@@ -134,12 +136,21 @@ def _largest(
     return None if limit is None else (limit, scope)
 
 
+def _prices(subject: Subject) -> list[tuple[str, Decimal]]:
+    """The prices of the order by field; of a MARKET order the quote that it would meet. Empty without one."""
+    order = subject.order
+    if order.stop_price is None:
+        return [] if subject.price is None else [("price", subject.price)]
+    stop = ("stopPrice", order.stop_price)
+    return [stop] if order.price is None else [("price", order.price), stop]
+
+
 def _no_price(subject: Subject, setting: str) -> Violation:
     """A rule that cannot be checked rejects: an order must not pass because the market is not known."""
     return Violation(
         "RISK_NO_PRICE",
-        f"{subject.venue} has no quote for {subject.order.symbol}, so a MARKET order cannot be checked ({setting}): "
-        "send a LIMIT order, or repeat it later",
+        f"{subject.venue} has no quote for {subject.order.symbol}, so a {subject.order.type} order cannot be checked "
+        f"({setting}): send an order with a price, or repeat it later",
     )
 
 

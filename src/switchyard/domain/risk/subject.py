@@ -25,14 +25,22 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Decimal | None:
-        """The price to judge the order by: its own, or the quote that a MARKET order would meet; none without one."""
+        """The price to judge the order by: its own, or the quote that a MARKET order would meet; none without one.
+
+        A SELL STOP order gets its stop price at most. A BUY STOP order pays at least that, and the market where it has
+        passed the stop price already, so it needs a quote as well.
+        """
         order = self.order
         if order.price is not None:
             return order.price
+        if order.stop_price is not None and order.side == "SELL":
+            return order.stop_price
         if self.quote is None:
             return None
         price = self.quote.ask if order.side == "BUY" else self.quote.bid
-        return price if price > 0 else None
+        if price <= 0:
+            return None
+        return price if order.stop_price is None else max(price, order.stop_price)
 
     @property
     def mid(self) -> Decimal | None:

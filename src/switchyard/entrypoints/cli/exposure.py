@@ -12,6 +12,7 @@ from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import DEFAULT_ACCOUNT, AccountOption, JsonOption, UrlOption, connect
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -38,8 +39,12 @@ def exposure(
     view = asyncio.run(load())
     if as_json:
         output.print_json(view)
-        return
-    console = output.console()
+    else:
+        print_exposure(output.console(), view)
+
+
+def print_exposure(console: "Console", view: ExposureView) -> None:
+    """Print the account's totals beside its limits."""
     console.print(_account_table(view))
     if view.symbols:
         console.print()

@@ -78,15 +78,28 @@ def newest(
 
 @database.command()
 def digest(json: JsonOption = False) -> None:
-    """Print the digest of all orders, to compare with that of `replay`."""
+    """Print the digest of all orders, to compare with that of `replay`.
+
+    Exit code 1 if the totals that limits are checked against are not those of the open orders.
+    """
     from switchyard.bootstrap import order_dump
     from switchyard.flow.history.replay import live_digest
 
-    state = asyncio.run(live_digest(order_dump(load_settings()).all_orders()))
+    dump = order_dump(load_settings())
+    state, wrong = asyncio.run(live_digest(dump.all_orders())), asyncio.run(dump.wrong_totals())
     if json:
-        print_json({"digest": state})
+        print_json({"digest": state, "wrongTotals": wrong})
     else:
         typer.echo(state)
+    if wrong:
+        account, symbol, currency = wrong[0]
+        typer.echo(
+            f"{len(wrong)} of the kept totals are not those of the open orders, first account {account}, symbol "
+            f"{symbol}, currency {currency or '-'}: run `UPDATE journal_heads SET keeps_exposures = false` on the "
+            "database; the next order with a limit computes them again",
+            err=True,
+        )
+        raise typer.Exit(1)
 
 
 @audit.command()

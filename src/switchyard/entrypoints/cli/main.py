@@ -7,7 +7,9 @@ import typer
 
 from switchyard import __version__
 from switchyard.entrypoints.cli import (
+    account,
     backoffice,
+    explain,
     exposure,
     failures,
     journal,
@@ -31,6 +33,8 @@ processes.register(app)
 backoffice.register(app)
 simulator.register(app)
 trading.register(app)
+account.register(app)
+explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)

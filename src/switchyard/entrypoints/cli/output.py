@@ -152,9 +152,10 @@ def event_detail(kind: str, data: Any) -> str:
 
 
 def terms(order: OrderSnapshot) -> str:
-    """The order's terms, for example `BUY 1000 USDJPY @ 151.2 GTC`."""
+    """The order's terms, for example `BUY 1000 USDJPY @ 151.2 GTC` or `SELL 1000 USDJPY stop 149 market DAY`."""
     price = "market" if order.price is None else f"@ {plain(order.price)}"
-    return f"{order.side} {plain(order.qty)} {order.symbol} {price} {order.time_in_force}"
+    stop = "" if order.stop_price is None else f"stop {plain(order.stop_price)} "
+    return f"{order.side} {plain(order.qty)} {order.symbol} {stop}{price} {order.time_in_force}"
 
 
 def result(order: OrderSnapshot) -> str:

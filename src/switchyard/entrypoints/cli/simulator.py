@@ -2,22 +2,26 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 import typer
 
 from switchyard.domain.errors import SettingError
+from switchyard.domain.risk.trading_day import TradingDay
 from switchyard.ports.venue import Dedupe
-from switchyard.settings import parse
+from switchyard.settings import parse, risk_limits
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Scope
 
     from switchyard.adapters.venues.simulator.faults import Faults
     from switchyard.entrypoints.http.transport.server import HttpServer
+
+_Value = TypeVar("_Value")
 
 # The time for requests under way to finish when the listener closes.
 GRACE_SECONDS = 1.0
@@ -33,6 +37,8 @@ Lookup = Annotated[
 ]
 ClockOffset = Annotated[float, typer.Option(help="Seconds by which its clock is ahead of this machine's.")]
 Seed = Annotated[int, typer.Option(help="Random seed of the market and the faults.")]
+DayZone = Annotated[str, typer.Option(help="Time zone of the trading day, at whose end DAY orders expire.")]
+DayRoll = Annotated[str, typer.Option(help="Time at which a trading day begins, in its zone, as HH:MM.")]
 FaultOptions = Annotated[
     list[str] | None,
     typer.Option("--fault", help="A fault as name=value; may be repeated. GET /admin/faults lists the names."),
@@ -53,6 +59,8 @@ def venue_sim(
     lookup: Lookup = "all",
     seed: Seed = 0,
     clock_offset: ClockOffset = 0.0,
+    day_zone: DayZone = "UTC",
+    day_roll: DayRoll = "00:00",
     fault: FaultOptions = None,
 ) -> None:
     """Run a simulated broker that keeps its own log and produces faults on demand."""
@@ -61,9 +69,15 @@ def venue_sim(
     from switchyard.telemetry.logs import configure_logs
 
     faults = _parsed(fault or [])
+    session = TradingDay(
+        _read(day_zone, risk_limits.zone, "--day-zone"),
+        _read(day_roll, risk_limits.roll, "--day-roll"),
+    )
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(host, port, log, parse.dedupe(dedupe), dedupe_ttl, lookup, seed, clock_offset, faults))
+        runner.run(
+            _serve(host, port, log, parse.dedupe(dedupe), dedupe_ttl, lookup, seed, clock_offset, session, faults)
+        )
 
 
 async def _serve(
@@ -75,6 +89,7 @@ async def _serve(
     lookup: Literal["open", "all"],
     seed: int,
     clock_offset: float,
+    session: TradingDay,
     faults: "Faults",
 ) -> None:
     from switchyard.adapters.system_clock import SystemClock
@@ -94,6 +109,7 @@ async def _serve(
         lookup=lookup,
         hang_up=_hang_up,
         refuse_connections=listener.close_for,
+        session=session,
     )
     await simulator.start(stop)
     try:
@@ -158,6 +174,13 @@ def _hang_up(scope: "Scope") -> None:
     from switchyard.entrypoints.http.transport.protocol import ABORT
 
     scope["extensions"][ABORT]()
+
+
+def _read(value: str, parser: Callable[[str], _Value], option: str) -> _Value:
+    try:
+        return parser(value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 def _parsed(options: list[str]) -> "Faults":

@@ -101,13 +101,19 @@ def order(
         Decimal | None,
         typer.Option("--limit", parser=amount, metavar="PRICE", help="Limit price; without it a market order."),
     ] = None,
+    stop: Annotated[
+        Decimal | None,
+        typer.Option(
+            "--stop", parser=amount, metavar="PRICE", help="Stop price: the order waits until the market reaches it."
+        ),
+    ] = None,
     time_in_force: Annotated[
-        Literal["IOC", "FOK", "GTC"] | None,
+        Literal["IOC", "FOK", "GTC", "DAY"] | None,
         typer.Option(
             "--tif",
             case_sensitive=False,
-            metavar="IOC|FOK|GTC",
-            help="Time in force; by default GTC with a limit, else IOC.",
+            metavar="IOC|FOK|GTC|DAY",
+            help="Time in force; by default GTC with a limit or a stop, else IOC.",
         ),
     ] = None,
     key: Annotated[
@@ -137,6 +143,7 @@ def order(
                 "BUY" if side == "buy" else "SELL",
                 qty,
                 limit_price=limit,
+                stop_price=stop,
                 time_in_force=time_in_force,
                 client_order_id=client_order_id,
                 strategy=strategy,
@@ -155,6 +162,7 @@ def order(
                 "BUY" if side == "buy" else "SELL",
                 qty,
                 limit_price=limit,
+                stop_price=stop,
                 time_in_force=time_in_force,
                 client_order_id=client_order_id,
                 strategy=strategy,

@@ -4,6 +4,7 @@
 All other routes go through Starlette.
 """
 
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -13,8 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from switchyard.bootstrap import Engine
+from switchyard.bootstrap import Engine, venue_kinds
 from switchyard.domain.errors import QueueDelayed, RequestError, SwitchyardError
+from switchyard.domain.risk.checks import check_names
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
@@ -31,6 +33,7 @@ from switchyard.entrypoints.http.exposure import do_order_needs_token, served_na
 from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.positions import PositionRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.risk import RiskRoutes
 from switchyard.entrypoints.http.streams import StreamEndpoint, StreamRoutes
@@ -70,6 +73,7 @@ class Gateway:
         *,
         orders: OrderRoutes,
         do_orders: DoOrderRoutes,
+        positions: PositionRoutes,
         risk: RiskRoutes,
         streams: StreamRoutes,
         market: MarketRoutes,
@@ -92,6 +96,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *positions.routes,
             *risk.routes,
             *streams.routes,
             *admin.routes,
@@ -196,6 +201,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             derived_desk=engine.desks.derived,
             can_derive=settings.idempotency.enabled,
             derives_for=settings.idempotency.derives_for,
+            check_names=partial(check_names, settings.risk, venue_kinds(settings)),
             queries=engine.queries,
             tokens=tokens,
         ),
@@ -208,6 +214,17 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             bad_tokens=bad_tokens,
             clock=engine.clock,
             metrics=engine.metrics,
+        ),
+        positions=PositionRoutes(
+            close_desk=engine.desks.closing,
+            cancel_desk=engine.desks.cancel_all,
+            accounts=engine.desks.accounts,
+            queries=engine.queries,
+            rooms=engine.desks.rooms,
+            clock=engine.clock,
+            can_derive=settings.idempotency.enabled,
+            derives_for=settings.idempotency.derives_for,
+            tokens=tokens,
         ),
         risk=RiskRoutes(engine.desks.rooms, tokens, engine.clock),
         streams=StreamRoutes(endpoint, tokens),

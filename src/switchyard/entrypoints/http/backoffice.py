@@ -15,15 +15,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
+from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage, PositionView
 from switchyard.domain.errors import InvalidField, NotFound, SwitchyardError
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import EntryType, shown
+from switchyard.domain.ledger.entries import NO_CURRENCY, EntryType, shown
 from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.money import ZERO
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
 from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
-from switchyard.entrypoints.http.queries import EventCursor, event_cursor, instant, only, whole_number
+from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
@@ -36,22 +37,8 @@ from switchyard.settings import Settings, jwt_secret
 
 ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
 """One less than a read of the ledger: one more entry shows whether there is another page."""
-ROWS_PAGE_MAX = 500
+BALANCES_PAGE_MAX = 500
 _TYPES: tuple[EntryType, ...] = get_args(EntryType)
-
-
-class ShownPosition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A position as the API shows it."""
-
-    symbol: str
-    currency: str
-    qty: Decimal
-    avg_price: Decimal | None
-    cost_basis: Decimal
-    realised_pnl: Decimal
-    multiplier: Decimal
-    fills: int
-    updated_at: datetime
 
 
 class ShownBalance(msgspec.Struct, kw_only=True):
@@ -90,21 +77,23 @@ class BackOfficeRoutes:
         return metrics_response(self._office.metrics)
 
     async def _list_positions(self, request: Request) -> Response:
-        account = self._account(request, ("accountId", "limit", "cursor"))
-        limit = whole_number(request.query_params, "limit", 100, 1, ROWS_PAGE_MAX)
-        symbol, _, currency = request.query_params.get("cursor", "").rpartition(":")
-        found = await self._office.ledger.holdings(account, symbol, currency, limit + 1)
+        account = self._account(request, ("accountId", "flat", "limit", "cursor"))
+        query = request.query_params
+        limit = whole_number(query, "limit", 100, 1, POSITIONS_PAGE_MAX)
+        shows_flat = choices(query, "flat", ("true", "false"))[-1:] == ("true",)
+        symbol, _, currency = query.get("cursor", "").rpartition(":")
+        found = await self._office.ledger.holdings(account, symbol, currency, limit + 1, flat=shows_flat)
         page = found[:limit]
-        body = {
-            "accountId": account,
-            "positions": [_shown_position(holding) for holding in page],
-            "nextCursor": f"{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
-        }
+        body = PositionPage(
+            account_id=account,
+            positions=tuple(map(_shown_position, page)),
+            next_cursor=f"{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
+        )
         return starlette_response(json_response(200, body))
 
     async def _list_balances(self, request: Request) -> Response:
         account = self._account(request, ("accountId", "limit", "cursor"))
-        limit = whole_number(request.query_params, "limit", 100, 1, ROWS_PAGE_MAX)
+        limit = whole_number(request.query_params, "limit", 100, 1, BALANCES_PAGE_MAX)
         rows = await self._office.ledger.balances(account, request.query_params.get("cursor", ""), limit + 1)
         found: dict[str, ShownBalance] = {}
         for row in rows:
@@ -203,16 +192,14 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
     )
 
 
-def _shown_position(holding: Holding) -> ShownPosition:
-    return ShownPosition(
+def _shown_position(holding: Holding) -> PositionView:
+    return PositionView(
         symbol=holding.symbol,
-        currency=holding.currency,
         qty=holding.qty,
-        avg_price=holding.average_price,
+        average_price=holding.average_price,
         cost_basis=holding.cost_basis,
         realised_pnl=holding.realised_pnl,
-        multiplier=holding.multiplier,
-        fills=holding.fills,
+        currency=None if holding.currency == NO_CURRENCY else holding.currency,
         updated_at=holding.updated_at,
     )
 

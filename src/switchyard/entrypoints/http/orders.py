@@ -3,7 +3,7 @@
 Reads orders and events through `Queries`; places and cancels through the desks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import get_args
 
@@ -14,6 +14,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope
 
 from switchyard.domain.errors import InvalidField, InvalidKey, NotFound
+from switchyard.domain.explain import EVENTS_MAX, explain_order
 from switchyard.domain.idempotency import checked_key
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import Status
@@ -26,10 +27,11 @@ from switchyard.entrypoints.http.errors import (
     json_response,
     starlette_response,
 )
+from switchyard.entrypoints.http.keys import derived_response, header_boolean
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header, repeated_authorization
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
-from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
+from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.orders import OrderDesk
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
@@ -50,14 +52,19 @@ class OrderRoutes:
         derived_desk: DerivedDesk,
         can_derive: bool,
         derives_for: Callable[[AccountId], bool],
+        check_names: Callable[[AccountId, str], Sequence[str]],
         queries: Queries,
         tokens: TokenVerifier,
     ) -> None:
-        """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one."""
+        """`can_derive`: whether the settings allow derived keys; `derives_for`: the accounts that always get one.
+
+        `check_names`: the pre-trade checks of an account's order in a symbol.
+        """
         self._desk = desk
         self._derived_desk = derived_desk
         self._can_derive = can_derive
         self._derives_for = derives_for
+        self._check_names = check_names
         self._queries = queries
         self._tokens = tokens
         self.routes = [
@@ -65,6 +72,7 @@ class OrderRoutes:
             Route("/orders/{order_id}", self._show),
             Route("/orders/{order_id}/cancel", self._cancel, methods=["POST"]),
             Route("/orders/{order_id}/events", self._order_events),
+            Route("/orders/{order_id}/explain", self._explain),
             Route("/accounts/{account_id}/events", self._account_events),
         ]
 
@@ -84,7 +92,7 @@ class OrderRoutes:
             elif name == b"idempotency-derive":
                 if derives is not None:
                     raise InvalidHeader("Idempotency-Derive", "must be given once")
-                derives = _boolean("Idempotency-Derive", value)
+                derives = header_boolean("Idempotency-Derive", value)
         account = self._tokens.verify(authorization)
         is_dry_run = _is_dry_run(scope["query_string"]) if scope["query_string"] else False
         body = parse_object(await read_body(receive))
@@ -95,7 +103,7 @@ class OrderRoutes:
                 # A caller that asks for derived keys expects protection, so reject instead of placing an unprotected
                 # order for each repeat.
                 raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
-            return _derived_response(await self._derived_desk.place(account, body))
+            return derived_response(await self._derived_desk.place(account, body))
         placement = await self._desk.place(account, body, key)
         content = b'{"orderId":"%b","status":"ACCEPTED"}' % placement.order_id.encode()
         headers = [JSON, (b"content-length", b"%d" % len(content))]
@@ -142,6 +150,14 @@ class OrderRoutes:
     async def _order_events(self, request: Request) -> Response:
         order = await self._own_order(request)
         return await self._events(request, "orderId", order.order_id, order_id=order.order_id)
+
+    async def _explain(self, request: Request) -> Response:
+        order = await self._own_order(request)
+        only(request.query_params, ())
+        # One more shows whether there are others.
+        events = await self._queries.events_after(0, order_id=order.order_id, limit=EVENTS_MAX + 1)
+        checks = self._check_names(order.account_id, order.symbol)
+        return starlette_response(json_response(200, explain_order(order, events, checks)))
 
     async def _account_events(self, request: Request) -> Response:
         account = self._account(request)
@@ -213,17 +229,3 @@ def _is_dry_run(query_string: bytes) -> bool:
     if len(values) != 1 or values[0] not in ("true", "false"):
         raise InvalidField("dryRun", "must be true or false, once")
     return values[0] == "true"
-
-
-def _boolean(header: str, value: bytes) -> bool:
-    lowered = value.lower()
-    if lowered not in (b"true", b"false"):
-        raise InvalidHeader(header, "must be true or false")
-    return lowered == b"true"
-
-
-def _derived_response(result: DerivedResult) -> WireResponse:
-    """A new order is answered as without a derived key; a duplicate names the request that it repeats."""
-    if result.status == "placed":
-        return json_response(202, {"orderId": result.order_id, "status": "ACCEPTED", "requestId": result.request_id})
-    return json_response(200, result, REPLAYED)

@@ -15,8 +15,10 @@ from typing import Any, Literal
 import msgspec
 import structlog
 
+from switchyard.domain.closing import CloseRequest
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.idempotency import (
+    DERIVED_CLOSE,
     DERIVED_ORDER,
     KeyEntry,
     counted_from,
@@ -100,6 +102,24 @@ class DerivedDesk:
             ttl=max(self._settings.cache.ttl, self._resolution),
         )
         placement = await self._intake.place_once(intent, partial(self._intake.routed, order), self)
+        result = await self.result(intent, placement)
+        if result.status == "placed":
+            await self._report_collision(intent, derived_key)
+        return result
+
+    def close_intent(self, account: AccountId, request: CloseRequest) -> Intent:
+        """Return the intent of a close that is recognised by its content: the key covers all of it."""
+        return Intent(
+            account_id=account,
+            operation=DERIVED_CLOSE,
+            key=request.derived_key(account, self._settings.secret),
+            digest=request.digest,
+            created_at=self._clock.now(),
+            ttl=max(self._settings.cache.ttl, self._resolution),
+        )
+
+    async def result(self, intent: Intent, placement: Placement) -> DerivedResult:
+        """Return the answer to a request with a derived key; raises RiskRejected."""
         rejection = await self._intake.rejection(placement)
         if rejection is not None:
             raise rejection
@@ -107,7 +127,6 @@ class DerivedDesk:
             return _duplicate_result(placement.order_id, "duplicate_detected", from_cache=True)
         if placement.replayed:
             return await self._duplicate(intent, placement)
-        await self._report_collision(intent, derived_key)
         return DerivedResult(
             success=True,
             status="placed",

@@ -6,11 +6,19 @@ key store and rejected orders; writes through `OrderWriter`. The desks decide wh
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from switchyard.domain.errors import IdempotencyConflict, QueueDelayed, RiskRejected
+from switchyard.domain.closing import CloseRequest, close_request, closing_order
+from switchyard.domain.errors import (
+    IdempotencyConflict,
+    NotFound,
+    PositionClosing,
+    PositionMoved,
+    QueueDelayed,
+    RiskRejected,
+)
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId
@@ -37,6 +45,8 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 
+NOTHING_TO_CLOSE = (NotFound, PositionClosing, PositionMoved)
+"""Why no order was placed or stored for a request to close a position."""
 _AMOUNTS = ("qty", "price", "stopPrice")
 
 
@@ -45,6 +55,8 @@ class RoutedOrder(msgspec.Struct, frozen=True):
 
     order: OrderRequest
     destination: Destination
+    closes: Literal["part", "whole"] | None = None
+    """How much of a position the order has to close; none for an order that need not reduce anything."""
 
 
 Write = Callable[[Violation | None], Awaitable[Placement]]
@@ -110,31 +122,30 @@ class OrderIntake:
         """Route a checked order."""
         return RoutedOrder(order, self._routes.route_for(order))
 
-    async def place(self, account: AccountId, order: OrderRequest) -> Placement:
+    def checked_close(self, account: AccountId, symbol: str, body: Mapping[str, Any]) -> CloseRequest:
+        """Parse a body of `POST /positions/{symbol}/close` and check it against the catalogue."""
+        return close_request(account, symbol, body, self._catalogue)
+
+    async def routed_close(self, account: AccountId, request: CloseRequest, *, exactly: bool = True) -> RoutedOrder:
+        """Decide the order that closes the position and route it; its commit checks that the position still fits.
+
+        Without `exactly` a whole close need not fit a position that has grown since.
+        """
+        here = await self._rooms.exposure_of(account, request.order.symbol)
+        order = checked(closing_order(request, here), self._catalogue)
+        is_whole = exactly and request.qty is None
+        return RoutedOrder(order, self._routes.route_for(order), "whole" if is_whole else "part")
+
+    async def place(self, account: AccountId, prepare: Prepare) -> Placement:
         """Place an order without a key, or store it as rejected; each call stores a new one."""
         exceeded = await self._rate.take(account)
         if exceeded is not None:
             raise self._unstored(account, exceeded)
-        routed = RoutedOrder(order, self._routes.route_for(order))
-        destination = routed.destination
-        room = await self._room(account, routed)
-
-        def write(violation: Violation | None) -> Awaitable[Placement]:
-            return self._writer.place(account, order, destination, room.rejected(violation))
-
-        if room.violation is not None:
-            placement = await write(None)
-        else:
-            await self._window.enter(destination.venue, order.time_in_force)
-            try:
-                placement = await self._claimed(account, order, "", write)
-            finally:
-                self._window.leave(destination.venue)
-        if placement.violation is None:
-            self._duplicates.count_new_order()
-        else:
-            self._risk.note_rejection(account, placement.order_id, placement.violation)
-        return placement
+        try:
+            return await self._place(account, await prepare())
+        except NOTHING_TO_CLOSE:
+            await self._rate.put_back(account)
+            raise
 
     async def place_once(
         self, intent: Intent, prepare: Prepare, rules: KeyRules, *, lookup_first: bool = False
@@ -192,9 +203,32 @@ class OrderIntake:
             replayed=placement.replayed,
         )
 
+    async def _place(self, account: AccountId, routed: RoutedOrder) -> Placement:
+        order, destination = routed.order, routed.destination
+        room = await self._room(account, routed)
+
+        def write(violation: Violation | None) -> Awaitable[Placement]:
+            return self._writer.place(account, order, destination, room.rejected(violation))
+
+        if room.violation is not None:
+            placement = await write(None)
+        else:
+            await self._window.enter(destination.venue, order.time_in_force)
+            try:
+                placement = await self._claimed(account, order, "", write)
+            finally:
+                self._window.leave(destination.venue)
+        if placement.violation is None:
+            self._duplicates.count_new_order()
+        else:
+            self._risk.note_rejection(account, placement.order_id, placement.violation)
+        return placement
+
     async def _room(self, account: AccountId, routed: RoutedOrder) -> Room:
         """Judge the order, and return what it claims or why it is rejected."""
         subject = self._subject(account, routed)
+        if routed.closes is not None:
+            return self._rooms.closing_room(subject, self._risk.judge(subject), whole=routed.closes == "whole")
         return await self._rooms.room(subject, self._risk.judge(subject))
 
     def _subject(self, account: AccountId, routed: RoutedOrder) -> Subject:
@@ -227,7 +261,11 @@ class OrderIntake:
             if placement is None:
                 raise self._unstored(intent.account_id, exceeded)
             return placement
-        placement = await self._judge_and_write(intent, prepare, rules)
+        try:
+            placement = await self._judge_and_write(intent, prepare, rules)
+        except NOTHING_TO_CLOSE:
+            await self._rate.put_back(intent.account_id)
+            raise
         if placement.replayed:
             await self._rate.put_back(intent.account_id)
         return placement

@@ -53,7 +53,7 @@ class OrderDesk:
         """
         order = self._intake.checked_order(body)
         if key is None:
-            return await self._accepted(await self._intake.place(account, order))
+            return await self.accepted(await self._intake.place(account, partial(self._intake.routed, order)))
         intent = Intent(
             account_id=account,
             operation=PLACE_ORDER,
@@ -62,9 +62,11 @@ class OrderDesk:
             created_at=self._clock.now(),
             ttl=self._key_ttl,
         )
-        placement = await self._accepted(
-            await self._intake.place_once(intent, partial(self._intake.routed, order), self)
-        )
+        return await self.kept(intent, await self._intake.place_once(intent, partial(self._intake.routed, order), self))
+
+    async def kept(self, intent: Intent, placement: Placement) -> Placement:
+        """Return the placement and cache a repeat; raises RiskRejected."""
+        placement = await self.accepted(placement)
         if placement.replayed and placement.entry is not None:
             # Cached from the first repeat on: most requests are never repeated, and a cache write for each of them
             # would slow down every order for the sake of the few repeats.
@@ -93,7 +95,8 @@ class OrderDesk:
         state = (await self._journal.load([entry.order_id])).get(entry.order_id)
         return state is None or is_final(state.order.status)
 
-    async def _accepted(self, placement: Placement) -> Placement:
+    async def accepted(self, placement: Placement) -> Placement:
+        """Return the placement; raises RiskRejected where its order was rejected."""
         rejection = await self._intake.rejection(placement)
         if rejection is not None:
             raise rejection

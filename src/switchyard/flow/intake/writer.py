@@ -111,6 +111,7 @@ class OrderWriter:
                 violation=room.violation,
                 terms=room.terms,
                 claim=self._rooms.claim(room, new_id, now),
+                expires_at=self._rooms.day_end(now) if order.time_in_force == "DAY" else None,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
@@ -149,6 +150,7 @@ class OrderWriter:
                 violation=room.violation,
                 terms=room.terms,
                 claim=self._rooms.claim(room, entry.order_id, now),
+                expires_at=self._rooms.day_end(now) if order.time_in_force == "DAY" else None,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):

@@ -14,7 +14,7 @@ from switchyard.domain.changes import Committed
 from switchyard.domain.errors import InvalidField, JournalUnavailable, NotFound, TooManyKills
 from switchyard.domain.ids import KillId, OrderId, VenueName, kill_id
 from switchyard.domain.kill_state import KilledOrder, KillState, KillView, ScopeRequest, view_of
-from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, OrderFate, fate_of, is_in_flight
+from switchyard.domain.kills import ACTIVE_KILLS_MAX, Kill, OrderFate, active_twin, fate_of, is_in_flight
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy
 from switchyard.domain.outbox import OrderState
 from switchyard.flow.decide import Commit
@@ -88,14 +88,15 @@ class KillSwitch:
             set_at=self._clock.now(),
             version=1,
         )
-        for kill in active:
-            if _intent(kill) == _intent(new):
-                return kill
+        if (twin := active_twin(active, new)) is not None:
+            return twin
         count_max = ACTIVE_KILLS_MAX + (RESERVE if request.everything else 0)
         if len(active) >= count_max:
             raise TooManyKills(count_max)
         outcome = await self._commit(decisions.set_kill(new))
         if not isinstance(outcome, Committed):
+            if outcome.kill is not None:
+                return outcome.kill  # the same request was first, at another gateway or at the same time
             if new_id is not None and (known := await self._kills.find(new_id)) is not None:
                 return known  # another process was first
             raise JournalUnavailable("the kill was not written: repeat the request")
@@ -181,11 +182,6 @@ def check_kill(request: KillRequest, venues: Collection[VenueName]) -> None:
         raise InvalidField("venue", f"{request.venue!r} is not configured; the venues are {', '.join(sorted(venues))}")
     if request.symbol is not None and not SYMBOL.fullmatch(request.symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}")
-
-
-def _intent(kill: Kill) -> tuple[object, ...]:
-    """What makes two kills the same request."""
-    return kill.account_id, kill.strategy, kill.venue, kill.symbol, kill.mode, kill.set_by, kill.set_reason
 
 
 def _killed(state: OrderState, fate: OrderFate) -> KilledOrder:

@@ -11,10 +11,11 @@ from datetime import date, datetime
 import msgspec
 
 from switchyard.domain import decisions
+from switchyard.domain.errors import PositionMoved
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
-from switchyard.domain.risk.exposure import AccountExposure, breach_of
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
@@ -38,6 +39,8 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
     waived: Violation | None = None
     """The violation from which the order is exempt as long as it is reducing."""
     turns: int = 0
+    whole: bool = False
+    """Whether the order closes a whole position."""
 
     def rejected(self, violation: Violation | None) -> "Room":
         """Return the same with a violation, if there is one."""
@@ -57,6 +60,7 @@ class Rooms:
         self._exposures = exposures
         self._days = settings.trading_day
         self._day = -1, date.min
+        self._since = -1, OrderId("")
         self._limits: OrderedDict[tuple[AccountId, str], Limits] = OrderedDict()
 
     async def room(self, subject: Subject, violation: Violation | None) -> Room:
@@ -71,8 +75,24 @@ class Rooms:
         is_rejected_otherwise = violation is not None or (terms.price is None and limits.needs_price)
         return self._as(room, await self._is_reducing(subject, fresh=is_rejected_otherwise))
 
+    def closing_room(self, subject: Subject, violation: Violation | None, *, whole: bool) -> Room:
+        """Return what an order claims that closes a position: only that it is reducing."""
+        terms = terms_of(subject.order, subject.instrument, subject.quote)
+        terms = msgspec.structs.replace(terms, reducing=True, reduce_only=True)
+        room = Room(subject=subject, terms=terms, whole=whole)
+        return room if _is_waivable(violation) else room.rejected(violation)
+
+    async def exposure_of(self, account: AccountId, symbol: str) -> SymbolExposure:
+        """Return the account in a symbol, as of a moment after this call."""
+        return await self._exposures.symbol_exposure(account, symbol, fresh=True)
+
     async def revised(self, room: Room, breach: Breach) -> Room:
-        """Return the claim, or the rejection, that follows from a breach: an order may turn out to be reducing."""
+        """Return the claim, or the rejection, that follows from a breach: an order may turn out to be reducing.
+
+        Raises PositionMoved for a close: its caller decides again.
+        """
+        if room.terms.reduce_only:
+            raise PositionMoved
         if breach.reason == "NOT_REDUCING":
             return self._as(room, False)
         if room.turns < TURNS_MAX and await self._is_reducing(room.subject, fresh=True):
@@ -89,7 +109,12 @@ class Rooms:
             limits=limits,
             day=None if limits.daily_loss is None else self._day_of(now),
             since=None if limits.window_orders is None else self._window_start(now),
+            whole=room.whole,
         )
+
+    def day_end(self, now: datetime) -> datetime:
+        """Return when the present trading day ends: a DAY order that is accepted now is not sent after it."""
+        return self._days.end_of(now)
 
     async def view(self, account: AccountId, now: datetime, symbol: str | None) -> ExposureView:
         """Return the account's exposure beside its limits."""
@@ -184,8 +209,10 @@ class Rooms:
 
     def _window_start(self, now: datetime) -> OrderId:
         """Return the lowest id of the window that ends now: ids begin with their time in milliseconds."""
-        start = now - self._settings.orders_window
-        return order_id(int(start.timestamp() * 1000) + 1, 0)
+        start = int((now - self._settings.orders_window).timestamp() * 1000) + 1
+        if start != self._since[0]:  # several orders come within a millisecond
+            self._since = start, order_id(start, 0)
+        return self._since[1]
 
     def _described(self, room: Room, breach: Breach) -> str:
         subject = room.subject

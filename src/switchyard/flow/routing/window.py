@@ -19,10 +19,11 @@ from switchyard.flow.routing.forecast import Forecast
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
-# Orders on their way through this process: enough to fill the next commits while one is under way. More of them would
-# not be sent faster, each would only take longer. Fewer than the default number of slots, so that the first attempt of
-# each can begin in the commit that accepts it.
-WINDOW = 96
+# Orders on their way through this process, of the slots for sends: fewer than there are, so that the first attempt of
+# each can begin in the commit that accepts it, although a slot is free only some time after the answer is committed.
+WINDOW_SHARE = 15 / 16
+# Enough to fill the next commit while one is under way.
+WINDOW_MIN = 32
 # A request that waits longer is rejected. With the commit, every answer comes within 1.5 s.
 WAIT_SECONDS_MAX = 1.0
 # Requests that may wait: as many as were let in lately within this time, so that a longer wait is rejected at once
@@ -127,6 +128,7 @@ class AdmissionWindow:
         self._forecast = forecast
         self._clock = clock
         self._sender: Sender | None = None
+        self.size = WINDOW_MIN
         self._looked_at = clock.monotonic()
         self._venues = {name: _Venue() for name in venues}
         self._turned_away = metrics.window_turned_away
@@ -135,9 +137,10 @@ class AdmissionWindow:
             metrics.window_orders.labels(name).set_function(venue.count)
             metrics.window_waiting.labels(name).set_function(venue.line.__len__)
 
-    def start(self, sender: Sender) -> None:
-        """Apply the bound from now on: this process sends."""
+    def start(self, sender: Sender, slots: int) -> None:
+        """Apply the bound from now on: this process sends, with this number of slots."""
         self._sender = sender
+        self.size = max(WINDOW_MIN, int(slots * WINDOW_SHARE))
 
     async def run(self) -> None:
         """Watch the sender for as long as the process lives."""
@@ -234,7 +237,7 @@ class AdmissionWindow:
             return not has_deadline and venue.entering < TRICKLE
         elif venue.queued and self._sender is not None and self._sender.begins_at_once(name):
             return False
-        return self._sender is None or venue.count() - self._sender.at_venue(name) < WINDOW
+        return self._sender is None or venue.count() - self._sender.at_venue(name) < self.size
 
     def _let_in(self, name: VenueName, venue: _Venue) -> None:
         line = venue.line

@@ -5,14 +5,22 @@ Reads the catalogue and the quotes of this process; writes nothing.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxKey
-from switchyard.domain.risk.guards import collar_violation
+from switchyard.domain.risk.guards import order_collar
 from switchyard.domain.risk.reasons import Violation
-from switchyard.domain.risk.subject import mid_of
 from switchyard.ports.outbox import Due
 from switchyard.ports.quotes import Quotes
+
+
+class Guard(Protocol):
+    """A check of orders before they are sent."""
+
+    async def breaches(self, page: Sequence[Due]) -> Mapping[OutboxKey, Violation]:
+        """The rows of the page that must not be sent now, each with its reason."""
+        ...
 
 
 class Collars:
@@ -39,4 +47,4 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
-        return collar_violation(order.price, self._catalogue.find(order.symbol), mid_of(quote))
+        return order_collar(order, self._catalogue.find(order.symbol), quote)

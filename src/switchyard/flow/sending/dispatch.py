@@ -19,7 +19,7 @@ from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
 from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
-from switchyard.flow.sending.collars import Collars
+from switchyard.flow.sending.collars import Guard
 from switchyard.flow.sending.express import Express
 from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
@@ -74,7 +74,7 @@ class Dispatcher:
         lost_keys: LostKeys | None = None,
         waiting: WaitingLanes,
         sent_ids: SentIds | None = None,
-        collars: Collars | None = None,
+        guard: Guard | None = None,
         first_reports: Mapping[VenueName, FirstReports] | None = None,
     ) -> None:
         self._worker = worker
@@ -89,7 +89,7 @@ class Dispatcher:
         self._dequeued = {result: metrics.dequeued.labels(result) for result in ("success", "empty")}
         self._idle_seconds = idle_seconds
         self._kills = kills
-        self._collars = collars
+        self._guard = guard
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
@@ -258,7 +258,7 @@ class Dispatcher:
         if not self._kills.is_empty:
             # An order that was accepted after a kill was cleared must not end because of it.
             await self._kills.refresh()
-        breaches = {} if self._collars is None else await self._collars.breaches(page)
+        breaches = {} if self._guard is None else await self._guard.breaches(page)
         begun_at, now = self._clock.monotonic(), self._clock.now()
         page = [due for due in page if not _waits_for_a_quote(due, breaches, now)]
         self._sequencer.states.remember(due.state for due in page)

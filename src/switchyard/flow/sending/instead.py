@@ -1,10 +1,12 @@
 """What is committed instead of an attempt, where an order must not be sent. Decides only, and writes nothing.
 
-A resend is an execution: deadline, kill switch and price collar are checked again before it.
+A resend is an execution: deadline, kill switch and price collar are checked again before it, and for an order that
+closes a position, whether it still only reduces it.
 """
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Literal
 
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change
@@ -30,7 +32,7 @@ class Instead:
     ) -> Change | None:
         """The change to commit where the order must not be sent; none where it may be sent.
 
-        `breaches`: the orders to be sent again whose price is outside its collar now.
+        `breaches`: the orders to be sent again whose price is outside its collar now, and closes without a position.
         """
         order = state.order
         if order.status not in SENDABLE:
@@ -46,17 +48,21 @@ class Instead:
         if order.status == "UNKNOWN":
             if is_late or not self._first_sends.may_resend(row):
                 return self._ask_only(state, row, "TOO_LATE_TO_RESEND", now)
-            return None if breach is None else self._ask_only(state, row, "COLLAR", now)
+            return None if breach is None else self._ask_only(state, row, _code(breach), now)
         if is_late:
             return _expired(state, row, now)
         if breach is not None and order.status == "ACCEPTED":
-            return decisions.end_outside_collar(state, breach, now)
+            return decisions.end_unsent(state, _code(breach), breach.detail, now)
         return None
 
     def _ask_only(self, state: OrderState, row: OutboxRow, code: SendCode, now: datetime) -> Change:
         """An order in doubt that is not sent again: only the venue can tell."""
         self._first_sends.settle(row)
         return decisions.record_doubt(state, row, row.last_error or code, None, now, detail=row.error_detail)
+
+
+def _code(breach: Violation) -> Literal["COLLAR", "NOT_REDUCING"]:
+    return "NOT_REDUCING" if breach.reason == "NOT_REDUCING" else "COLLAR"
 
 
 def _expired(state: OrderState, row: OutboxRow, now: datetime) -> Change:

@@ -78,6 +78,8 @@ CREATE TABLE orders (
     multiplier numeric NOT NULL,
     reserve_price numeric,
     reducing boolean NOT NULL,
+    expires_at timestamptz, -- of a DAY order: the end of its trading day
+    reduce_only boolean NOT NULL, -- placed to close a position
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that
@@ -200,11 +202,20 @@ CREATE TABLE exposures (
     reducing_sell_qty numeric NOT NULL,
     reducing_buys numeric NOT NULL, -- their notional
     reducing_sells numeric NOT NULL,
+    accepted bigint NOT NULL, -- orders that were accepted since the totals are kept; never decreases
     PRIMARY KEY (account_id, symbol, currency)
 ) WITH (
     -- As for positions: the same row is updated by every group.
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02
+);
+
+-- An upper bound of the orders of an account's window: those with an id from `since` on are at most the account's
+-- `exposures.accepted` less `earlier`. Written when the bound does not suffice and the orders are counted.
+CREATE TABLE order_windows (
+    account_id text COLLATE "C" PRIMARY KEY,
+    since text COLLATE "C" NOT NULL,
+    earlier bigint NOT NULL -- below zero while the window has orders from before the totals were kept
 );
 
 -- A report on an unknown order has an empty order_id and keeps the client order id that the venue gave. An order that

@@ -83,7 +83,9 @@ CREATE TABLE orders (
     currency              TEXT,
     multiplier            TEXT NOT NULL,
     reserve_price         TEXT,
-    reducing              INTEGER NOT NULL
+    reducing              INTEGER NOT NULL,
+    expires_at            TEXT, -- of a DAY order: the end of its trading day
+    reduce_only           INTEGER NOT NULL -- placed to close a position
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);

@@ -21,8 +21,8 @@ UNREADABLE_LENGTH_MAX: Final = 2_000
 _decode_report = msgspec.json.Decoder(Report).decode
 
 
-def place_order(order: Order, expires_at: datetime | None) -> PlaceOrder:
-    """The request that places an order."""
+def place_order(order: Order, expires_at: datetime | None, *, can_reduce_only: bool) -> PlaceOrder:
+    """The request that places an order; `can_reduce_only`: the broker has reduce-only orders."""
     return PlaceOrder(
         idempotency_key=order.venue_client_order_id,
         client_order_id=order.venue_client_order_id,
@@ -36,6 +36,7 @@ def place_order(order: Order, expires_at: datetime | None) -> PlaceOrder:
         trace_id=order.trace_id or order.order_id,
         meta=_meta(order),
         expires_at=UNSET if expires_at is None else expires_at,
+        reduce_only=True if order.reduce_only and can_reduce_only else UNSET,
     )
 
 

@@ -51,8 +51,10 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueRejected,
     VenueUnavailable,
     ignore_departure,
+    supports,
 )
 
 # The default number of send slots of a worker (OUTBOX_BATCH_SIZE times OUTBOX_PARALLELISM).
@@ -123,9 +125,12 @@ class HttpVenue(OneByOne):
 
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         """Send an order under its `venue_client_order_id`, which is also its idempotency key."""
+        if not supports(self._capabilities, order):
+            # Accepted by a gateway with other settings. A broker that ignores `stop_price` would execute it at once.
+            return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order))
+        message = place_order(order, self._expires_at(order), can_reduce_only=self._capabilities.reduce_only)
         exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):

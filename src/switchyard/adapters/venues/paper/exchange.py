@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal, ParamSpec, TypeVar, assert_never
 
@@ -15,6 +16,7 @@ import structlog
 
 from switchyard.adapters.venues.paper.book import Book
 from switchyard.adapters.venues.paper.commands import Command, resolve, with_reports
+from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
@@ -23,8 +25,10 @@ from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.order_kinds import ALL_KINDS
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import (
     Ambiguous,
@@ -78,14 +82,20 @@ class PaperExchange:
         delay: timedelta = timedelta(),
         partial_steps: int = 1,
         reject_all: bool = False,
+        displayed_qty: Decimal | None = None,
+        session: TradingDay = UTC_DAY,
         open_orders_max: int = OPEN_ORDERS_MAX,
     ) -> None:
         assert delay >= timedelta()
         assert partial_steps >= 1
         self._capabilities = Capabilities(
-            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX, kinds=ALL_KINDS
         )
-        self._rules = Rules(venue=name, delay=delay, partial_steps=partial_steps, reject_all=reject_all)
+        self._rules = Rules(
+            venue=name, delay=delay, partial_steps=partial_steps, reject_all=reject_all, session=session
+        )
+        self._displayed_qty = displayed_qty
+        self._displayed = Displayed(displayed_qty)
         self._path = path
         self._catalogue = catalogue
         self._clock = clock
@@ -109,7 +119,7 @@ class PaperExchange:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Permanent deduplication, and lookup of all orders.
+        """Permanent deduplication, lookup of all orders, every order type and time in force.
 
         The acceptance window is zero: the exchange runs in the sender's process, so no request outlives the sender.
         """
@@ -225,7 +235,7 @@ class PaperExchange:
         return min(LOOK_SECONDS, max(0.0, (due_at - self._clock.now()).total_seconds()))
 
     async def _run_once(self) -> None:
-        """Settle one group: waiting commands, due reports and resting orders that became marketable."""
+        """Settle one group: waiting commands, due reports and resting orders whose price the market reached."""
         group, order_count = self._take_group()
         now = self._clock.now()
         outcomes: Sequence[SendOutcome] = [DOWN] * order_count
@@ -234,12 +244,12 @@ class PaperExchange:
             book = self._book if self._book is not None else await self._on_thread(self._open_store.load)
             self._book = None
             due = book.take_due(now, GROUP_MAX)
-            marketable = self._marketable(book, now)
-            if group or due or marketable:
+            reached = self._reached(book, now)
+            if group or due or reached:
                 symbols = {order.symbol for command in group for order in command.orders}
                 quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
                 outcomes = [Ambiguous("UNKNOWN", "the paper exchange's book could not be written")] * order_count
-                outcomes, reports = await self._on_thread(self._settle, book, group, due, marketable, quotes, now)
+                outcomes, reports = await self._on_thread(self._settle, book, group, due, reached, quotes, now)
                 outcomes = with_reports(group, outcomes, reports)
             # Kept only if it matches the file; after an exception the next group reloads it.
             self._book = book
@@ -261,20 +271,22 @@ class PaperExchange:
         self._waiting_count -= order_count
         return group, order_count
 
-    def _marketable(self, book: Book, now: datetime) -> list[PaperOrder]:
+    def _reached(self, book: Book, now: datetime) -> list[tuple[PaperOrder, Quote]]:
         step = self._market.step(now)
         if step == self._step_seen:
             return []
         self._step_seen = step
         symbols = book.take_symbols(SYMBOLS_PER_STEP_MAX)
-        return book.marketable({symbol: self._market.quote(symbol, now) for symbol in symbols}, GROUP_MAX)
+        quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
+        reached = [*book.marketable(quotes, GROUP_MAX), *book.triggered(quotes, GROUP_MAX)]
+        return [(order, quotes[order.symbol]) for order in reached]
 
     def _settle(
         self,
         book: Book,
         group: Sequence[Command],
         due: Sequence[PaperOrder],
-        marketable: Sequence[PaperOrder],
+        reached: Sequence[tuple[PaperOrder, Quote]],
         quotes: dict[str, Quote],
         now: datetime,
     ) -> tuple[list[SendOutcome], list[ExecutionReport]]:
@@ -282,9 +294,12 @@ class PaperExchange:
         store = self._open_store
         client_ids = {order.venue_client_order_id for command in group for order in command.orders}
         known, rejected = store.find(client_ids) if client_ids else ((), {})
-        settlement = Settlement(book, store.book_id, known, rejected, self._rules, self._open_orders_max, now)
+        self._displayed.begin(self._market.step(now), self._displayed_qty)
+        settlement = Settlement(
+            book, store.book_id, known, rejected, self._rules, self._open_orders_max, now, self._displayed
+        )
         # Before the commands: a fill that is already due takes precedence over a cancel.
-        settlement.advance_time(due, marketable)
+        settlement.advance_time(due, reached)
         outcomes: list[SendOutcome] = []
         for kind, orders, _ in group:
             match kind:

@@ -1,22 +1,27 @@
 """The matching rules: how an order changes on arrival, on a market move, over time, on an amend and on a cancel.
 
-Pure functions over frozen values, used by the paper exchange and by the simulator. An order contains its own schedule
-(`due_at`, `fill_price`), so a restart continues where the process stopped.
+Functions over frozen values, used by the paper exchange and by the simulator; only `Displayed` has a state. An order
+contains its own schedule (`due_at`, `fill_price`, `expires_at`), so a restart continues where the process stopped.
 """
 
 from datetime import datetime, timedelta
-from decimal import Decimal, Inexact
+from decimal import Decimal
 
 import msgspec
 from msgspec.structs import replace
 
+from switchyard.adapters.venues.paper.displayed import ANY_QTY, Displayed
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Instrument
-from switchyard.domain.money import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical, is_multiple
-from switchyard.domain.orders import Order, Side, TimeInForce
-from switchyard.domain.reports import ExecutionReport, ReportStatus
+from switchyard.domain.money import AMOUNT_LIMIT, EXACT, ONE, ZERO, canonical
+from switchyard.domain.orders import RESTING, Order, Side, TimeInForce
+from switchyard.domain.reports import ExecType, ExecutionReport, ReportStatus
+from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.venue import VenueFill
+
+# An order keeps its fills in its row. One that has so many is filled whole, however little is displayed.
+FILLS_MAX = 1_000
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +33,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     partial_steps: int = 1
     """The number of partial fills per order."""
     reject_all: bool = False
+    session: TradingDay = UTC_DAY
+    """The trading day at whose end DAY orders expire."""
 
 
 class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,16 +48,23 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     time_in_force: TimeInForce
     qty: Decimal
     limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    triggered: bool = False
+    """Whether the market has reached the stop price; the order is then a MARKET or a LIMIT order."""
+    expires_at: datetime | None = None
+    """Of a DAY order: the end of its session. A fill that is due then or later does not happen."""
     step: Decimal
     """The instrument's quantity step when the order arrived; later catalogue changes do not apply."""
     fills_left: int
-    """The number of partial fills still to come."""
+    """The number of partial fills still to come of the quantity that is matched."""
+    match_qty: Decimal | None = None
+    """What is matched and not yet filled; None: all the rest, or nothing while the order rests."""
     status: ReportStatus = "WORKING"
     filled_qty: Decimal = ZERO
     fill_price: Decimal | None = None
-    """Set when the order is matched. A due order without it expires."""
+    """Set while the order is matched. A due order without it expires."""
     due_at: datetime | None = None
-    """The time of the next report; None while the order rests and after it has ended."""
+    """The time of the next fill, or of the end of an IOC or FOK order; None while the order rests and after its end."""
     report_count: int = 0
     fills: tuple[VenueFill, ...] = ()
 
@@ -61,48 +75,47 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_resting(self) -> bool:
-        """Whether the order waits for the market to reach its limit price."""
+        """Whether the order waits for the market to reach its limit price or its stop price."""
         return self.due_at is None and self.is_open
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is a stop order that the market has not triggered yet."""
+        return self.stop_price is not None and not self.triggered
 
-def rejection(order: Order, instrument: Instrument, rules: Rules) -> str | None:
-    """The reason for which the exchange rejects this order, or None."""
-    if rules.reject_all:
-        return "REJECTED_BY_VENUE"
-    if order.type not in ("LIMIT", "MARKET"):
-        return "UNSUPPORTED_TYPE"
-    if (order.price is None) != (order.type == "MARKET"):
-        return "INVALID_PRICE"
-    return amount_rejection(order.qty, order.price, instrument)
+    @property
+    def rest_price(self) -> Decimal:
+        """The price at which the order rests; the rest of a MARKET order takes any price."""
+        if self.limit_price is not None:
+            return self.limit_price
+        return AMOUNT_LIMIT if self.side == "BUY" else ZERO
 
-
-def amount_rejection(qty: Decimal, price: Decimal | None, instrument: Instrument) -> str | None:
-    """The reason for which these amounts are invalid, or None."""
-    if not _is_tradable(qty, instrument.step):
-        return "INVALID_QTY"
-    if price is not None and not _is_tradable(price, instrument.tick):
-        return "INVALID_PRICE"
-    return None
-
-
-def _is_tradable(amount: Decimal, step: Decimal) -> bool:
-    """Whether it is a positive amount in whole steps; no step has more decimals than an amount may have."""
-    try:
-        return amount.is_finite() and ZERO < amount < AMOUNT_LIMIT and is_multiple(amount, step)
-    except Inexact:  # more digits than the context has, so no multiple of a step
-        return False
+    @property
+    def changes_at(self) -> datetime | None:
+        """When time alone changes the order: the next fill, or its expiry; None if never."""
+        if self.expires_at is None or not self.is_open:
+            return self.due_at
+        return self.expires_at if self.due_at is None else min(self.due_at, self.expires_at)
 
 
 def arrived(
-    order: Order, number: int, venue_order_id: str, instrument: Instrument, quote: Quote, now: datetime, rules: Rules
+    order: Order,
+    number: int,
+    venue_order_id: str,
+    instrument: Instrument,
+    quote: Quote,
+    now: datetime,
+    rules: Rules,
+    displayed: Displayed = ANY_QTY,
 ) -> PaperOrder:
-    """The accepted order: matched, about to expire, or resting."""
-    market_price = quote.ask if order.side == "BUY" else quote.bid
+    """The accepted order: matched, about to expire, resting, or waiting for its stop price (see `triggered`)."""
     limit_price = None if order.price is None else canonical(order.price)
-    marketable = limit_price is None or is_marketable(order.side, limit_price, quote)
-    # DAY orders rest like GTC orders: the simulated market never closes.
-    expires = not marketable and order.time_in_force in ("IOC", "FOK")
     qty = canonical(order.qty)
+    matched_qty = ZERO
+    if order.stop_price is None and (limit_price is None or is_marketable(order.side, limit_price, quote)):
+        whole = order.time_in_force == "FOK"
+        matched_qty = displayed.take(order.symbol, order.side, qty, instrument.step, whole=whole)
+    is_due = bool(matched_qty) or order.time_in_force not in RESTING
     return PaperOrder(
         number=number,
         venue_order_id=venue_order_id,
@@ -112,11 +125,19 @@ def arrived(
         time_in_force=order.time_in_force,
         qty=qty,
         limit_price=limit_price,
+        stop_price=None if order.stop_price is None else canonical(order.stop_price),
+        expires_at=rules.session.end_of(order.accepted_at) if order.time_in_force == "DAY" else None,
         step=instrument.step,
-        fills_left=1 if rules.partial_steps == 1 else min(rules.partial_steps, _units(qty, instrument.step)),
-        fill_price=market_price if marketable else None,
-        due_at=now + rules.delay if marketable or expires else None,
+        fills_left=_parts(matched_qty, instrument.step, order.time_in_force, rules),
+        match_qty=None if matched_qty == qty or not matched_qty else matched_qty,
+        fill_price=market_price(order.side, quote) if matched_qty else None,
+        due_at=now + rules.delay if is_due else None,
     )
+
+
+def market_price(side: Side, quote: Quote) -> Decimal:
+    """The price that an order of this side gets from the quote."""
+    return quote.ask if side == "BUY" else quote.bid
 
 
 def is_marketable(side: Side, limit_price: Decimal, quote: Quote) -> bool:
@@ -124,35 +145,85 @@ def is_marketable(side: Side, limit_price: Decimal, quote: Quote) -> bool:
     return limit_price >= quote.ask if side == "BUY" else limit_price <= quote.bid
 
 
-def matched(order: PaperOrder, now: datetime, rules: Rules) -> PaperOrder:
-    """A resting order that became marketable; it fills at its limit price."""
-    return replace(order, fill_price=order.limit_price, due_at=now + rules.delay)
+def triggered(
+    order: PaperOrder, quote: Quote, now: datetime, rules: Rules, displayed: Displayed = ANY_QTY
+) -> tuple[PaperOrder, ExecutionReport]:
+    """A stop order that the market has reached, and the report of that: it is a MARKET or a LIMIT order from now on."""
+    assert order.is_waiting and order.is_open
+    report_count = order.report_count + 1
+    live = replace(order, triggered=True, report_count=report_count)
+    report = _report(live, _exec_id(live, report_count), now, rules, reason="STOP_TRIGGERED", exec_type="TRIGGERED")
+    if is_marketable(live.side, live.rest_price, quote):
+        live = _matched(live, market_price(live.side, quote), now, rules, displayed)
+    return live, report
+
+
+def matched(order: PaperOrder, quote: Quote, now: datetime, rules: Rules, displayed: Displayed = ANY_QTY) -> PaperOrder:
+    """A resting order that is marketable: it fills at its limit price; the rest of a MARKET order at the market."""
+    price = market_price(order.side, quote) if order.limit_price is None else order.limit_price
+    return _matched(order, price, now, rules, displayed)
+
+
+def _matched(order: PaperOrder, price: Decimal, now: datetime, rules: Rules, displayed: Displayed) -> PaperOrder:
+    """The order with as much of it matched as is displayed; unchanged where that is nothing."""
+    rest = _rest(order)
+    is_bounded = len(order.fills) < FILLS_MAX
+    qty = displayed.take(order.symbol, order.side, rest, order.step) if is_bounded else rest
+    if not qty:
+        return order
+    return replace(
+        order,
+        fill_price=price,
+        due_at=now + rules.delay,
+        fills_left=_parts(qty, order.step, order.time_in_force, rules),
+        match_qty=None if qty == rest else canonical(qty),
+    )
 
 
 def advanced(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, list[ExecutionReport]]:
-    """The order after every report that is due by now, and those reports."""
+    """The order after everything that is due by now, and the reports of that."""
     reports = []
-    while order.due_at is not None and order.due_at <= now:
-        next_due_at = order.due_at + rules.delay
-        if order.fill_price is None:
+    while (at := order.changes_at) is not None and at <= now:
+        if at == order.expires_at:
+            order, report = _ended(order, "EXPIRED", "DAY_ENDED", now, rules)
+        elif order.fill_price is None:
             order, report = _ended(order, "EXPIRED", f"{order.time_in_force}_NOT_FILLED", now, rules)
         else:
-            order, report = _filled(order, next_due_at, now, rules)
+            order, report = _filled(order, at + rules.delay, now, rules)
         reports.append(report)
     return order, reports
 
 
 def amended(
-    order: PaperOrder, qty: Decimal, limit_price: Decimal, quote: Quote, now: datetime, rules: Rules
+    order: PaperOrder,
+    qty: Decimal,
+    limit_price: Decimal | None,
+    quote: Quote,
+    now: datetime,
+    rules: Rules,
+    *,
+    stop_price: Decimal | None = None,
+    displayed: Displayed = ANY_QTY,
 ) -> PaperOrder:
-    """An open order with a new quantity or price, matched immediately if it is now marketable."""
+    """An open order with a new quantity or prices, matched immediately if it is now marketable.
+
+    A stop order whose new stop price the market has reached is triggered by the next market step.
+    """
     assert order.is_open and qty > order.filled_qty
-    changed = replace(order, qty=canonical(qty), limit_price=canonical(limit_price))
-    parts = min(max(rules.partial_steps, 1), _units(EXACT.subtract(qty, order.filled_qty), order.step))
-    if order.due_at is not None or not is_marketable(order.side, limit_price, quote):
-        return replace(changed, fills_left=parts)
-    market_price = quote.ask if order.side == "BUY" else quote.bid
-    return replace(changed, fills_left=parts, fill_price=market_price, due_at=now + rules.delay)
+    changed = replace(
+        order,
+        qty=canonical(qty),
+        limit_price=None if limit_price is None else canonical(limit_price),
+        stop_price=order.stop_price if stop_price is None else canonical(stop_price),
+    )
+    if order.due_at is not None:
+        # What is matched stays matched, as far as the new quantity reaches; all the rest if nothing else was said.
+        part = None if order.match_qty is None else min(order.match_qty, _rest(changed))
+        parts = _parts(_rest(changed) if part is None else part, order.step, order.time_in_force, rules)
+        return replace(changed, match_qty=None if part == _rest(changed) else part, fills_left=parts)
+    if changed.is_waiting or not is_marketable(order.side, changed.rest_price, quote):
+        return changed
+    return _matched(changed, market_price(order.side, quote), now, rules, displayed)
 
 
 def canceled(order: PaperOrder, now: datetime, rules: Rules) -> tuple[PaperOrder, ExecutionReport]:
@@ -166,27 +237,41 @@ def _filled(
 ) -> tuple[PaperOrder, ExecutionReport]:
     assert order.fills_left > 0 and order.fill_price is not None
     is_last = order.fills_left == 1
-    # Most orders are filled at once.
-    remaining = EXACT.subtract(order.qty, order.filled_qty) if order.filled_qty else order.qty
-    qty = remaining if is_last else _slice(remaining, order.step, order.fills_left)
+    matched_qty = _rest(order) if order.match_qty is None else order.match_qty
+    qty = matched_qty if is_last else _slice(matched_qty, order.step, order.fills_left)
     report_count = order.report_count + 1
     fill = VenueFill(exec_id=_exec_id(order, report_count), qty=qty, price=order.fill_price, at=now)
-    after = replace(
-        order,
-        status="FILLED" if is_last else "PARTIALLY_FILLED",
-        filled_qty=order.qty if is_last else canonical(EXACT.add(order.filled_qty, qty)),
-        fills_left=order.fills_left - 1,
-        due_at=None if is_last else next_due_at,
-        report_count=report_count,
-        fills=(*order.fills, fill),
-    )
+    if is_last and order.match_qty is None:
+        after = replace(
+            order,
+            status="FILLED",
+            filled_qty=order.qty,
+            fills_left=0,
+            due_at=None,
+            report_count=report_count,
+            fills=(*order.fills, fill),
+        )
+    else:
+        after = replace(
+            order,
+            status="PARTIALLY_FILLED",
+            filled_qty=canonical(EXACT.add(order.filled_qty, qty)),
+            fills_left=order.fills_left - 1,
+            match_qty=None if is_last or order.match_qty is None else canonical(EXACT.subtract(order.match_qty, qty)),
+            due_at=next_due_at,
+            report_count=report_count,
+            fills=(*order.fills, fill),
+        )
+        if is_last:  # no more is displayed: the rest of an IOC order expires with the fill, any other order rests
+            rests = order.time_in_force in RESTING
+            after = replace(after, fill_price=None, due_at=None if rests else order.due_at)
     return after, _report(after, fill.exec_id, now, rules, last_qty=qty, last_price=order.fill_price)
 
 
 def _ended(
     order: PaperOrder, status: ReportStatus, reason: str, now: datetime, rules: Rules
 ) -> tuple[PaperOrder, ExecutionReport]:
-    after = replace(order, status=status, due_at=None, report_count=order.report_count + 1)
+    after = replace(order, status=status, due_at=None, match_qty=None, report_count=order.report_count + 1)
     return after, _report(after, _exec_id(after, after.report_count), now, rules, reason=reason)
 
 
@@ -198,6 +283,7 @@ def _report(
     last_qty: Decimal = ZERO,
     last_price: Decimal | None = None,
     reason: str | None = None,
+    exec_type: ExecType | None = None,
 ) -> ExecutionReport:
     return ExecutionReport(
         exec_id=exec_id,
@@ -209,12 +295,25 @@ def _report(
         last_price=last_price,
         filled_qty_total=order.filled_qty,
         reason=reason,
+        exec_type=exec_type,
         at=now,
     )
 
 
 def _exec_id(order: PaperOrder, report_number: int) -> str:
     return f"{order.venue_order_id}-{report_number}"
+
+
+def _rest(order: PaperOrder) -> Decimal:
+    # Most orders are filled at once.
+    return EXACT.subtract(order.qty, order.filled_qty) if order.filled_qty else order.qty
+
+
+def _parts(qty: Decimal, step: Decimal, time_in_force: TimeInForce, rules: Rules) -> int:
+    """The number of fills for a matched quantity; a FOK order has one, because a part of it must not stay alone."""
+    if rules.partial_steps == 1 or time_in_force == "FOK":
+        return 1
+    return min(rules.partial_steps, _units(qty, step))
 
 
 def _units(qty: Decimal, step: Decimal) -> int:

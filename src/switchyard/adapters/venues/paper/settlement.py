@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from switchyard.adapters.venues.paper.book import Book
+from switchyard.adapters.venues.paper.displayed import ANY_QTY, Displayed
 from switchyard.adapters.venues.paper.matching import (
     PaperOrder,
     Rules,
@@ -14,13 +15,15 @@ from switchyard.adapters.venues.paper.matching import (
     arrived,
     canceled,
     matched,
-    rejection,
+    triggered,
 )
+from switchyard.adapters.venues.paper.rejections import rejection
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.stops import is_triggered
 from switchyard.ports.venue import Accepted, SendOutcome, Unsent, VenueRejected
 
 # The outcome when the exchange is full. The pause is short enough to notice free room, long enough to add little load.
@@ -39,6 +42,7 @@ class Settlement:
         rules: Rules,
         open_orders_max: int,
         now: datetime,
+        displayed: Displayed = ANY_QTY,
     ) -> None:
         self.changed: dict[VenueClientOrderId, PaperOrder] = {}
         self.rejections: dict[VenueClientOrderId, str] = {}
@@ -51,6 +55,7 @@ class Settlement:
         self._room = open_orders_max - book.open_count
         self._last_order = book.last_order
         self._now = now
+        self._displayed = displayed
 
     def submit(self, order: Order, instrument: Instrument, quote: Quote) -> SendOutcome:
         """Accept or reject an order; a known client order id gets the same outcome as the first time."""
@@ -69,8 +74,13 @@ class Settlement:
             return BUSY
         self._last_order += 1
         venue_order_id = f"{self._book_id}-{self._last_order}"
-        accepted = arrived(order, self._last_order, venue_order_id, instrument, quote, self._now, self._rules)
-        self._advance(accepted)
+        accepted = arrived(
+            order, self._last_order, venue_order_id, instrument, quote, self._now, self._rules, self._displayed
+        )
+        if accepted.stop_price is not None and is_triggered(accepted.side, accepted.stop_price, quote):
+            self._face(accepted, quote)
+        else:
+            self._advance(accepted)
         self._room -= self.changed[client_id].is_open
         return Accepted(venue_order_id)
 
@@ -86,15 +96,30 @@ class Settlement:
             return VenueRejected("ORDER_FINAL")
         return Accepted(known.venue_order_id)
 
-    def advance_time(self, due: Iterable[PaperOrder], marketable: Iterable[PaperOrder]) -> None:
-        """Make the reports that are due, and fill the resting orders that became marketable."""
+    def advance_time(self, due: Iterable[PaperOrder], reached: Iterable[tuple[PaperOrder, Quote]]) -> None:
+        """Make the reports that are due, trigger stop orders, and fill the resting orders that became marketable."""
         for order in due:
             self._advance(order)
-        for order in marketable:
-            self._advance(matched(order, self._now, self._rules))
+        for order, quote in reached:
+            if order.client_id not in self.changed:
+                self._face(order, quote)
 
     def _find(self, client_id: VenueClientOrderId) -> PaperOrder | None:
         return self.changed.get(client_id) or self._book.find(client_id) or self._known.get(client_id)
+
+    def _face(self, order: PaperOrder, quote: Quote) -> None:
+        """Let a resting order meet a quote that reaches its price."""
+        if order.expires_at is not None and order.expires_at <= self._now:
+            pass  # its session is over, however many orders expire before it
+        elif order.is_waiting:
+            order, report = triggered(order, quote, self._now, self._rules, self._displayed)
+            self.reports.append(report)
+        else:
+            live = matched(order, quote, self._now, self._rules, self._displayed)
+            if live is order:  # nothing is displayed for it any more
+                return
+            order = live
+        self._advance(order)
 
     def _advance(self, order: PaperOrder) -> None:
         self.changed[order.client_id], reports = advanced(order, self._now, self._rules)

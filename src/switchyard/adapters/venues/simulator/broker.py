@@ -4,8 +4,8 @@ Every change is appended to the event log before its report is published.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from datetime import timedelta
+from collections.abc import Iterable
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import chain, islice
 from typing import assert_never
@@ -13,19 +13,21 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
+from switchyard.adapters.venues.paper.displayed import Displayed
 from switchyard.adapters.venues.paper.market import STEP, Market
 from switchyard.adapters.venues.paper.matching import (
     PaperOrder,
     Rules,
     advanced,
     amended,
-    amount_rejection,
     arrived,
     canceled,
     matched,
-    rejection,
+    triggered,
 )
+from switchyard.adapters.venues.paper.rejections import amount_rejection, rejection
 from switchyard.adapters.venues.simulator.faults import FaultPlan
+from switchyard.adapters.venues.simulator.fills import revisions, with_fees
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
 from switchyard.adapters.venues.simulator.orders import (
     BrokerOrder,
@@ -41,8 +43,10 @@ from switchyard.adapters.venues.wire import PlaceOrder, Report, Statement, State
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueName, ulid
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.money import EXACT, share
+from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reports import ExecutionReport
+from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
+from switchyard.domain.stops import is_triggered
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Dedupe
 
@@ -53,7 +57,6 @@ SYMBOLS_PER_STEP_MAX = 256
 FILLS_PER_STEP_MAX = 1_000
 # After `reject_after_part_fill`: longer than any test waits.
 SECOND_HALF_DELAY = timedelta(hours=1)
-BASIS_POINTS = Decimal(10_000)
 
 
 class BrokerRejection(Exception):
@@ -77,6 +80,7 @@ class Broker:
         seed: int,
         dedupe: Dedupe,
         dedupe_ttl_seconds: float,
+        session: TradingDay = UTC_DAY,
     ) -> None:
         self._log = log
         self._reporting = reporting
@@ -84,6 +88,8 @@ class Broker:
         self._clock = clock
         self._dedupe = dedupe
         self._dedupe_ttl_seconds = dedupe_ttl_seconds
+        self._session = session
+        self._displayed = Displayed()
         self._catalogue = Catalogue()
         self._market = Market(self._catalogue, seed)
         self._book = Book(0, 0)
@@ -94,6 +100,8 @@ class Broker:
         self._latest: dict[str, BrokerOrder] = {}
         """By client order id; the latest order if several share the id."""
         self._statement: list[StatementLine] = []
+        self._positions: dict[str, Decimal] = {}
+        """By symbol: all fills, above zero when long."""
         self._last_fill: tuple[str, str] | None = None
         """The venue order id and the execution id of the last fill."""
 
@@ -122,6 +130,10 @@ class Broker:
                     published.clear()
                 case "revise":
                     assert entry.exec_id is not None
+                    executions[entry.venue_order_id, entry.exec_id] = report_of(entry)
+                case "trigger":
+                    assert entry.order is not None and entry.exec_id is not None
+                    self._orders[entry.venue_order_id].state = entry.order
                     executions[entry.venue_order_id, entry.exec_id] = report_of(entry)
                 case "fill" | "cancel" | "expire":
                     assert entry.exec_id is not None
@@ -167,16 +179,21 @@ class Broker:
         instrument = self._catalogue.find(message.symbol)
         incoming = matching_order(message, venue_order_id, now)
         reason = rejection(incoming, instrument, self._rules)
+        if reason is None and message.reduce_only is True and not self._can_reduce(message):
+            reason = "REDUCE_ONLY"
         if reason is not None:
             raise BrokerRejection(reason)
         quote = self._market.quote(message.symbol, now)
         rules = replace(self._rules, partial_steps=2) if only_half else self._rules
-        state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules)
+        self._display(now)
+        state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules, self._displayed)
         order = BrokerOrder(message.client_order_id, now, state)
         self._add(order)
         self._log.append(order_entry(order, message))
         if only_half:
             self._record(order, *advanced(state, now, replace(rules, delay=SECOND_HALF_DELAY)))
+        elif state.stop_price is not None and is_triggered(state.side, state.stop_price, quote):
+            self._face(order, quote)
         else:
             self._advance(order, state)
         return order
@@ -202,13 +219,15 @@ class Broker:
         qty, limit_price = qty or state.qty, limit_price or state.limit_price
         if qty <= state.filled_qty:
             raise BrokerRejection("QTY_FILLED")
-        if limit_price is None:
+        if limit_price is None and not state.is_waiting:
             raise BrokerRejection("INVALID_PRICE")
         reason = amount_rejection(qty, limit_price, self._catalogue.find(state.symbol))
         if reason is not None:
             raise BrokerRejection(reason)
         now = self._clock.now()
-        order.state = amended(state, qty, limit_price, self._market.quote(state.symbol, now), now, self._rules)
+        self._display(now)
+        quote = self._market.quote(state.symbol, now)
+        order.state = amended(state, qty, limit_price, quote, now, self._rules, displayed=self._displayed)
         self._log.append(amend_entry(order, now))
         self._advance(order, order.state)
 
@@ -236,17 +255,44 @@ class Broker:
 
     @property
     def _rules(self) -> Rules:
-        return Rules(venue=VenueName("sim"), partial_steps=max(1, self._plan.faults.partial_fills))
+        return Rules(
+            venue=VenueName("sim"), partial_steps=max(1, self._plan.faults.partial_fills), session=self._session
+        )
 
     def _advance_time(self) -> None:
         now = self._clock.now()
         symbols = self._book.take_symbols(SYMBOLS_PER_STEP_MAX)
         quotes = {symbol: self._market.quote(symbol, now) for symbol in symbols}
-        # An order is due here only after a crash between its `order` line and its fills.
+        # A DAY order expires; a fill is due here only after a crash between the order's line, or its trigger, and it.
         for state in self._book.take_due(now, FILLS_PER_STEP_MAX):
             self._advance(self._orders[state.venue_order_id], state)
-        for state in self._book.marketable(quotes, FILLS_PER_STEP_MAX):
-            self._advance(self._orders[state.venue_order_id], matched(state, now, self._rules))
+        for book_orders in (self._book.marketable, self._book.triggered):
+            for state in book_orders(quotes, FILLS_PER_STEP_MAX):
+                self._face(self._orders[state.venue_order_id], quotes[state.symbol])
+
+    def _face(self, order: BrokerOrder, quote: Quote) -> None:
+        """Let a resting order meet a quote that reaches its price."""
+        now, state = self._clock.now(), order.state
+        self._display(now)
+        if state.expires_at is not None and state.expires_at <= now:
+            pass  # its session is over, however many orders expire before it
+        elif state.is_waiting:
+            state, report = triggered(state, quote, now, self._rules, self._displayed)
+            self._record(order, state, [report])
+        else:
+            state = matched(state, quote, now, self._rules, self._displayed)
+            if state is order.state:  # nothing is displayed for it any more
+                return
+        self._advance(order, state)
+
+    def _display(self, now: datetime) -> None:
+        qty = Decimal(self._plan.faults.displayed_qty) or None
+        self._displayed.begin(self._market.step(now), qty)
+
+    def _can_reduce(self, message: PlaceOrder) -> bool:
+        """Whether the order only reduces the position as it is on arrival; later fills of others are not considered."""
+        held = self._positions.get(message.symbol, ZERO)
+        return (held > 0) == (message.intent == "SELL") and message.qty <= abs(held)
 
     def _add(self, order: BrokerOrder) -> None:
         self._orders[order.state.venue_order_id] = order
@@ -258,45 +304,14 @@ class Broker:
     def _record(self, order: BrokerOrder, state: PaperOrder, reports: Iterable[ExecutionReport]) -> None:
         reports = list(reports)
         if any(report.last_qty for report in reports):
-            state, reports = self._with_reused_id(*self._with_fees(state, reports))
+            state, reports = self._with_reused_id(*with_fees(state, reports, self._plan, self._catalogue))
         order.state = state
         self._book.apply([state], 0)
-        for report in chain.from_iterable((report, *self._revisions(state, report)) for report in reports):
+        revised = ((report, *revisions(state, report, self._plan, self._catalogue)) for report in reports)
+        for report in chain.from_iterable(revised):
             entry = execution_entry(order, report)
             self._log.append(entry)
             self._reporting.report(self._add_to_statement(order, entry))
-
-    def _with_fees(self, state: PaperOrder, reports: list[ExecutionReport]) -> tuple[PaperOrder, list[ExecutionReport]]:
-        """Charge a fee for each new fill, if the faults require it."""
-        basis_points = self._plan.faults.fee_basis_points
-        if not basis_points:
-            return state, reports
-        currency = self._catalogue.find(state.symbol).quote
-        new = {report.exec_id for report in reports}
-        fees = {
-            fill.exec_id: share(EXACT.multiply(fill.qty, fill.price), Decimal(basis_points), BASIS_POINTS)
-            for fill in state.fills
-            if fill.exec_id in new
-        }
-        fills = tuple(
-            replace(fill, fee=fees[fill.exec_id], fee_currency=currency) if fill.exec_id in fees else fill
-            for fill in state.fills
-        )
-        return replace(state, fills=fills), [
-            replace(report, fee=fees[report.exec_id], fee_currency=currency) if report.exec_id in fees else report
-            for report in reports
-        ]
-
-    def _revisions(self, state: PaperOrder, report: ExecutionReport) -> Iterator[ExecutionReport]:
-        """The reports that revise a fill, as the faults require."""
-        if not report.last_qty or report.last_price is None:
-            return
-        referred = replace(report, ref_exec_id=report.exec_id)
-        if self._plan.hits("correct_fills"):
-            price = EXACT.add(report.last_price, self._catalogue.find(state.symbol).tick)
-            yield replace(referred, exec_id=f"{report.exec_id}-correct", exec_type="CORRECT", last_price=price)
-        if self._plan.hits("bust_fills"):
-            yield replace(referred, exec_id=f"{report.exec_id}-bust", exec_type="CANCEL")
 
     def _with_reused_id(
         self, state: PaperOrder, reports: list[ExecutionReport]
@@ -316,6 +331,8 @@ class Broker:
         report = report_of(entry)
         if entry.event == "fill":
             self._statement.append(_statement_line(order, report))
+            symbol, moved = order.state.symbol, report.last_qty if order.state.side == "BUY" else -report.last_qty
+            self._positions[symbol] = EXACT.add(self._positions.get(symbol, ZERO), moved)
         return report
 
 

@@ -89,6 +89,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Charge this share of a fill's notional, in the quote currency; a negative share is a rebate."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     """Fill an order in this many parts."""
+    displayed_qty: Annotated[int, msgspec.Meta(ge=0, le=10**14)] = 0
+    """Display this quantity on each side of a symbol and market step, shared by all orders; zero: enough for all."""
     refuse_connections: Seconds = 0.0
     """Close every connection and stop listening for this many seconds; takes effect once, when it is set."""
     timed_share: Probability = 1.0

@@ -27,7 +27,7 @@ from switchyard.domain.reports import ExecType, ReportStatus
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line of the log. Each accepted order has exactly one `order` line."""
 
-    event: Literal["order", "amend", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"]
+    event: Literal["order", "amend", "trigger", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     type: OrderType | None = None
     trace_id: str | None = None
     order: PaperOrder | None = None
-    """For an `order` and an `amend`: the order after the event, from which a restart continues."""
+    """For an `order`, an `amend` and a `trigger`: the order after the event, from which a restart continues."""
 
 
 class LogBroken(SwitchyardError):

@@ -10,8 +10,8 @@ from switchyard.adapters.venues.paper.matching import PaperOrder
 from switchyard.adapters.venues.simulator.log import Entry
 from switchyard.adapters.venues.wire import BROKER_STATUS, Fill, OrderResponse, PlaceOrder, Report
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
-from switchyard.domain.money import ZERO
-from switchyard.domain.orders import Order
+from switchyard.domain.money import EXACT, ZERO
+from switchyard.domain.orders import RESTING, Order
 from switchyard.domain.reports import ExecutionReport, revises_execution
 from switchyard.ports.venue import VenueFill
 
@@ -59,8 +59,9 @@ def matching_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> O
 def is_same_order(order: BrokerOrder, message: PlaceOrder) -> bool:
     """Whether a request with a known client order id has the same terms as the first one."""
     state = order.state
-    requested = (message.symbol, message.intent, message.qty, message.limit_price, message.time_in_force)
-    return requested == (state.symbol, state.side, state.qty, state.limit_price, state.time_in_force)
+    prices = (message.limit_price, message.stop_price)
+    requested = (message.symbol, message.intent, message.qty, *prices, message.time_in_force)
+    return requested == (state.symbol, state.side, state.qty, state.limit_price, state.stop_price, state.time_in_force)
 
 
 def order_response(order: BrokerOrder) -> OrderResponse:
@@ -108,9 +109,10 @@ def order_entry(order: BrokerOrder, message: PlaceOrder) -> Entry:
 
 
 def execution_entry(order: BrokerOrder, report: ExecutionReport) -> Entry:
-    """The log entry of a fill, a revision of one, a cancel or an expiry."""
+    """The log entry of a fill, a revision of one, a trigger, a cancel or an expiry."""
+    event = _event(report)
     return Entry(
-        event=_event(report),
+        event=event,
         client_order_id=order.client_order_id,
         venue_order_id=report.venue_order_id,
         exec_id=report.exec_id,
@@ -124,12 +126,15 @@ def execution_entry(order: BrokerOrder, report: ExecutionReport) -> Entry:
         fee_currency=report.fee_currency,
         exec_type=report.exec_type,
         ref_exec_id=report.ref_exec_id,
+        order=order.state if event == "trigger" else None,
     )
 
 
-def _event(report: ExecutionReport) -> Literal["fill", "cancel", "expire", "revise"]:
+def _event(report: ExecutionReport) -> Literal["fill", "cancel", "expire", "revise", "trigger"]:
     if revises_execution(report):
         return "revise"
+    if report.exec_type == "TRIGGERED":
+        return "trigger"
     if report.last_qty:
         return "fill"
     return "cancel" if report.status == "CANCELED" else "expire"
@@ -151,7 +156,7 @@ def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
 
 
 def report_of(entry: Entry) -> Report:
-    """The report of a fill, revision, cancel or expiry entry."""
+    """The report of a fill, revision, trigger, cancel or expiry entry."""
     assert entry.exec_id is not None and entry.status is not None and entry.filled_qty is not None
     return Report(
         exec_id=entry.exec_id,
@@ -191,7 +196,14 @@ def state_after(state: PaperOrder, entry: Entry) -> PaperOrder:
         fills=fills,
         status=entry.status,
         filled_qty=entry.filled_qty,
-        fills_left=state.fills_left - 1 if entry.qty else state.fills_left,
+        fills_left=max(state.fills_left - 1, 0) if entry.qty else state.fills_left,
+        match_qty=None if state.match_qty is None else EXACT.subtract(state.match_qty, entry.qty),
         report_count=state.report_count + 1,
     )
-    return after if after.is_open else replace(after, due_at=None)
+    if not after.is_open:
+        return replace(after, due_at=None, match_qty=None)
+    if after.fills_left:
+        return after
+    # All that was matched is filled: the rest of an IOC order expires, any other order rests.
+    rests = after.time_in_force in RESTING
+    return replace(after, fill_price=None, match_qty=None, due_at=None if rests else after.due_at)

@@ -11,6 +11,7 @@ from switchyard.adapters.venues.simulator.faults import FaultPlan, Faults
 from switchyard.adapters.venues.simulator.log import EventLog, LogBroken
 from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.simulator.responses import HangUp
+from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import Dedupe, Lookup
 
@@ -29,6 +30,7 @@ class VenueSimulator:
         lookup: Lookup,
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
+        session: TradingDay = UTC_DAY,
     ) -> None:
         plan = FaultPlan(Faults(), seed)
         self._tasks: list[asyncio.Task[None]] = []
@@ -42,6 +44,7 @@ class VenueSimulator:
             seed=seed,
             dedupe=dedupe,
             dedupe_ttl_seconds=dedupe_ttl_seconds,
+            session=session,
         )
         self.app = SimulatorApp(
             broker=self._broker,

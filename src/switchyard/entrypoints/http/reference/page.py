@@ -163,8 +163,9 @@ class _Page:
                 filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
             elif parameter["in"] == "header" and parameter["name"] == "Idempotency-Key":
                 headers.append(f"{parameter['name']}: {parameter['example']}")
-        # Paths of another server than the gateway say so.
-        server = "BACKOFFICE" if "servers" in self._openapi["paths"][path] else "URL"
+        # Paths of another server than the gateway name it.
+        servers = [each["url"] for each in self._openapi["paths"][path].get("servers", [{"url": "/"}])]
+        server = "URL" if "/" in servers else "BACKOFFICE"
         lines = [f'curl -sS{"N" if filled.endswith("/stream") else ""} "${server}{filled}"']
         if "bearer" in self._security(operation):
             lines.append('-H "Authorization: Bearer $TOKEN"')

@@ -31,8 +31,10 @@ CREATE OR REPLACE FUNCTION append_group(
     position_bases integer[], -- the same for positions
     result_changes integer[],
     result_rows json, -- the results of orders that ended, with the columns of idempotency_keys
-    claim_totals json, -- what the orders that have limits to keep add to which totals; NULL if none has
-    claim_rows json, -- these orders, in the order of their changes
+    claim_lines json, -- what the orders that have limits to keep add to which totals; NULL if none has
+    claim_rows text, -- these orders, in the order of their changes; JSON that is rarely read
+    claim_limits text, -- the limits that these orders have; the same
+    claims_are_plain boolean, -- whether all orders of the group are such, new and not reducing
     kill_row json, -- the kill of a group of one change; NULL in every other group
     seen_epoch integer, -- the head that the calling process saw last; NULL if it saw none yet
     seen_seq bigint,
@@ -54,6 +56,7 @@ DECLARE
     incoming_positions positions[];
     incoming_executions executions[];
     event_seqs bigint[];
+    is_reserved boolean := false;
     line_start text;
     line_middle text;
     last_seq bigint;
@@ -115,17 +118,22 @@ BEGIN
     IF killed IS NOT NULL THEN
         conflicts := ARRAY(SELECT unnest(conflicts) UNION SELECT json_object_keys(killed)::integer);
     END IF;
-    IF kill_row IS NOT NULL AND is_stale_kill(kill_row) THEN
-        conflicts := ARRAY[0];
+    IF kill_row IS NOT NULL THEN
+        killed := active_twin(kill_row);
+        IF killed IS NOT NULL OR is_stale_kill(kill_row) THEN
+            conflicts := ARRAY[0];
+        END IF;
     END IF;
     -- Last: what is rejected anyway claims nothing.
-    IF claim_totals IS NOT NULL THEN
+    IF claim_lines IS NOT NULL THEN
         IF NOT head.keeps_exposures THEN
             PERFORM start_exposures(to_shard);
             head.keeps_exposures := true;
         END IF;
-        breaches := breached_claims(claim_totals, claim_rows, conflicts);
+        is_reserved := claims_are_plain AND cardinality(conflicts) = 0;
+        breaches := breached_claims(claim_lines, claim_rows, claim_limits, conflicts, is_reserved);
         conflicts := conflicts || ARRAY(SELECT json_object_keys(breaches)::integer);
+        is_reserved := is_reserved AND breaches IS NULL;
     END IF;
     IF cardinality(conflicts) = change_count THEN
         RETURN;
@@ -154,7 +162,7 @@ BEGIN
     last_seq := head.seq + last_seq;
 
     -- 6. Write the rows of the other changes; first the totals, which need the rows before the change.
-    IF head.keeps_exposures AND cardinality(incoming_orders) > 0 THEN
+    IF head.keeps_exposures AND NOT is_reserved AND cardinality(incoming_orders) > 0 THEN
         PERFORM move_exposures(incoming_orders, order_changes, order_bases, conflicts);
     END IF;
 

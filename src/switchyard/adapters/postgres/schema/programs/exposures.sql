@@ -13,6 +13,7 @@ $$;
 CREATE OR REPLACE FUNCTION start_exposures(of_shard integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM exposures;
+    DELETE FROM order_windows;
     INSERT INTO exposures SELECT * FROM summed_exposures(NULL);
     UPDATE journal_heads SET keeps_exposures = true WHERE shard = of_shard;
 END $$;
@@ -29,7 +30,8 @@ BEGIN
         coalesce(sum(part.rest) FILTER (WHERE orders.reducing AND orders.side = 'BUY'), 0),
         coalesce(sum(part.rest) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0),
         coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'BUY'), 0),
-        coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0)
+        coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0),
+        0::bigint
     FROM orders CROSS JOIN LATERAL reserved(orders) AS part
     WHERE NOT orders.is_final AND (of_account IS NULL OR orders.account_id = of_account)
     GROUP BY 1, 2, 3;
@@ -42,32 +44,36 @@ CREATE OR REPLACE FUNCTION move_exposures(
 BEGIN
     INSERT INTO exposures AS held (
         account_id, symbol, currency, open_orders, buy_qty, sell_qty, notional, reducing_buy_qty, reducing_sell_qty,
-        reducing_buys, reducing_sells
+        reducing_buys, reducing_sells, accepted
     )
     SELECT * FROM (
     SELECT
         moved.account_id, moved.symbol, coalesce(moved.currency, '') AS currency, sum(sign) AS open_orders,
         coalesce(sum(sign * rest) FILTER (WHERE side = 'BUY'), 0) AS buy_qty,
         coalesce(sum(sign * rest) FILTER (WHERE side = 'SELL'), 0) AS sell_qty,
-        sum(sign * part_notional) AS notional,
+        coalesce(sum(sign * part_notional), 0) AS notional,
         coalesce(sum(sign * rest) FILTER (WHERE reducing AND side = 'BUY'), 0) AS reducing_buy_qty,
         coalesce(sum(sign * rest) FILTER (WHERE reducing AND side = 'SELL'), 0) AS reducing_sell_qty,
         coalesce(sum(sign * part_notional) FILTER (WHERE reducing AND side = 'BUY'), 0) AS reducing_buys,
-        coalesce(sum(sign * part_notional) FILTER (WHERE reducing AND side = 'SELL'), 0) AS reducing_sells
+        coalesce(sum(sign * part_notional) FILTER (WHERE reducing AND side = 'SELL'), 0) AS reducing_sells,
+        sum(accepted) AS accepted
     FROM (
-        SELECT 1 AS sign, incoming.account_id, incoming.symbol, incoming.currency, incoming.side, incoming.reducing,
-            part.rest, part.notional AS part_notional
+        SELECT
+            CASE WHEN part.rest IS NULL THEN 0 ELSE 1 END AS sign,
+            incoming.account_id, incoming.symbol, incoming.currency, incoming.side, incoming.reducing,
+            part.rest, part.notional AS part_notional,
+            CASE WHEN order_bases[incoming.ordinality] = 0 THEN 1 ELSE 0 END AS accepted
         FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
-        CROSS JOIN LATERAL (
-            SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest,
-                coalesce(greatest(incoming.qty - incoming.filled_qty, 0) * incoming.reserve_price * incoming.multiplier, 0)
-                    AS notional
-        ) AS part
+        LEFT JOIN LATERAL (
+            SELECT open.rest, coalesce(open.rest * incoming.reserve_price * incoming.multiplier, 0) AS notional
+            FROM (SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest) AS open
+            WHERE incoming.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
+        ) AS part ON true
         WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
-        AND incoming.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
+        AND (part.rest IS NOT NULL OR (order_bases[incoming.ordinality] = 0 AND incoming.version > 1))
         UNION ALL
         SELECT -1, stored.account_id, stored.symbol, stored.currency, stored.side, stored.reducing,
-            stored.rest, stored.part_notional
+            stored.rest, stored.part_notional, 0
         FROM unnest(incoming_orders) WITH ORDINALITY AS incoming CROSS JOIN LATERAL (
             SELECT before.account_id, before.symbol, before.currency, before.side, before.reducing,
                 part.rest, part.notional AS part_notional
@@ -79,7 +85,7 @@ BEGIN
     GROUP BY 1, 2, 3
     ) AS delta
     -- Most steps of an order change nothing here.
-    WHERE (open_orders, buy_qty, sell_qty, notional) <> (0, 0, 0, 0)
+    WHERE (open_orders, buy_qty, sell_qty, notional, accepted) <> (0, 0, 0, 0, 0)
     ON CONFLICT (account_id, symbol, currency) DO UPDATE SET
         open_orders = held.open_orders + excluded.open_orders,
         buy_qty = held.buy_qty + excluded.buy_qty,
@@ -88,7 +94,8 @@ BEGIN
         reducing_buy_qty = held.reducing_buy_qty + excluded.reducing_buy_qty,
         reducing_sell_qty = held.reducing_sell_qty + excluded.reducing_sell_qty,
         reducing_buys = held.reducing_buys + excluded.reducing_buys,
-        reducing_sells = held.reducing_sells + excluded.reducing_sells;
+        reducing_sells = held.reducing_sells + excluded.reducing_sells,
+        accepted = held.accepted + excluded.accepted;
 END $$;
 
 -- What open orders add to the gross exposure: reducing ones only what they may open by now, because the position that they
@@ -128,3 +135,22 @@ BEGIN
         RETURN QUERY SELECT * FROM summed_exposures(of_account);
     END IF;
 END $$;
+
+-- The kept totals that are not the sums over the orders; none while they are not kept.
+CREATE OR REPLACE FUNCTION wrong_exposures() RETURNS TABLE (account_id text, symbol text, currency text)
+LANGUAGE sql STABLE AS $$
+    SELECT key.account_id, key.symbol, key.currency
+    FROM (SELECT * FROM exposures WHERE open_orders <> 0 OR (buy_qty, sell_qty, notional) <> (0, 0, 0)) AS kept
+    FULL JOIN summed_exposures(NULL) AS summed
+        ON (kept.account_id, kept.symbol, kept.currency) = (summed.account_id, summed.symbol, summed.currency)
+    CROSS JOIN LATERAL (
+        SELECT coalesce(kept.account_id, summed.account_id) AS account_id, coalesce(kept.symbol, summed.symbol) AS symbol,
+            coalesce(kept.currency, summed.currency) AS currency
+    ) AS key
+    WHERE (SELECT bool_or(keeps_exposures) FROM journal_heads)
+    AND (kept.open_orders, kept.buy_qty, kept.sell_qty, kept.notional, kept.reducing_buy_qty, kept.reducing_sell_qty,
+        kept.reducing_buys, kept.reducing_sells) IS DISTINCT FROM
+        (summed.open_orders, summed.buy_qty, summed.sell_qty, summed.notional, summed.reducing_buy_qty,
+        summed.reducing_sell_qty, summed.reducing_buys, summed.reducing_sells)
+    ORDER BY 1, 2, 3
+$$;

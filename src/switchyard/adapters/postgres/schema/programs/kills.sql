@@ -45,6 +45,24 @@ CREATE OR REPLACE FUNCTION is_stale_kill(kill_row json) RETURNS boolean LANGUAGE
     ) <> (kill_row->>'version')::integer - 1
 $$;
 
+-- The active kill that the same request (scope, mode, person and reason) has set before a new one, as {0: kill}; else NULL.
+CREATE OR REPLACE FUNCTION active_twin(kill_row json) RETURNS json LANGUAGE plpgsql AS $$
+DECLARE
+    incoming kills := json_populate_record(NULL::kills, kill_row);
+BEGIN
+    IF incoming.version > 1 THEN
+        RETURN NULL;
+    END IF;
+    RETURN (
+        SELECT json_build_object(0, stored) FROM kills AS stored
+        WHERE stored.cleared_at IS NULL
+        AND (stored.account_id, stored.strategy, stored.venue, stored.symbol) IS NOT DISTINCT FROM
+            (incoming.account_id, incoming.strategy, incoming.venue, incoming.symbol)
+        AND (stored.mode, stored.set_by, stored.set_reason) = (incoming.mode, incoming.set_by, incoming.set_reason)
+        ORDER BY stored.seq LIMIT 1
+    );
+END $$;
+
 -- Writes a kill. A new one gets the number of its event and the open orders that it covers: it is alone in its group,
 -- so these are the orders before it.
 CREATE OR REPLACE FUNCTION write_kill(kill_row json, event_seq bigint) RETURNS void LANGUAGE plpgsql AS $$

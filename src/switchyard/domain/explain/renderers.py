@@ -1,0 +1,262 @@
+"""One renderer for each type of event that an order can have; a new type gets its own here.
+
+A renderer returns what a trader has to know of the event, and tells the `Teller` what it changed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from switchyard.domain import fold
+from switchyard.domain.events import EventType, JournalEvent
+from switchyard.domain.explain.teller import Said, Teller
+from switchyard.domain.explain.words import because, clock, key_words, position_words
+from switchyard.domain.facts import AcceptedFact, OrderFact, OutboxFact, ReportFact
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.lifecycle import is_final
+from switchyard.domain.lines import (
+    data_of,
+    decode_accepted_fact,
+    decode_order_fact,
+    decode_rejected_fact,
+    decode_report_fact,
+    decode_result_fact,
+)
+from switchyard.domain.money import plain
+from switchyard.domain.reasons import split_reason
+from switchyard.domain.risk.reasons import RISK_REASONS
+from switchyard.domain.risk.reservations import reserved
+
+Renderer = Callable[[Teller, JournalEvent], Iterator[Said]]
+
+
+def accepted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The order passed its checks and was routed."""
+    fact = decode_accepted_fact(data_of(event))
+    _begin(teller, event, fact)
+    order = teller.order
+    assert order is not None
+    yield Said("check", "accepted: every pre-trade check passed")
+    if teller.checks:
+        yield Said("check", f"the checks of such an order today: {', '.join(teller.checks)}")
+    if order.reducing:
+        yield Said("check", "it can only reduce the position, so limits on exposure do not apply to it")
+    if fact.idempotency is not None:
+        yield Said("check", f"{key_words(fact.idempotency.operation, fact.idempotency.key)}: a repeat gets this order")
+    held = reserved(order)
+    if held is not None and held.notional:
+        money = f"{plain(held.notional)} {order.currency or ''}".strip()
+        each = "" if order.reserve_price is None else f" ({plain(held.qty)} at {plain(order.reserve_price)})"
+        yield Said("check", f"while it is open it reserves {money}{each}")
+    quote = fact.quote
+    market = "" if quote is None else f"; the market there was {plain(quote.bid)} bid, {plain(quote.ask)} ask"
+    yield Said("route", f"routed to {order.venue}, as configured for {order.symbol}{market}")
+
+
+def rejected(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """A pre-trade check rejected the order."""
+    fact = decode_rejected_fact(data_of(event))
+    _begin(teller, event, fact)
+    meaning = RISK_REASONS.get(fact.reason, fact.reason)
+    yield Said("check", f"rejected by the check {fact.reason}: {meaning}")
+    yield Said("check", fact.detail)
+    yield Said("end", "ended REJECTED: nothing was sent to a venue")
+
+
+def sending(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """An attempt begins."""
+    fact = _changed(teller, event)
+    for row in fact.outbox:
+        what = "the order" if row.kind == "new" else "the cancel"
+        yield Said("send", f"attempt {teller.attempt(row)} to send {what} to {teller.venue} begins")
+
+
+def sent(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The venue has the order."""
+    fact, has_ended = _told(teller, event)
+    order = teller.order or teller.row
+    name = "" if order.venue_order_id is None else f" as {order.venue_order_id}"
+    for row in fact.outbox:
+        if row.last_error == "CONTRADICTED":
+            answer = f"the venue answered with a rejection ({row.error_detail})"
+            yield Said("send", f"{answer}, but it has shown that it has the order, and that counts")
+        was_in_doubt = teller.settled(row)
+        if row.last_error == "CONFLICT_PROCESSED":
+            yield Said("send", f"{teller.venue} has the order{name}, from an earlier attempt; it is there once")
+        elif was_in_doubt:
+            yield Said("doubt", f"the doubt is settled: {teller.venue} has the order{name}")
+        else:
+            yield Said("send", f"{teller.venue} has the order{name}")
+    yield from _ended(teller, has_ended)
+
+
+def uncertain(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The outcome of an attempt is unknown."""
+    fact = _changed(teller, event)
+    for row in fact.outbox:
+        teller.doubted(row)
+        what = "the order" if row.kind == "new" else "the cancel"
+        detail = row.error_detail if fact.doubt is None else fact.doubt.detail
+        yield Said(
+            "doubt",
+            f"in doubt: {because(row.last_error, detail)}; {teller.venue} may or may not have {what}",
+        )
+        if row.status == "failed" and row.next_attempt_at is not None:
+            at = clock(row.next_attempt_at, event.at)
+            yield Said("doubt", f"it is sent again at {at} under the same id, by which {teller.venue} recognises it")
+        else:
+            yield Said("doubt", "it is not sent again before the venue was asked, a report comes or a person decides")
+
+
+def decided(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """An operator ended a doubt."""
+    fact, has_ended = _told(teller, event)
+    for row in fact.outbox:
+        teller.settled(row)
+    if fact.decision is not None:
+        verdict = "has it" if fact.decision.verdict == "sent" else "does not have it"
+        again = ", and to send it again" if fact.decision.resend else ""
+        person, reason = fact.decision.by, fact.decision.reason
+        yield Said("decision", f"{person} decided that {teller.venue} {verdict}{again}; the reason given: {reason}")
+    yield from _ended(teller, has_ended)
+
+
+def updated(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """Another change: the effect of a report, or the end of an attempt or of the order."""
+    followed_report = teller.report is not None
+    fact, has_ended = _told(teller, event)
+    for row in fact.outbox:
+        if not followed_report:
+            yield from _row(teller, row, event, has_ended)
+        elif teller.settled(row) and row.kind == "new":
+            yield Said("doubt", f"the report settles the doubt: {teller.venue} has the order")
+    if fact.position is not None:
+        text = f"the position in {teller.row.symbol} is {position_words(fact.position.qty)} now"
+        yield Said("position", text)
+    yield from _ended(teller, has_ended)
+
+
+def cancel_requested(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The account asked to cancel."""
+    before = teller.status
+    _, has_ended = _told(teller, event)
+    if has_ended:
+        yield Said("cancel", "a cancel was requested before anything was sent, so it ended at once")
+    elif before in ("SENDING", "UNKNOWN"):
+        yield Said("cancel", "a cancel was requested; it waits until it is known whether the venue has the order")
+    else:
+        yield Said("cancel", f"a cancel was requested; until {teller.venue} confirms it, the rest can still be filled")
+    yield from _ended(teller, has_ended)
+
+
+def cancel_sent(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The venue has the cancel."""
+    fact, has_ended = _told(teller, event)
+    for row in fact.outbox:
+        teller.settled(row)
+    yield Said("cancel", f"{teller.venue} has received the cancel")
+    yield from _ended(teller, has_ended)
+
+
+def reported(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The venue reported on the order; the next event shows what that changed."""
+    report = decode_report_fact(data_of(event))
+    teller.report = report
+    if report.last_qty:
+        price = "an unknown price" if report.last_price is None else plain(report.last_price)
+        late = ", after the order had ended; it counts all the same" if is_final(teller.status) else ""
+        total = teller.filled_with(report)
+        yield Said("report", f"filled {plain(report.last_qty)} at {price}{_fee(report)}; {total}{late}")
+    match report.status:
+        case "WORKING" if not report.last_qty:
+            yield Said("report", f"{teller.venue} reports that the order is open")
+        case "CANCELED" | "REJECTED" | "EXPIRED":
+            reason = f": {report.reason}" if report.reason else ""
+            yield Said("report", f"{teller.venue} reports that the order is {report.status}{reason}")
+        case _:
+            pass
+
+
+def result_recorded(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The answer of `/do/order` is fixed."""
+    status = decode_result_fact(data_of(event)).http_status
+    yield Said("result", f"repeats of its POST /do/order request get the stored result from now on (HTTP {status})")
+
+
+RENDERERS: Final[Mapping[EventType, Renderer]] = {
+    "OrderAccepted": accepted,
+    "RiskRejected": rejected,
+    "OrderSending": sending,
+    "OrderSent": sent,
+    "OrderUpdated": updated,
+    "OrderUncertain": uncertain,
+    "OperatorDecision": decided,
+    "ResultRecorded": result_recorded,
+    "CancelRequested": cancel_requested,
+    "CancelSent": cancel_sent,
+    "ExecutionReport": reported,
+}
+
+OF_NO_ORDER: Final[frozenset[EventType]] = frozenset(
+    {
+        "ReportUnmatched",
+        "ReportSetAside",
+        "EpochOpened",
+        "AuditFileCut",
+        "KillSwitchSet",
+        "KillSwitchCleared",
+    }
+)
+"""The events that are about no order of this database."""
+
+
+def _begin(teller: Teller, event: JournalEvent, fact: AcceptedFact) -> None:
+    teller.accept(fold.accepted(AccountId(event.account_id), OrderId(event.order_id or ""), fact))
+
+
+def _told(teller: Teller, event: JournalEvent) -> tuple[OrderFact, bool]:
+    """Apply the event; returns its data and whether the order ended with it."""
+    fact = decode_order_fact(data_of(event))
+    return fact, teller.change(fact.order)
+
+
+def _changed(teller: Teller, event: JournalEvent) -> OrderFact:
+    return _told(teller, event)[0]
+
+
+def _fee(report: ReportFact) -> str:
+    if not report.fee:
+        return ""
+    kind = "fee" if report.fee > 0 else "rebate"
+    return f", {kind} {plain(abs(report.fee))} {report.fee_currency or ''}".rstrip()
+
+
+def _row(teller: Teller, row: OutboxFact, event: JournalEvent, has_ended: bool) -> Iterator[Said]:
+    """Say what an outcome without a report did to a row."""
+    is_cancel = row.kind == "cancel"
+    what = "the cancel" if is_cancel else "the order"
+    was_in_doubt = teller.settled(row)
+    why = because(row.last_error, row.error_detail)
+    if row.status == "failed":
+        again = "" if row.next_attempt_at is None else f" at {clock(row.next_attempt_at, event.at)}"
+        settled = "the doubt is settled: " if was_in_doubt else f"{what} was not sent: "
+        same_id = " under the same id" if was_in_doubt and not is_cancel else ""
+        yield Said("doubt" if was_in_doubt else "send", f"{settled}{why}; it is sent again{again}{same_id}")
+    elif row.status == "dead" and is_cancel and not has_ended:
+        yield Said("cancel", f"the cancel failed: {why}; the order stays open")
+    elif row.status == "dead" and was_in_doubt and not is_cancel:
+        yield Said("doubt", f"the doubt is settled: {why}")
+    elif row.status == "sent" and was_in_doubt:
+        yield Said("doubt", f"the doubt is settled: {teller.venue} has {what}")
+
+
+def _ended(teller: Teller, has_ended: bool) -> Iterator[Said]:
+    if not has_ended:
+        return
+    reason = (teller.order or teller.row).reason
+    why = "" if reason is None or teller.status == "FILLED" else f" because {because(*_reason(reason))}"
+    yield Said("end", f"ended {teller.status}{why}: {teller.fills()}")
+
+
+def _reason(reason: str) -> tuple[str, str | None]:
+    code, detail = split_reason(reason)
+    return code, detail or None

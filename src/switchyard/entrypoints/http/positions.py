@@ -1,0 +1,134 @@
+"""`/positions` and `/account`: what an account has open, and how it closes a position or cancels all orders.
+
+Reads through `Accounts` and `Rooms`; closes and cancels through the desks.
+"""
+
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from switchyard.domain.account_view import (
+    ACCOUNT_ORDERS_MAX,
+    ACCOUNT_POSITIONS_MAX,
+    POSITIONS_PAGE_MAX,
+    AccountView,
+    PositionPage,
+    position_view,
+)
+from switchyard.domain.errors import NotFound
+from switchyard.domain.ids import AccountId
+from switchyard.domain.orders import snapshot
+from switchyard.domain.positions import ACCOUNT_TOTAL, Position
+from switchyard.entrypoints.http.errors import REPLAYED, InvalidHeader, json_response, starlette_response
+from switchyard.entrypoints.http.keys import derived_response, request_keys
+from switchyard.entrypoints.http.queries import choices, only, whole_number
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
+from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
+from switchyard.flow.intake.cancel_all import CancelAllDesk
+from switchyard.flow.intake.closing import CloseDesk
+from switchyard.flow.risk.room import Rooms
+from switchyard.ports.accounts import Accounts, UnfinishedFilter
+from switchyard.ports.clock import Clock
+from switchyard.ports.queries import Queries
+
+
+class PositionRoutes:
+    """The routes of what an account has open."""
+
+    def __init__(
+        self,
+        *,
+        close_desk: CloseDesk,
+        cancel_desk: CancelAllDesk,
+        accounts: Accounts,
+        queries: Queries,
+        rooms: Rooms,
+        clock: Clock,
+        can_derive: bool,
+        derives_for: Callable[[AccountId], bool],
+        tokens: TokenVerifier,
+    ) -> None:
+        self._close_desk = close_desk
+        self._cancel_desk = cancel_desk
+        self._accounts = accounts
+        self._queries = queries
+        self._rooms = rooms
+        self._clock = clock
+        self._can_derive = can_derive
+        self._derives_for = derives_for
+        self._tokens = tokens
+        self.routes = [
+            Route("/positions", self._list),
+            Route("/positions/{symbol}/close", self._close, methods=["POST"]),
+            Route("/orders/cancel-all", self._cancel_all, methods=["POST"]),
+            Route("/account", self._show_account),
+        ]
+
+    async def _list(self, request: Request) -> Response:
+        account = self._own_account(request, ("accountId", "flat", "limit", "cursor"))
+        query = request.query_params
+        limit = whole_number(query, "limit", 100, 1, POSITIONS_PAGE_MAX)
+        shows_flat = choices(query, "flat", ("true", "false"))[-1:] == ("true",)
+        found = await self._positions(account, query.get("cursor", ""), limit + 1, shows_flat)
+        page = found[:limit]
+        body = PositionPage(
+            account_id=account,
+            positions=tuple(map(position_view, page)),
+            next_cursor=page[-1].symbol if len(found) > limit else None,
+        )
+        return starlette_response(json_response(200, body))
+
+    async def _positions(self, account: AccountId, after: str, limit: int, shows_flat: bool) -> list[Position]:
+        if not shows_flat:
+            return await self._accounts.open_positions(account, after=after, limit=limit)
+        return await self._queries.positions(account, after=after or ACCOUNT_TOTAL, limit=limit)
+
+    async def _show_account(self, request: Request) -> Response:
+        account = self._own_account(request, ("accountId",))
+        positions = await self._accounts.open_positions(account, limit=ACCOUNT_POSITIONS_MAX + 1)
+        wanted = UnfinishedFilter(account_id=account, limit=ACCOUNT_ORDERS_MAX + 1)
+        orders = await self._accounts.unfinished_orders(wanted)
+        view = AccountView(
+            account_id=account,
+            positions=tuple(map(position_view, positions[:ACCOUNT_POSITIONS_MAX])),
+            has_more_positions=len(positions) > ACCOUNT_POSITIONS_MAX,
+            orders=tuple(map(snapshot, orders[:ACCOUNT_ORDERS_MAX])),
+            has_more_orders=len(orders) > ACCOUNT_ORDERS_MAX,
+            exposure=await self._rooms.view(account, self._clock.now(), None),
+        )
+        return starlette_response(json_response(200, view))
+
+    async def _close(self, request: Request) -> Response:
+        keys = request_keys(request.scope)
+        account = self._own_account(request, ())
+        body = parse_object(await read_body(request.receive))
+        # A slash in the symbol arrives encoded, so that it cannot lead to another route.
+        symbol = unquote(request.path_params["symbol"])
+        if keys.key is None and (keys.derives or self._derives_for(account)):
+            if not self._can_derive:
+                raise InvalidHeader("Idempotency-Derive", "derived keys are disabled here: send an Idempotency-Key")
+            return starlette_response(derived_response(await self._close_desk.close_by_content(account, symbol, body)))
+        placement = await self._close_desk.close(account, symbol, body, keys.key)
+        accepted = {"orderId": placement.order_id, "status": "ACCEPTED"}
+        return starlette_response(json_response(202, accepted, *([REPLAYED] if placement.replayed else [])))
+
+    async def _cancel_all(self, request: Request) -> Response:
+        keys = request_keys(request.scope)
+        if keys.derives:
+            # Two equal requests within a minute may mean different orders: the second would cancel nothing.
+            raise InvalidHeader("Idempotency-Derive", "not possible here: send an Idempotency-Key, or none")
+        account = self._own_account(request, ())
+        body = parse_object(await read_body(request.receive))
+        result, replayed = await self._cancel_desk.cancel_all(account, body, keys.key)
+        return starlette_response(json_response(202, result, *([REPLAYED] if replayed else [])))
+
+    def _own_account(self, request: Request, parameters: tuple[str, ...]) -> AccountId:
+        """Return the token's account; raises NotFound where the query names another one."""
+        account = self._tokens.verify(authorization_header(request.scope))
+        only(request.query_params, parameters)
+        if request.query_params.get("accountId", account) != account:
+            raise NotFound
+        return account

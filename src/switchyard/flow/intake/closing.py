@@ -1,0 +1,87 @@
+"""`POST /positions/{symbol}/close`: an order that closes a position or a part of it.
+
+Reads the account's exposure; places through `OrderIntake`. The commit checks that the order can only reduce the
+position (ADR 27); where that is not so any more, side and quantity are decided again.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from switchyard.domain.closing import CloseRequest
+from switchyard.domain.errors import NotFound, PositionClosing, PositionMoved
+from switchyard.domain.idempotency import CLOSE_POSITION
+from switchyard.domain.ids import AccountId
+from switchyard.flow.intake.derived import DerivedDesk, DerivedResult
+from switchyard.flow.intake.order_intake import KeyRules, OrderIntake, Prepare
+from switchyard.flow.intake.orders import OrderDesk
+from switchyard.flow.intake.writer import Intent, Placement
+from switchyard.ports.clock import Clock
+
+# Of so many tries to close a whole position none may leave a rest; while fills keep moving it, the others may.
+EXACT_TRIES = 4
+TRIES_MAX = 8
+
+Place = Callable[[Prepare], Awaitable[Placement]]
+
+
+class CloseDesk:
+    """Closes positions; its orders follow the rules of `/orders` for keys, risk and routing."""
+
+    def __init__(
+        self, *, intake: OrderIntake, orders: OrderDesk, derived: DerivedDesk, clock: Clock, key_ttl: timedelta
+    ) -> None:
+        self._intake = intake
+        self._orders = orders
+        self._derived = derived
+        self._clock = clock
+        self._key_ttl = key_ttl
+
+    async def close(self, account: AccountId, symbol: str, body: Mapping[str, Any], key: str | None) -> Placement:
+        """Make the closing order durable; with a key, at most one order however often this is called.
+
+        Raises NotFound without a position, PositionClosing where open orders leave less to close than is wanted, and
+        RiskRejected for an order that was stored as rejected. Only the last of them takes the key.
+        """
+        request = self._intake.checked_close(account, symbol, body)
+        if key is None:
+            place = partial(self._intake.place, account)
+            return await self._orders.accepted(await self._decided(account, request, place))
+        intent = Intent(
+            account_id=account,
+            operation=CLOSE_POSITION,
+            key=key,
+            digest=request.digest,
+            created_at=self._clock.now(),
+            ttl=self._key_ttl,
+        )
+        return await self._orders.kept(intent, await self._once(intent, request, self._orders))
+
+    async def close_by_content(self, account: AccountId, symbol: str, body: Mapping[str, Any]) -> DerivedResult:
+        """The same under a key that is derived from the request's content."""
+        request = self._intake.checked_close(account, symbol, body)
+        intent = self._derived.close_intent(account, request)
+        return await self._derived.result(intent, await self._once(intent, request, self._derived))
+
+    async def _once(self, intent: Intent, request: CloseRequest, rules: KeyRules) -> Placement:
+        # A repeat is answered from its key: by then there may be nothing left to close.
+        def place(prepare: Prepare) -> Awaitable[Placement]:
+            return self._intake.place_once(intent, prepare, rules, lookup_first=True)
+
+        try:
+            return await self._decided(intent.account_id, request, place)
+        except (NotFound, PositionClosing):
+            # An equal request may have placed the order since its key was looked up; the key is visible by now.
+            return await self._decided(intent.account_id, request, place)
+
+    async def _decided(self, account: AccountId, request: CloseRequest, place: Place) -> Placement:
+        """Decide and place until the position has not moved in between."""
+        for tried in range(TRIES_MAX):
+            exactly = tried < EXACT_TRIES
+            try:
+                return await place(partial(self._intake.routed_close, account, request, exactly=exactly))
+            except PositionMoved:
+                if tried == TRIES_MAX - 1:
+                    raise
+        raise AssertionError("the last try returns or raises")

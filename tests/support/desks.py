@@ -1,0 +1,48 @@
+"""The desks of a gateway over any database, with a sequencer of their own; nothing is sent."""
+
+from typing import cast
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.rates import MemoryRate
+from switchyard.adapters.system_clock import SystemRandomness
+from switchyard.bootstrap import Desks
+from switchyard.bootstrap.caches import RATE_WINDOW, Caches
+from switchyard.domain.instruments import Catalogue
+from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.quotes import QuoteBoard
+from switchyard.flow.readers.stream import StreamHub
+from switchyard.flow.routing.forecast import Forecast
+from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.sequencer import Sequencer
+from switchyard.settings import load_settings
+from switchyard.telemetry.metrics import Metrics
+from tests.support.databases import Database
+from tests.support.process import SECRET
+from tests.support.sequencing import running_sequencer
+
+
+class GatewayDesks:
+    """One gateway of possibly several on a database."""
+
+    def __init__(self, database: Database, clock: ManualClock, **environment: str) -> None:
+        settings = load_settings({"JWT_HS256_SECRET": SECRET, **environment})
+        metrics = Metrics()
+        self.sequencer: Sequencer = running_sequencer(database.journal, clock, metrics)
+        venues = settings.venue_names
+        forecast = Forecast(database.queries, venues, clock)
+        self.desks = Desks(
+            settings,
+            database,
+            caches=Caches(None, MemoryRate(60, RATE_WINDOW, clock=clock), RATE_WINDOW, None),
+            commit=self.sequencer.offer,
+            hub=cast(StreamHub, None),  # only `/do/order` waits for results
+            catalogue=Catalogue(settings.instruments),
+            quotes=QuoteBoard(clock, metrics, age_max=settings.quote_age_max),
+            clock=clock,
+            randomness=SystemRandomness(),
+            tag="test",
+            restored_at=None,
+            metrics=metrics,
+            window=AdmissionWindow(forecast, venues, clock, metrics),
+            kills=ActiveKills(database.kills, metrics),
+        )
