@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.domain.bus import BusEvent, Place
@@ -23,7 +24,7 @@ from switchyard.domain.ledger.bookable import Unbookable
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
 from switchyard.domain.orders import Side
 from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers
-from switchyard.ports.ledger import EntryFilter
+from switchyard.ports.ledger import EntryFilter, LedgerBroken
 from tests.support.tape import Tape
 
 DEMO = AccountId("demo")
@@ -233,6 +234,28 @@ async def test_an_event_that_cannot_be_booked_writes_nothing_of_its_page(tmp_pat
         await ledger.post(Place(), tape.events)
     assert (await ledger.state()).head.number == 0
     await ledger.close()
+
+
+@pytest.mark.parametrize("statement", ["ADD_LEGS", "SET_ORDERS", "SET_POSITIONS", "SET_BALANCES", "MOVE"])
+async def test_a_page_that_fails_half_way_leaves_nothing_behind(
+    tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tape = Tape()
+    tape.accept("ord_1")
+    tape.fill("ord_1", "e1", Decimal(400), fee=Decimal(3))
+    ledger = await opened(tmp_path, "books.db")
+    monkeypatch.setattr(schema, statement, "SELECT no_such_function()")
+    with pytest.raises(LedgerBroken, match="no_such_function"):
+        await ledger.post(Place(), tape.events)
+    monkeypatch.undo()
+    await ledger.close()
+    again = await opened(tmp_path, "books.db")
+    assert (await again.state()).place == Place()
+    assert await again.entries(EntryFilter(account_id=DEMO)) == []
+    assert await again.balances(DEMO, "", 10) == []
+    assert (await again.post(Place(), tape.events)).entries == 2
+    assert await differences(again) == []
+    await again.close()
 
 
 async def test_every_change_of_the_file_is_found(tmp_path: Path) -> None:

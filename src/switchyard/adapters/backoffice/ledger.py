@@ -101,12 +101,12 @@ class SqliteLedger:
         rows = await self._rows(schema.BALANCES_OF, (account, after_unit, limit))
         return [Balance(name, unit, Decimal(amount)) for name, unit, amount in rows]
 
+    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Run a query of a check in a reader thread."""
+        return await self._connections.read(work)
+
     async def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return await self.read(lambda connection: connection.execute(sql, values).fetchall())
-
-    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run a read of a check in a reader thread."""
-        return await self._connections.read(work)
 
 
 @contextmanager
