@@ -45,6 +45,15 @@ async def filled(gateway: RunningGateway, office: RunningBackOffice, account: st
     return order_id
 
 
+async def until_read(gateway: RunningGateway, office: RunningBackOffice) -> None:
+    """Wait until the books have read the whole journal."""
+
+    async def is_read() -> bool:
+        return bool((await office.get("/stats")).json["lastKafkaOffset"] == await gateway.journal_seq())
+
+    await until(is_read)
+
+
 async def all_entries(office: RunningBackOffice, query: str, account: str = "demo") -> list[Any]:
     """The entries of all pages, in the order of the pages."""
     entries: list[Any] = []
@@ -62,7 +71,7 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
         first = await filled(gateway, office)
         await filled(gateway, office, side="SELL", qty=3000)
         await filled(gateway, office, symbol="EURUSD", account="other")
-        await until(lambda: gateway.engine.backoffice is not None and gateway.engine.backoffice.consumer.processed > 30)
+        await until_read(gateway, office)
         shown = await office.get("/positions")
         [position] = shown.json["positions"]
         assert shown.json == (await gateway.get("/positions")).json | {"positions": [position]}

@@ -101,11 +101,13 @@ async def test_books_of_a_process_that_is_killed_several_times_are_those_of_the_
     async def agree() -> bool:
         shown["positions"] = (await read_books(session, process, "/positions?flat=true"))["positions"]
         shown["balances"] = (await read_books(session, process, "/balances"))["balances"]
-        return {row["symbol"]: row["qty"] for row in shown["positions"]} == expected.qty
+        return (
+            {row["symbol"]: row["qty"] for row in shown["positions"]} == expected.qty
+            and {row["currency"]: row["cash"] for row in shown["balances"]} == expected.cash
+            and {row["currency"]: row["fees"] for row in shown["balances"]} == expected.fees
+        )
 
-    await until(agree, lambda: f"the venue has {expected.qty}, the books {shown}")
-    assert {row["currency"]: row["cash"] for row in shown["balances"]} == expected.cash
-    assert {row["currency"]: row["fees"] for row in shown["balances"]} == expected.fees
+    await until(agree, lambda: f"the venue has {vars(expected)}, the books {shown}")
     for row in shown["balances"]:
         assert row["cash"] + row["trading"] + row["fees"] == 0
         results = [each for each in shown["positions"] if each["currency"] == row["currency"]]
