@@ -106,7 +106,7 @@ async def test_a_symbol_with_a_slash_has_a_quote(tmp_path: Path) -> None:
         assert (await gateway.get("/quotes/BTC%2FUSD")).json["symbol"] == "BTC/USD"
 
 
-@pytest.mark.parametrize("path", ["/quotes/USDJPY", "/instruments"])
+@pytest.mark.parametrize("path", ["/quotes/USDJPY", "/instruments", "/venues"])
 async def test_the_market_needs_a_token_and_rejects_unknown_parameters(embedded: RunningGateway, path: str) -> None:
     assert (await embedded.get(path, account=None)).status == 401
     answer = await embedded.get(f"{path}?symbl=X")

@@ -41,6 +41,8 @@ def secret_settings(request: pytest.FixtureRequest, engine_settings: dict[str, s
         "SWITCHYARD_REDIS_URL": f"redis://:{IN_URL}@127.0.0.1:{free_port()}/0",
         "IDEMPOTENCY_CACHE_REDIS_PASSWORD": CANARY,
         "VENUE_URL_SIM": f"http://me:{IN_URL}@127.0.0.1:{free_port()}",
+        "VENUE_TOKEN_SIM": f"venue-{CANARY}",
+        "VENUE_TOKEN_HEADER_SIM": "X-Api-Key",
         "SWITCHYARD_LOG_FORMAT": request.param,
         "SWITCHYARD_LOG_LEVEL": "debug",
     }

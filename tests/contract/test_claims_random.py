@@ -12,13 +12,24 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.sqlite.database import SqliteDatabase
+from switchyard.domain.amends import Amend, last_id, open_amend
 from switchyard.domain.changes import Change, Committed, Outcome
-from switchyard.domain.decisions import apply_report, request_cancel
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.decisions import (
+    apply_report,
+    record_amend_refused,
+    record_amended,
+    request_amend,
+    request_cancel,
+)
+from switchyard.domain.errors import RequestError
+from switchyard.domain.idempotency import AMEND_ORDER
+from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
+from switchyard.domain.outbox import OrderState
 from switchyard.domain.risk.claims import Claim, Limits
 from switchyard.domain.risk.exposure import summed
-from tests.support.build import a_report, an_accept
+from switchyard.domain.risk.reservations import reserved
+from tests.support.build import a_report, an_accept, an_entry
 from tests.support.databases import Database, run_sql
 from tests.support.postgres import PostgresServer
 
@@ -51,7 +62,7 @@ class History:
         ]
         assert found == expected
         for change, outcome in zip(group, found, strict=True):
-            if isinstance(outcome, Committed) and change.claims:
+            if isinstance(outcome, Committed) and change.claims and change.orders[0].version == 1:
                 self.orders.append(change.orders[0].order_id)
         return found
 
@@ -65,6 +76,8 @@ class History:
         if is_final(state.order.status) or order_id in moved or key in moved:
             return None
         moved |= {order_id, key}
+        if self.random.random() < 0.5 and (amended := self.amend(state)) is not None:
+            return amended
         if self.random.random() < 0.3:
             return request_cancel(state, START)
         rest = state.order.qty - state.order.filled_qty
@@ -72,6 +85,39 @@ class History:
         price = Decimal(self.random.randint(1, 400)) / 4
         held = (await journal.load_positions([key])).get(key)
         return apply_report(state, held, msgspec.structs.replace(report, last_price=price), START)
+
+    def amend(self, state: OrderState) -> Change | None:
+        """Request an amend, or settle the one that is under way."""
+        row, order = open_amend(state), state.order
+        if row is not None:
+            if self.random.random() < 0.5:
+                return record_amended(state, row, None, START)
+            return record_amend_refused(state, row, "ORDER_FINAL", START)
+        self.numbers += 1
+        price = self.random.choice((order.price, Decimal(self.random.randint(1, 400)) / 4))
+        amend = Amend(
+            client_order_id=VenueClientOrderId(f"amend-{self.numbers}-{order.order_id}"),
+            orig_client_order_id=last_id(state),
+            qty=order.filled_qty + self.random.randint(1, 24),
+            price=price,
+            reserve_price=self.random.choice((price, None)),
+            operation=AMEND_ORDER,
+            key=f"key-{self.numbers}",
+        )
+        key = msgspec.structs.replace(an_entry(amend.key, order.order_id), operation=AMEND_ORDER)
+        limits = msgspec.structs.replace(self.limits(), open_orders=None, symbol_open_orders=None, window_orders=None)
+        claim = Claim(
+            order_id=order.order_id,
+            limits=limits,
+            day=START.date(),
+            before=reserved(order),
+            was_reducing=order.reducing,
+        )
+        try:
+            is_reducing = self.random.random() < 0.7
+            return request_amend(state, amend, key, START, reducing=is_reducing, claim=claim)
+        except RequestError:
+            return None
 
     def part_of(self, rest: Decimal) -> Decimal:
         return min(rest, Decimal(self.random.randint(1, 12)))

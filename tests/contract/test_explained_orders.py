@@ -12,14 +12,16 @@ import pytest
 from switchyard.adapters.memory.clock import START, ManualClock
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.domain import decisions
+from switchyard.domain.amends import Amend, last_id
+from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType
 from switchyard.domain.explain import EVENTS_MAX, Explanation, explain_order
 from switchyard.domain.explain.renderers import OF_NO_ORDER, RENDERERS
 from switchyard.domain.explain.words import CODES
-from switchyard.domain.facts import DecisionFact, Quote
-from switchyard.domain.idempotency import CLOSE_POSITION
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.facts import DecisionFact, Quote, RouteFact
+from switchyard.domain.idempotency import AMEND_ORDER, CLOSE_POSITION
+from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.orders import OrderRequest
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import apply_fill
@@ -38,7 +40,14 @@ _numbers = count(1)
 class Life:
     """An order whose decisions are committed one after the other, a moment apart."""
 
-    def __init__(self, *, closes: bool = False, violation: Violation | None = None, **request: Any) -> None:
+    def __init__(
+        self,
+        *,
+        closes: bool = False,
+        violation: Violation | None = None,
+        route: RouteFact | None = None,
+        **request: Any,
+    ) -> None:
         self.clock = ManualClock()
         self.database = MemoryDatabase(self.clock)
         self.order_id: OrderId = an_order_id()
@@ -62,6 +71,7 @@ class Life:
             quote=Quote(bid=Decimal("150.1"), ask=Decimal("150.12")),
             now=START,
             violation=violation,
+            route=route,
             terms=Terms(
                 currency="JPY",
                 price=request.get("price", Decimal("150.125")) or Decimal("150.12"),
@@ -192,6 +202,69 @@ async def cancelled_unsent() -> Life:
     return await life.then(lambda state: decisions.request_cancel(state, life.clock.now()))
 
 
+async def chosen_and_moved() -> Life:
+    quote = Quote(bid=Decimal("150.120"), ask=Decimal("150.125"))
+    best = Candidate(venue=VenueName("sim"), quote=quote, fee_percent=Decimal("0.01"))
+    others = [
+        Candidate(venue=VenueName("dear"), quote=quote, fee_percent=Decimal("0.1")),
+        Candidate(venue=VenueName("mute")),
+    ]
+    life = await Life(route=ranked(Wanted("BUY", Decimal(1000), Decimal("0.001")), [*others, best])).begin()
+    await life.attempt()
+    await life.then(
+        lambda state: decisions.record_unsent(
+            state, state.row("new", 1), "BROKER_DOWN", life.clock.now(), life.clock.now(), detail="Connection refused"
+        )
+    )
+    await life.then(lambda state: decisions.reroute(state, VenueName("dear"), "5 faults in a row", life.clock.now()))
+    await life.attempt()
+    return await life.sent()
+
+
+async def amended_three_times() -> Life:
+    """Before it was sent, in doubt and refused, and shown by a fill."""
+    life = await Life().begin()
+    amends = count(1)
+
+    async def amend(qty: int, price: str) -> None:
+        number = next(amends)
+
+        def decide(state: OrderState) -> Change:
+            key = an_entry(f"amend-{number}", life.order_id)
+            wanted = Amend(
+                client_order_id=VenueClientOrderId(f"amend-{number}"),
+                orig_client_order_id=last_id(state),
+                qty=Decimal(qty),
+                price=Decimal(price),
+                reserve_price=Decimal(price),
+                operation=AMEND_ORDER,
+                key=key.idempotency_key,
+            )
+            entry = msgspec.structs.replace(key, operation=AMEND_ORDER)
+            return decisions.request_amend(state, wanted, entry, life.clock.now(), reducing=True)
+
+        await life.then(decide)
+
+    async def begin(number: int) -> None:
+        await life.then(
+            lambda state: decisions.begin_attempt(state, state.row("amend", number), WORKER, life.clock.now()), 0.001
+        )
+
+    await amend(1200, "150.125")
+    await life.attempt()
+    await life.sent()
+    await amend(1200, "150.2")
+    await begin(2)
+    await life.then(
+        lambda state: decisions.record_doubt(state, state.row("amend", 2), "NETWORK_TIMEOUT", None, life.clock.now()), 5
+    )
+    await life.then(lambda state: decisions.record_absent(state, state.row("amend", 2), life.clock.now()), 12)
+    await amend(2000, "150.3")
+    await begin(3)
+    await life.report("PARTIALLY_FILLED", 1500, "150.3")
+    return await life.report("FILLED", 500, "150.3")
+
+
 async def test_the_lives_of_orders_read_as_recorded() -> None:
     lives = [
         await doubtful_and_cancelled(),
@@ -200,6 +273,8 @@ async def test_the_lives_of_orders_read_as_recorded() -> None:
         await rejected_by_the_venue(),
         await rejected_by_risk(),
         await cancelled_unsent(),
+        await chosen_and_moved(),
+        await amended_three_times(),
     ]
     texts = ["\n".join((await life.explained()).lines).replace(life.order_id, "ord_<id>") for life in lives]
     check_text("explained", "\n\n".join(texts) + "\n")

@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.memory.clock import START, ManualClock
@@ -22,8 +23,9 @@ from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
 from switchyard.bootstrap import audit_files
 from switchyard.domain import decisions
+from switchyard.domain.amends import Amend, last_id
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
-from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.idempotency import AMEND_ORDER, KeyEntry
 from switchyard.domain.ids import AccountId, KillId, OrderId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.kills import Kill
 from switchyard.domain.orders import OrderRequest
@@ -146,6 +148,8 @@ class OrderHistory:
                 http_status = 200 if number == 5 else 503
                 result = decisions.record_result(accepted.orders[0], http_status, '{"an":"ä"}', "sha256:01")
                 await self.commit(result)
+            if number == 6:
+                await self._request_amend(order_id, 3, "11")
             if number % 6 == 0:
                 continue
             state = await self._state(order_id)
@@ -181,9 +185,57 @@ class OrderHistory:
             held = await self._journal.load_positions([KEY])
             await self.commit(decisions.apply_report(state, held.get(KEY), report, self._now))
         state = await self._state(state.order.order_id)
+        if number == 9:
+            await self._amend(state.order.order_id)
+            return
         cancel = decisions.request_cancel(state, self._now) if number % 6 != 5 else None
         if cancel is not None:
             await self.commit(cancel)
+
+    async def _amend(self, order_id: OrderId) -> None:
+        """Amend an order of which a part is filled: once carried out, once in doubt after the end of its leg."""
+        for number, qty in ((1, "20.5"), (2, "9")):
+            await self._request_amend(order_id, number, qty)
+            state = await self._state(order_id)
+            await self.commit(decisions.begin_attempt(state, state.row("amend", number), WorkerId("gone"), self._now))
+            state = await self._state(order_id)
+            if number == 1:
+                await self.commit(decisions.record_amended(state, state.row("amend", 1), "v-9b", self._now))
+        state = await self._state(order_id)
+        await self.commit(decisions.record_doubt(state, state.row("amend", 2), "UNKNOWN", None, self._now))
+        state = await self._state(order_id)
+        ended = replace_fields(
+            self._report("e-9-end", state.order.venue_client_order_id, "0"),
+            status="CANCELED",
+            last_price=None,
+            venue_order_id="v-9b",
+            leg_client_order_id="amend-1",
+        )
+        await self.commit(decisions.apply_report(state, None, ended, self._now))
+
+    async def _request_amend(self, order_id: OrderId, number: int, qty: str) -> None:
+        state = await self._state(order_id)
+        amend = Amend(
+            client_order_id=VenueClientOrderId(f"amend-{number}"),
+            orig_client_order_id=last_id(state),
+            qty=Decimal(qty),
+            price=Decimal("151.3"),
+            reserve_price=Decimal("151.4"),
+            replaces=True,
+            operation=AMEND_ORDER,
+            key=f"amend-{number}",
+        )
+        entry = KeyEntry(
+            account_id=ACCOUNT,
+            operation=AMEND_ORDER,
+            idempotency_key=amend.key,
+            generation=0,
+            order_id=order_id,
+            request_digest="sha256:00",
+            created_at=self._now,
+            expires_at=self._now + timedelta(hours=24),
+        )
+        await self.commit(decisions.request_amend(state, amend, entry, self._now, reducing=False))
 
     async def _state(self, order_id: OrderId) -> OrderState:
         return (await self._journal.load([order_id]))[order_id]

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel
+from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, request_cancel, reroute
 from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.lines import parse_line
@@ -188,3 +188,29 @@ async def test_the_results_of_all_symbols_of_an_account_add_up_and_can_be_replay
     for event in await harness.journal.read(0, 0, 1000):
         replay.apply(parse_line(event.line.encode() + b"\n"))
     assert replay.positions[key] == total
+
+
+async def test_a_report_of_a_venue_that_the_order_left_is_set_aside_with_an_alarm(harness: RecorderHarness) -> None:
+    """The order was proven unsent there, so it went elsewhere: counting the fill could count it twice."""
+    [left] = await harness.orders(an_accept())
+    await harness.commit(reroute(left, VenueName("other"), "down", START))
+    harness.venue.script = fills([left], "10") * 2
+
+    await harness.recorder.run_once()
+
+    assert (await harness.state(left)).order.filled_qty == 0
+    assert harness.report_count("set_aside") == 1
+    events = await harness.journal.read(0, 0, 10)
+    [aside] = [event for event in events if event.type == "ReportSetAside"]
+    assert "went to other because it was never sent here" in aside.text
+
+
+async def test_a_report_on_an_order_that_another_worker_moved_here_is_applied(harness: RecorderHarness) -> None:
+    [waiting] = await harness.orders(an_accept(venue=VenueName("other")))
+    await harness.recorder._sequencer.states.load([waiting.order.order_id])  # as this worker's dispatcher does
+    await harness.commit(reroute(waiting, VENUE, "down", START))
+    harness.venue.script = fills([await harness.state(waiting)], "10")
+
+    await harness.recorder.run_once()
+
+    assert (await harness.state(waiting)).order.filled_qty == 10

@@ -301,7 +301,7 @@ async def test_class_a_capabilities_are_declared(venue: Venue) -> None:
 
 async def test_unsupported_capabilities_are_not_declared(venue: Venue) -> None:
     capabilities = venue.capabilities
-    assert (capabilities.request_expiry, capabilities.amend, capabilities.cancel_all) == (False, False, False)
+    assert (capabilities.request_expiry, capabilities.cancel_all) == (False, False)
     assert capabilities.execution_ids == "venue"
 
 
@@ -335,7 +335,7 @@ async def test_the_template_declares_no_capability() -> None:
     venue: Venue = TemplateVenue(VenueName("template"))
     capabilities = venue.capabilities
     assert (capabilities.dedupe, capabilities.lookup, capabilities.request_expiry) == ("none", "none", False)
-    assert (capabilities.amend, capabilities.cancel_all) == (False, False)
+    assert (capabilities.amend, capabilities.cancel_all) == ("none", False)
     assert capabilities.batch_max == 1
     [together] = await venue.submit_many([an_order("one")])
     for outcome in (await venue.submit(an_order("one")), together, await venue.cancel(an_order("one"))):

@@ -8,7 +8,10 @@ from switchyard.adapters.system_clock import SystemRandomness
 from switchyard.bootstrap import Desks
 from switchyard.bootstrap.caches import RATE_WINDOW, Caches
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.routing.forecast import Forecast
@@ -30,14 +33,17 @@ class GatewayDesks:
         self.sequencer: Sequencer = running_sequencer(database.journal, clock, metrics)
         venues = settings.venue_names
         forecast = Forecast(database.queries, venues, clock)
+        catalogue = Catalogue(settings.instruments)
+        quotes = QuoteBoard(clock, metrics, age_max=settings.quote_age_max)
+        router = Router(settings.default_route, settings.symbol_routes)
         self.desks = Desks(
             settings,
             database,
             caches=Caches(None, MemoryRate(60, RATE_WINDOW, clock=clock), RATE_WINDOW, None),
             commit=self.sequencer.offer,
             hub=cast(StreamHub, None),  # only `/do/order` waits for results
-            catalogue=Catalogue(settings.instruments),
-            quotes=QuoteBoard(clock, metrics, age_max=settings.quote_age_max),
+            catalogue=catalogue,
+            quotes=quotes,
             clock=clock,
             randomness=SystemRandomness(),
             tag="test",
@@ -45,4 +51,5 @@ class GatewayDesks:
             metrics=metrics,
             window=AdmissionWindow(forecast, venues, clock, metrics),
             kills=ActiveKills(database.kills, metrics),
+            choice=VenueChoice(router, quotes, catalogue=catalogue, health=HealthBoard(), fees_percent={}, kinds={}),
         )

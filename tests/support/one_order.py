@@ -11,6 +11,7 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.venues.one_by_one import OneByOne
 from switchyard.domain import decisions
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
@@ -66,6 +67,9 @@ class ScriptedVenue(OneByOne):
         return self.answer
 
     async def cancel(self, order: Order) -> SendOutcome:
+        return self.answer
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
         return self.answer
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:

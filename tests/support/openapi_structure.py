@@ -86,7 +86,17 @@ STRUCTURE = _object(
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},
         "paths": _map(
-            _object({}, {"servers": SERVERS, "parameters": PARAMETERS, "get": OPERATION, "post": OPERATION}), "^/"
+            _object(
+                {},
+                {
+                    "servers": SERVERS,
+                    "parameters": PARAMETERS,
+                    "get": OPERATION,
+                    "post": OPERATION,
+                    "patch": OPERATION,
+                },
+            ),
+            "^/",
         ),
         "components": _object(
             {

@@ -8,10 +8,12 @@ from typing import Any
 import msgspec
 
 from switchyard.domain import decisions, events, facts, orders
+from switchyard.domain.amends import Amend
+from switchyard.domain.best_execution import Candidate, Wanted, ranked
 from switchyard.domain.canonical import digest
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change
-from switchyard.domain.idempotency import PLACE_ORDER, KeyEntry
+from switchyard.domain.idempotency import AMEND_ORDER, PLACE_ORDER, KeyEntry
 from switchyard.domain.ids import (
     AccountId,
     VenueClientOrderId,
@@ -77,8 +79,9 @@ def story() -> list[Change]:
         venue=VENUE,
         venue_client_order_id=client_id,
         key=keys,
-        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990)),
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990), at=NOW, bid_size=Decimal(3), ask_size=Decimal(1)),
         now=NOW,
+        route=_route(),
     )
     bare = decisions.accept(
         checked(MARKET),
@@ -101,12 +104,34 @@ def story() -> list[Change]:
         now=NOW,
         violation=Violation("RISK_MAX_QTY", "qty 2 is above 1"),
     )
+    moved = decisions.reroute(_after(accepted), VenueName("other"), "5 faults in a row, the last: BROKER_DOWN", NOW)
     sending = decisions.begin_attempt(_after(accepted), accepted.outbox[0], WorkerId("worker-1"), NOW)
     sent = decisions.record_sent(_after(sending), sending.outbox[0], "sim-42", NOW)
     filled = decisions.apply_report(_after(sent), None, report, NOW)
     cancel = decisions.request_cancel(_after(filled, sent), NOW)
     assert cancel is not None
     cancel_sent = decisions.record_sent(_after(cancel), cancel.outbox[0], None, NOW)
+    amend = Amend(
+        client_order_id=VenueClientOrderId("test-amend"),
+        orig_client_order_id=client_id,
+        qty=Decimal(3),
+        price=Decimal(64100),
+        stop_price=Decimal(1),
+        reserve_price=Decimal(64200),
+        replaces=True,
+        operation=AMEND_ORDER,
+        key=key,
+    )
+    amend_keys = msgspec.structs.replace(keys, operation=AMEND_ORDER)
+    amending = decisions.request_amend(_after(sent), amend, amend_keys, NOW, reducing=True)
+    tried = decisions.begin_attempt(_after(amending), amending.outbox[0], WorkerId("worker-1"), NOW)
+    ended = msgspec.structs.replace(report, status="CANCELED", last_qty=Decimal(0), last_price=None)
+    replaced = decisions.apply_report(_after(tried), None, ended, NOW)
+    amended = decisions.record_amended(_after(replaced, tried), tried.outbox[0], "sim-43", NOW)
+    refused = decisions.record_amend_refused(_after(tried), tried.outbox[0], "ORDER_FINAL", NOW)
+    late = decisions.apply_report(
+        _after(amended), None, msgspec.structs.replace(report, leg_client_order_id=amend.client_order_id), NOW
+    )
     doubt = decisions.record_doubt(_after(sending), sending.outbox[0], "NETWORK_TIMEOUT", None, NOW)
     said = facts.DecisionFact(verdict="sent", by="an operator", reason="seen on the venue's screen")
     decided = decisions.decide_by_hand(_after(doubt), doubt.outbox[0], said, NOW)
@@ -135,10 +160,30 @@ def story() -> list[Change]:
         Change(events=(events.event("EpochOpened", events.SYSTEM_ACCOUNT, None, opened),)),
         result,
         bare,
+        moved,
         rejected,
+        amending,
+        tried,
+        replaced,
+        amended,
+        refused,
+        late,
         decisions.set_kill(kill),
         decisions.clear_kill(kill, "an operator", "it is over", NOW),
     ]
+
+
+def _route() -> facts.RouteFact:
+    """A choice by quality with every member, between this venue and one that is down."""
+    best = Candidate(
+        venue=VENUE,
+        quote=facts.Quote(bid=Decimal("63985.5"), ask=Decimal(63990), ask_size=Decimal(1)),
+        fee_percent=Decimal("0.1"),
+        reject_rate=0.1,
+        latency_seconds=0.003,
+    )
+    down = Candidate(venue=VenueName("other"), problem="its breaker is open")
+    return ranked(Wanted("BUY", Decimal(2), Decimal(1)), [down, best])
 
 
 def _after(change: Change, rows: Change | None = None) -> OrderState:

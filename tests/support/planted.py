@@ -23,6 +23,7 @@ from switchyard.ports.venue import (
     Capabilities,
     OnDeparture,
     SendOutcome,
+    Unsent,
     VenueRejected,
     ignore_departure,
 )
@@ -49,6 +50,14 @@ class TakesDoubtForRejection(OneByOne, Forwarding):
     async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
         outcome: SendOutcome = await self.port.submit(order, on_departure)
         return VenueRejected("BROKER_REJECTED") if isinstance(outcome, Ambiguous) else outcome
+
+
+class TakesDoubtForUnsent(OneByOne, Forwarding):
+    """A venue whose lost responses count as requests that never left, so that orders in doubt go to another venue."""
+
+    async def submit(self, order: Order, on_departure: OnDeparture = ignore_departure) -> SendOutcome:
+        outcome: SendOutcome = await self.port.submit(order, on_departure)
+        return Unsent("BROKER_DOWN") if isinstance(outcome, Ambiguous) else outcome
 
 
 class SentBeforeSending(Forwarding):
@@ -215,6 +224,7 @@ DEFECTS = {
     "blind_requeue": Wrapped(venue=ClaimsPermanentDedupe),
     "sent_before_sending": Wrapped(journal=SentBeforeSending),
     "doubt_is_rejection": Wrapped(venue=TakesDoubtForRejection),
+    "doubt_is_unsent": Wrapped(venue=TakesDoubtForUnsent),
     "keys_are_not_stored": Wrapped(journal=StoresNoKeys),
     "fence_removed": Wrapped(journal=WithoutFence),
     "the_living_are_dead": Wrapped(liveness=OthersAreDead),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.changes import Change, Committed, Outcome
 from switchyard.domain.errors import GroupRejected, JournalUnavailable, OutcomeUnknown
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
@@ -265,6 +266,9 @@ class VenueOfWorker:
     async def cancel(self, order: Order) -> SendOutcome:
         await self._site.passes()
         return VenueRejected("ORDER_FINAL")
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        return VenueRejected("BAD_REQUEST")
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         await self._site.passes()

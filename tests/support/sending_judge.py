@@ -6,11 +6,12 @@ from datetime import timedelta
 from itertools import pairwise
 
 from switchyard.adapters.memory.clock import START
-from switchyard.domain.ids import OrderId, VenueClientOrderId
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import ended_unsent
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.flow.sending.sends import line_of
 from switchyard.ports.venue import SEND_LIMIT
+from tests.support.sending_faults import Departure
 from tests.support.sending_site import Field
 
 # Outcomes of attempts that ended here, without a byte at the venue.
@@ -61,21 +62,23 @@ def _ends(field: Field) -> Iterator[str]:
 
 def _fills(field: Field) -> Iterator[str]:
     """Each reported execution counts once, whether it came with an answer, from the stream, or both."""
-    reported: Counter[VenueClientOrderId] = Counter()
-    for venue in field.venues.values():
-        for report in venue.reports:
-            reported[report.venue_client_order_id] += int(report.last_qty)
+    if field.plan_rejects:
+        return  # a report whose commit the database rejects is set aside
+    reported: Counter[OrderId] = Counter()
     journal = field.database.journal
+    for venue in field.venues.values():
+        for report in {report.exec_id: report for report in venue.reports}.values():
+            reported[journal._by_client_id[report.venue_client_order_id]] += int(report.last_qty)
     for order in journal.orders.values():
-        if order.filled_qty != reported[order.venue_client_order_id]:
-            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.venue_client_order_id]} reported"
+        if order.filled_qty != reported[order.order_id]:
+            yield f"{order.order_id} is filled {order.filled_qty} of {reported[order.order_id]} reported"
     held = sum(position.qty for position in journal.positions.values() if position.symbol != ACCOUNT_TOTAL)
     if held != reported.total():
         yield f"positions hold {held} of {reported.total()} reported"
 
 
 def _passed(field: Field) -> Iterator[str]:
-    """First sends of an account and symbol leave in journal order."""
+    """First sends of an account and symbol to a venue leave in journal order."""
     first: dict[OrderId, int] = {}
     departures = field.departures
     for place, departure in enumerate(departures):
@@ -84,13 +87,19 @@ def _passed(field: Field) -> Iterator[str]:
     for order_id, place in first.items():
         departure = departures[place]
         if not _lost_its_place(field, order_id, departure.at):
-            lines.setdefault(line_of(departure.order), []).append((place, order_id))
+            lines.setdefault((line_of(departure.order), departure.order.venue), []).append((place, order_id))
     outbox = field.database.journal.outbox
     for line, departed in lines.items():
         by_journal = sorted(departed, key=lambda entry: outbox[entry[1], "new", 1].seq)
         for earlier, later in pairwise(by_journal):
-            if earlier[0] > later[0]:
+            if earlier[0] > later[0] and _waited_there(field, earlier[1], departures[later[0]]):
                 yield f"{line}: {later[1]} passed {earlier[1]}\n{_story(field, later[1])}\n{_story(field, earlier[1])}"
+
+
+def _waited_there(field: Field, order_id: OrderId, departure: Departure) -> bool:
+    """Whether the order was in the queue of the venue for which another one left; it may have been at another one."""
+    rows = [row for at, row in field.history[order_id] if at <= departure.at]
+    return bool(rows) and rows[-1].venue == departure.order.venue
 
 
 def _late(field: Field) -> Iterator[str]:
@@ -125,7 +134,7 @@ def _attempts(field: Field) -> Iterator[str]:
 
 def _story(field: Field, order_id: OrderId) -> str:
     lines = [
-        f"  {at:9.3f} {row.status} attempt {row.attempt} {row.last_error} {row.worker} seq {row.seq} lane {row.lane}"
+        f"  {at:9.3f} {row.status} attempt {row.attempt} {row.last_error} {row.worker} at {row.venue} lane {row.lane}"
         for at, row in field.history[order_id]
     ]
     lines += [

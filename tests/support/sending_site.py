@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, cast
@@ -14,11 +14,18 @@ from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.errors import OrderFinal, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName, WorkerId
+from switchyard.domain.instruments import Catalogue
 from switchyard.domain.outbox import OutboxRow, lane_of
+from switchyard.domain.routing import Route, Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide
 from switchyard.flow.executions.carried import CarriedReports
+from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.record import Recorder
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.dispatch import Dispatcher
 from switchyard.flow.sending.lanes import HeldLanes
@@ -56,6 +63,13 @@ def lines_of_few_lanes() -> list[tuple[str, str]]:
     return lines[:6] + [line for line in lines[6:] if lane_of(cast(Any, line[0]), line[1]) in chosen][:4]
 
 
+def a_choice(health: HealthBoard, clock: VirtualClock, metrics: Metrics) -> VenueChoice:
+    """Either venue can take the orders of the other one."""
+    quotes = QuoteBoard(clock, metrics, age_max=timedelta(seconds=5))
+    router = Router(Route(VENUES), {})
+    return VenueChoice(router, quotes, catalogue=Catalogue(), health=health, fees_percent={}, kinds={})
+
+
 class Worker:
     """One process: the sequencer, and the stages that send, record and resolve."""
 
@@ -87,10 +101,17 @@ class Worker:
         self.lanes = HeldLanes(FaultyLanes(database.lanes, self.site), self.name, clock)
         queries: Any = FaultyQueries(database.queries, self.site)
         liveness: Any = FaultyLiveness(database.liveness, self.site)
-        adapters = [VenueOfWorker(venue, self.name, self.site, clock.now) for venue in field.venues.values()]
+        adapters = [field.adapter(venue, self.name, self.site, clock.now) for venue in field.venues.values()]
         for adapter in adapters:
             adapter.on_submit = self.check_slots
         venues = {adapter.name: cast(Venue, adapter) for adapter in adapters}
+        self.health = HealthBoard()
+        self.health.on_change = self.wake.notify
+        if field.fails_over:
+            self.health.watch(
+                VenueBreaker(name, faults_max=2, pause=timedelta(seconds=2), clock=clock, metrics=metrics)
+                for name in venues
+            )
         first_reports: dict[VenueName, CarriedReports] = {}
         self.dispatcher = Dispatcher(
             worker=self.name,
@@ -109,6 +130,8 @@ class Worker:
             stuck_after=timedelta(minutes=10),
             kills=ActiveKills(database.kills, metrics),
             waiting=self.waiting,
+            health=self.health,
+            choice=a_choice(self.health, clock, metrics) if field.fails_over else None,
             first_reports=first_reports,
         )
         stages: list[Callable[[], Awaitable[None]]] = [
@@ -117,11 +140,18 @@ class Worker:
             lambda: self.dispatcher.run(self.wake),
         ]
         for venue in venues.values():
+            breaker = self.health.breaker(venue.name)
             recorder = Recorder(
-                venue, journal=journal, queries=queries, sequencer=self.sequencer, clock=clock, metrics=metrics
+                venue,
+                journal=journal,
+                queries=queries,
+                sequencer=self.sequencer,
+                clock=clock,
+                metrics=metrics,
+                gate=VenueGate(venue.name, clock=clock, metrics=metrics, breaker=breaker),
             )
             first_reports[venue.name] = recorder.carried
-            watch = VenueWatch(venue, clock=clock, metrics=metrics)
+            watch = VenueWatch(venue, clock=clock, metrics=metrics, breaker=breaker)
             resolver = Resolver(
                 watch,
                 journal=journal,
@@ -190,14 +220,26 @@ class Worker:
 class Field:
     """The database, the venue, the workers, and what the clients were told."""
 
-    def __init__(self, seed: int, plan: Plan, capabilities: Capabilities, *, detects_departure: bool = True) -> None:
+    venue = FaultyVenue
+    adapter = VenueOfWorker
+
+    def __init__(
+        self,
+        seed: int,
+        plan: Plan,
+        capabilities: Capabilities,
+        *,
+        detects_departure: bool = True,
+        fails_over: bool = False,
+    ) -> None:
+        self.fails_over = fails_over
         self.random = random.Random(seed)
         self.plan = plan
         self.capabilities = capabilities
         self.plan_rejects = plan.rejected > 0
         self.clock = VirtualClock()
         self.database = MemoryDatabase(self.clock)
-        self.venues = {name: FaultyVenue(name, capabilities, detects_departure) for name in VENUES}
+        self.venues = {name: self.venue(name, capabilities, detects_departure) for name in VENUES}
         self.workers: list[Worker] = []
         self.lines = lines_of_few_lanes()
         self.keys = [f"key-{number}" for number in range(12)]
@@ -252,6 +294,8 @@ class Field:
             outcome = await worker.sequencer.commit(change)
         except (Unavailable, OutcomeUnknown):
             return
+        if isinstance(outcome, Conflict) and outcome.kill is not None:
+            return
         if isinstance(outcome, Conflict):
             assert key is not None and outcome.key is not None, f"a conflict without a key: {change.orders[0]}"
             assert outcome.key.idempotency_key == key, f"{key} was answered with {outcome.key}"
@@ -281,8 +325,11 @@ class Field:
 
     @property
     def executed(self) -> dict[VenueClientOrderId, int]:
-        """How often each order was executed."""
-        return {client_id: count for venue in self.venues.values() for client_id, count in venue.executed.items()}
+        """How often each order was executed, at all venues together."""
+        executed: Counter[VenueClientOrderId] = Counter()
+        for venue in self.venues.values():
+            executed.update(venue.executed)
+        return executed
 
     def unsettled(self) -> list[OutboxRow]:
         """The orders' own rows that still wait or are under way."""

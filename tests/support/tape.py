@@ -2,9 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, cast
-
-import msgspec
+from typing import Any
 
 from switchyard.domain.bus import BusEvent, Place, bus_event
 from switchyard.domain.chain import head_text, link, stamp
@@ -15,14 +13,6 @@ from switchyard.domain.money import ONE
 from switchyard.domain.orders import Side
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
-
-
-class _Venue(msgspec.Struct):
-    venue: str
-
-
-class _Rerouted(msgspec.Struct):
-    order: _Venue
 
 
 class Tape:
@@ -86,7 +76,8 @@ class Tape:
 
     def reroute(self, order: str, venue: str) -> None:
         """An order that was never sent goes to another venue."""
-        self._append(cast("EventType", "OrderRerouted"), "demo", order, _Rerouted(_Venue(venue)))
+        change = OrderChange(status="ACCEPTED", version=2, updated_at=self._now, venue=VenueName(venue))
+        self._append("OrderRerouted", "demo", order, OrderFact(order=change))
 
     @property
     def _now(self) -> datetime:

@@ -2,18 +2,24 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
+from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.domain.ids import VenueName
 from switchyard.flow.sending import dispatch
+from switchyard.ports.outbox import Due
 from switchyard.ports.venue import Capabilities
 from tests.support.sending_faults import Plan
 from tests.support.sending_judge import violations
 from tests.support.sending_site import IDLE_SECONDS, VENUES, Field, Worker
 from tests.support.virtual_time import run_virtually
 
-SEEDS = 30
+SEEDS = 45
+# The last ones: with a circuit breaker for each venue, and orders that go to the other venue.
+SEEDS_WITH_FAILOVER = 15
 # Virtual time; the backoff of an order with a few failed attempts is over by then.
 SETTLE_SECONDS = 900
 
@@ -87,13 +93,16 @@ async def settle(field: Field) -> None:
         if not field.unsettled() and not any(worker.leftovers() for worker in field.living):
             break
         await asyncio.sleep(1)
-    await asyncio.sleep(30)  # for what is in doubt
+    await asyncio.sleep(90)  # for what is in doubt, and for breakers to close
 
 
 async def run(seed: int) -> Field:
     chance = random.Random(seed)
     plan, capabilities, slots = a_plan(chance), some_capabilities(chance), chance.randint(2, 20)
-    field = Field(seed, plan, capabilities, detects_departure=chance.random() < 0.8)
+    fails_over = seed >= SEEDS - SEEDS_WITH_FAILOVER
+    if fails_over:  # often enough for faults in a row
+        plan.refused, plan.ambiguous = chance.uniform(0.2, 0.5), chance.uniform(0.1, 0.5)
+    field = Field(seed, plan, capabilities, detects_departure=chance.random() < 0.8, fails_over=fails_over)
     for _ in range(chance.randint(1, 2)):
         field.add_worker(slots)
     steps, pause = chance.randint(50, 250), chance.choice([0.005, 0.03, 0.2])
@@ -134,6 +143,21 @@ def judged(seed: int) -> list[str]:
         return found
 
     return run_virtually(run_and_judge())
+
+
+def test_an_order_in_doubt_that_moves_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def waiting(
+        queries: MemoryQueries, venues: Sequence[VenueName], lanes: object, limit: int, **_: int
+    ) -> list[Due]:
+        rows = [
+            row for row in queries._rows("queued", "failed", "uncertain") if row.kind == "new" and row.venue in venues
+        ]
+        return [queries._with_state(row) for row in rows[:limit]]
+
+    monkeypatch.setattr(MemoryQueries, "never_sent", waiting)
+    for place in ("switchyard.domain.decisions.may_move", "switchyard.domain.decisions.moves.may_move"):
+        monkeypatch.setattr(place, lambda _: True)
+    assert any(judged(seed) for seed in range(SEEDS - SEEDS_WITH_FAILOVER, SEEDS))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -20,5 +20,5 @@ def test_first_versions_have_no_value_in_the_columns_that_their_insert_leaves_ou
     first_orders = [row for change in (accepted, cancel) for row in change.orders if row.version == 1]
     first_rows = [row for change in (accepted, cancel) for row in change.outbox if row.version == 1]
     assert [row.kind for row in first_rows] == ["new", "cancel"]
-    assert [getattr(row, column) for row in first_orders for column in ORDERS.unset] == [None]
+    assert [getattr(row, column) for row in first_orders for column in ORDERS.unset] == [None] * 5
     assert [getattr(row, column) for row in first_rows for column in OUTBOX_ORDERS.unset] == [None] * 4

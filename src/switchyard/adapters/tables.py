@@ -70,7 +70,6 @@ ORDERS = Table(
         "side",
         "type",
         "time_in_force",
-        "stop_price",
         "strategy",
         "tags",
         "accepted_at",
@@ -80,18 +79,16 @@ ORDERS = Table(
         "idempotency_key",
         "currency",
         "multiplier",
-        "reserve_price",
-        "reducing",
         "expires_at",
         "reduce_only",
     ),
-    unset=("venue_order_id",),
+    unset=("venue_order_id", "amend_qty", "amend_reserve_price", "leg_client_order_id", "leg_end"),
 )
 OUTBOX_ORDERS = Table(
     "outbox_orders",
     OutboxRow.__struct_fields__,
     key=("order_id", "kind", "number"),
-    fixed=("venue", "venue_client_order_id", "created_at", "lane", "seq"),
+    fixed=("venue_client_order_id", "created_at", "lane", "payload", "seq"),
     assigned=("seq",),
     unset=("last_error", "error_detail"),
 )

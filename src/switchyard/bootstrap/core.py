@@ -8,10 +8,13 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.clock import DatabaseClock
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.history.restore import check_not_restoring
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.quotes import QuoteBoard
@@ -51,6 +54,8 @@ class Core:
 
     installation: Installation
     """Read by `start`."""
+    choice: VenueChoice
+    """Set by `Engine`."""
 
     def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers) -> None:
         self.settings = settings
@@ -68,6 +73,9 @@ class Core:
         """Filled by `open_venues`, after the stages that hold this mapping were created."""
         self.quotes = QuoteBoard(self.clock, self.metrics, age_max=settings.quote_age_max)
         """Gets its sources from `open_quotes`."""
+        self.health = HealthBoard()
+        """Gets its breakers from `start_worker`."""
+        self.router = Router(settings.default_route, settings.symbol_routes)
         self.gates: dict[VenueName, VenueGate] = {}
         self.first_reports: dict[VenueName, CarriedReports] = {}
         """Of the venues that a worker in this process sends to."""

@@ -1,15 +1,16 @@
 """Build the desks of a gateway: `/orders`, derived keys and `/do/order` over one `OrderIntake`."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.databases import Database
-from switchyard.bootstrap.venues import venue_kinds
+from switchyard.bootstrap.venues import declared_capabilities, venue_kinds
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.risk.checks import checks_of
-from switchyard.domain.routing import Router
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import Commit
+from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.intake.amends import AmendDesk
 from switchyard.flow.intake.broker_outcome import BrokerOutcome
 from switchyard.flow.intake.cancel_all import CancelAllDesk
 from switchyard.flow.intake.closing import CloseDesk
@@ -55,13 +56,17 @@ class Desks:
         metrics: Metrics,
         window: AdmissionWindow,
         kills: ActiveKills,
+        choice: VenueChoice,
     ) -> None:
         journal, queries, keys = database.journal, database.queries, database.keys
         key_cache = KeyCache(caches.cache, caches.ttl)
         self.rooms = Rooms(settings.risk.stateful, database.journal)
+        risk = PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics)
+        rate = OrderRate(caches.order_rate)
+        duplicates = _duplicate_watch(settings, clock, metrics)
         intake = OrderIntake(
             catalogue=catalogue,
-            routes=Routes(Router(settings.default_venue, settings.symbol_routes), quotes),
+            routes=Routes(choice, quotes),
             writer=OrderWriter(
                 journal=journal, rooms=self.rooms, commit=commit, clock=clock, randomness=randomness, tag=tag
             ),
@@ -69,12 +74,12 @@ class Desks:
             kills=kills,
             journal=journal,
             rooms=self.rooms,
-            risk=PreTradeRisk(checks_of(settings.risk, venue_kinds(settings)), metrics),
-            rate=OrderRate(caches.order_rate),
+            risk=risk,
+            rate=rate,
             contents=RecentContents(settings.risk.duplicate_window, keys=keys, commit=commit, clock=clock),
             keys=keys,
             key_cache=key_cache,
-            duplicates=_duplicate_watch(settings, clock, metrics),
+            duplicates=duplicates,
             clock=clock,
         )
         self.orders = OrderDesk(
@@ -95,6 +100,22 @@ class Desks:
             clock=clock,
             metrics=metrics,
             restored_at=restored_at,
+        )
+        self.amends = AmendDesk(
+            catalogue=catalogue,
+            quotes=quotes,
+            risk=risk,
+            rooms=self.rooms,
+            rate=rate,
+            journal=journal,
+            keys=keys,
+            commit=commit,
+            clock=clock,
+            duplicates=duplicates,
+            capabilities={venue.name: declared_capabilities(venue) for venue in settings.venues},
+            tag=tag,
+            key_ttl=settings.idempotency_ttl,
+            resolution=timedelta(milliseconds=settings.idempotency.key_generation.timestamp_resolution_ms),
         )
         self.closing = CloseDesk(
             intake=intake,

@@ -17,15 +17,19 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
-from switchyard.bootstrap.venues import open_venues
+from switchyard.bootstrap.venue_states import venue_state
+from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
 from switchyard.domain.errors import SettingError
 from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
+from switchyard.domain.venue_state import VenueState
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
+from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.health.shared import HealthReader
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.sending.operator import end_doubt
 from switchyard.settings import Settings
@@ -52,6 +56,14 @@ class Engine:
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         core = self._core = Core(settings, database, wrappers)
+        core.choice = VenueChoice(
+            core.router,
+            core.quotes,
+            catalogue=core.catalogue,
+            health=core.health,
+            fees_percent={venue.name: venue.fee_percent for venue in settings.venues},
+            kinds=venue_kinds(settings),
+        )
         self._role = role
         self._database = database
         self.settings = settings
@@ -91,6 +103,11 @@ class Engine:
         problems = (gate.problem for gate in self._core.gates.values())
         return [problem for problem in problems if problem is not None]
 
+    def venue_states(self) -> list[VenueState]:
+        """Every venue: whether orders are sent to it, and how it answers."""
+        core = self._core
+        return [venue_state(venue, core.gates.get(venue.name), core.health) for venue in self.settings.venues]
+
     async def end_doubt(self, row_id: str, decision: DecisionFact) -> Order:
         """Record an operator's decision about an uncertain row while the stages run."""
 
@@ -126,6 +143,9 @@ class Engine:
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 await open_venues(core, stack)
                 await start_worker(core, stack)
+            elif self.settings.database_url is not None:
+                reader = HealthReader(core.health, self.settings.venue_names, self._database.journal, core.clock)
+                core.supervisor.start(stack, "venue health", reader.run)
             self._database.listen(core.wakes.notify)
             yield
 

@@ -31,6 +31,7 @@ async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tu
         metrics=core.metrics,
         window=core.window,
         kills=core.kills,
+        choice=core.choice,
     )
     core.supervisor.start(stack, "forecast", core.forecast.run)
     core.supervisor.start(stack, "admission", core.window.run)

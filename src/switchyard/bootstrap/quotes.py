@@ -9,9 +9,9 @@ from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.venues.http.quotes import HttpQuotes
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.venues import credentials_of, names_at
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
-from switchyard.domain.routing import Router
 from switchyard.flow.quotes import PolledQuotes
 from switchyard.ports.quote_source import QuoteSource
 from switchyard.settings import VenueSettings
@@ -45,7 +45,13 @@ async def open_quotes(core: Core, stack: AsyncExitStack, *, polls_catalogue: boo
 async def _open_polled(
     settings: VenueSettings, core: Core, stack: AsyncExitStack, *, polls_catalogue: bool
 ) -> PolledQuotes:
-    feed = HttpQuotes(settings.name, url=settings.url, clock=core.clock)
+    feed = HttpQuotes(
+        settings.name,
+        url=settings.url,
+        clock=core.clock,
+        names=names_at(settings),
+        headers=credentials_of(settings),
+    )
     await feed.start()
     stack.push_async_callback(feed.close)
     source = PolledQuotes(
@@ -73,5 +79,4 @@ async def _open_local(settings: VenueSettings, core: Core) -> QuoteSource:
 
 
 def _routed_to(venue: VenueName, core: Core) -> list[str]:
-    router = Router(core.settings.default_venue, core.settings.symbol_routes)
-    return [symbol for symbol in core.settings.instruments if router.venue_for(symbol) == venue]
+    return [symbol for symbol in core.settings.instruments if venue in core.router.route_for(symbol).venues]

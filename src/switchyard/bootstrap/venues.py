@@ -4,6 +4,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.bootstrap.core import Core
@@ -45,10 +46,25 @@ async def _open_venue(settings: VenueSettings, core: Core, stack: AsyncExitStack
                 clock=core.clock,
                 final_errors=settings.final_errors,
                 idempotency_header=settings.idempotency_header,
+                names=names_at(settings),
+                headers=credentials_of(settings),
             )
     await venue.start()
     stack.push_async_callback(venue.close)
     return venue
+
+
+def names_at(settings: VenueSettings) -> VenueNames:
+    """The broker's names of our accounts and symbols."""
+    return VenueNames(settings.accounts, settings.symbols)
+
+
+def credentials_of(settings: VenueSettings) -> dict[str, str]:
+    """The header with the broker's token; under `Authorization` it is a bearer token."""
+    if settings.token is None:
+        return {}
+    header = settings.token_header
+    return {header: f"Bearer {settings.token}" if header.lower() == "authorization" else str(settings.token)}
 
 
 def declared_capabilities(settings: VenueSettings) -> Capabilities:
@@ -56,7 +72,9 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
     if not settings.url.startswith("http"):
         # The venues of this process: a send has ended with its process.
         kinds = ALL_KINDS if settings.url == "paper:" else OrderKinds()
-        return Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds)
+        return Capabilities(
+            dedupe="permanent", lookup="all", acceptance_window=timedelta(), kinds=kinds, amend="in_place"
+        )
     return Capabilities(
         dedupe=settings.dedupe,
         dedupe_ttl=settings.dedupe_ttl if settings.dedupe == "ttl" else None,
@@ -67,6 +85,7 @@ def declared_capabilities(settings: VenueSettings) -> Capabilities:
         cancel_all=settings.cancel_all,
         reduce_only=settings.reduce_only,
         execution_ids=settings.exec_id_scope,
+        amend=settings.amend,
         kinds=OrderKinds(types=settings.order_types, times_in_force=settings.times_in_force),
     )
 

@@ -8,6 +8,7 @@ import structlog
 from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.bootstrap.core import DRAIN_SECONDS, Core
 from switchyard.bootstrap.databases import lookup_decides
+from switchyard.bootstrap.rates import open_rates
 from switchyard.domain.ids import VenueName, WorkerId, tag_of
 from switchyard.flow.executions.gaps import GapWatch
 from switchyard.flow.executions.gate import VenueGate
@@ -15,6 +16,8 @@ from switchyard.flow.executions.recall import StrayRecall
 from switchyard.flow.executions.record import Recorder
 from switchyard.flow.executions.sweep import Sweeper
 from switchyard.flow.executions.sync import VenueSync
+from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.health.shared import HealthWriter
 from switchyard.flow.history.restore import mark_read, restored_at, was_read
 from switchyard.flow.kill.cancels import KillCancels
 from switchyard.flow.sending.answering import VenueWatch
@@ -43,6 +46,7 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
         trip=partial(core.stop_everything, "sent ids"),
     )
     await sent_ids.start()
+    core.health.watch(map(partial(_breaker, core), core.settings.venues))
     dispatcher = await _start_dispatcher(core, sent_ids, stack)
     core.window.start(dispatcher, core.settings.outbox_batch_size * core.settings.outbox_parallelism)
     cancels = KillCancels(
@@ -55,10 +59,23 @@ async def start_worker(core: Core, stack: AsyncExitStack) -> None:
     )
     core.supervisor.start(stack, "kill cancels", cancels.run)
     core.supervisor.start(stack, "sent ids", sent_ids.run)
+    if core.settings.database_url is not None:  # otherwise no other process can read it
+        writer = HealthWriter(core.health, core.settings.venue_names, core.sequencer.commit, core.clock)
+        core.supervisor.start(stack, "venue health", writer.run)
     for venue in core.venues.values():
         watch = _start_resolver(core, venue, stack)
         core.gates[venue.name] = _gate(core, venue.name, dispatcher)
         core.supervisor.start(stack, f"venue {venue.name}", partial(_follow, core, venue, watch))
+
+
+def _breaker(core: Core, venue: VenueSettings) -> VenueBreaker:
+    return VenueBreaker(
+        venue.name,
+        faults_max=venue.breaker_faults,
+        pause=venue.breaker_pause,
+        clock=core.clock,
+        metrics=core.metrics,
+    )
 
 
 def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
@@ -71,7 +88,7 @@ def _mass_cancels(core: Core) -> dict[VenueName, MassCancel]:
 
 def _start_resolver(core: Core, venue: Venue, stack: AsyncExitStack) -> VenueWatch:
     """Watch whether the venue answers, and settle its doubts; each venue alone, so that none waits for another."""
-    watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics)
+    watch = VenueWatch(venue, clock=core.clock, metrics=core.metrics, breaker=core.health.breaker(venue.name))
     resolver = Resolver(
         watch,
         journal=core.database.journal,
@@ -108,12 +125,22 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         stuck_after=settings.outbox_stuck_after,
         kills=core.kills,
         was_read=partial(was_read, database.journal),
-        lost_keys=LostKeys(await restored_at(database.journal), key_ttl, core.venues, core.clock),
+        lost_keys=LostKeys(
+            await restored_at(database.journal),
+            key_ttl,
+            core.venues,
+            core.clock,
+            lambda symbol: core.router.route_for(symbol).venues,
+        ),
         waiting=core.waiting,
         sent_ids=sent_ids,
         guard=Closes(Collars(core.catalogue, core.quotes), database.journal),
+        health=core.health,
+        choice=core.choice,
+        rates=open_rates(core, stack),
         first_reports=core.first_reports,
     )
+    core.health.on_change = core.wakes.dispatch.notify
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)
     core.supervisor.start(stack, "lanes", lanes.run)
     core.supervisor.start(stack, "dispatch", lambda: dispatcher.run(core.wakes.dispatch))
@@ -131,6 +158,7 @@ def _gate(core: Core, venue: VenueName, dispatcher: Dispatcher) -> VenueGate:
         metrics=core.metrics,
         on_open=open_venue,
         on_close=partial(dispatcher.close_venue, venue),
+        breaker=core.health.breaker(venue),
     )
 
 

@@ -16,7 +16,7 @@ from switchyard.client.placement import place_order_with_idempotency
 from switchyard.client.retry import Retry
 from switchyard.client.sse import Message
 from switchyard.client.sync_client import Client
-from switchyard.client.wire import Acknowledgement, OrderPlacementResult
+from switchyard.client.wire import Acknowledgement, AmendResult, OrderPlacementResult
 from switchyard.domain.account_view import AccountView, PositionView
 from switchyard.domain.cancel_all import CancelAllResult, CancelledOrder
 from switchyard.domain.do_order import ExecResult, RiskConstraints
@@ -31,6 +31,7 @@ from switchyard.domain.risk.exposure_view import ExposureView
 __all__ = [
     "AccountView",
     "Acknowledgement",
+    "AmendResult",
     "ApiError",
     "AsyncClient",
     "CancelAllResult",

@@ -16,12 +16,15 @@ from switchyard.client.amounts import ExactAmount, exact_amount
 from switchyard.client.retry import DO_ORDER_RETRY, Retry
 from switchyard.client.wire import (
     Acknowledgement,
+    AmendResult,
     OrderPlacementResult,
     PlacementResponse,
+    VenueStates,
     api_error,
     order_by_content,
     read,
 )
+from switchyard.domain.amends import AmendRequest
 from switchyard.domain.derived_keys import Amount
 from switchyard.domain.do_order import DoOrderRequest, ExecResult, RiskConstraints
 from switchyard.domain.events import encode
@@ -30,6 +33,7 @@ from switchyard.domain.market import MarketQuote
 from switchyard.domain.orders import OrderRequest, OrderSnapshot, OrderType, Side, TimeInForce
 from switchyard.domain.risk.dry_run import DryRun
 from switchyard.domain.risk.exposure_view import ExposureView
+from switchyard.domain.venue_state import VenueState
 
 T = TypeVar("T")
 
@@ -63,6 +67,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     body: bytes | None = None
     idempotency_key: str | None = None
     derive_key: bool = False
+    version: int | None = None
+    """The version that the order must have."""
     retry: Retry | None = None
     """Instead of the client's."""
     timeout_seconds_min: float = 0.0
@@ -77,6 +83,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
             headers["Idempotency-Key"] = self.idempotency_key
         if self.derive_key:
             headers["Idempotency-Derive"] = "true"
+        if self.version is not None:
+            headers["If-Match"] = f'"{self.version}"'
         return headers
 
 
@@ -235,10 +243,51 @@ def quote(symbol: str, *, venue: str | None = None) -> Call[MarketQuote]:
     )
 
 
+def venues() -> Call[list[VenueState]]:
+    """Return every venue: whether orders are sent to it, why not, and how it answers."""
+    return Call(method="GET", path="/venues", read=lambda response: read(response.body, VenueStates).venues)
+
+
 def cancel(order_id: str) -> Call[Acknowledgement]:
     """Request a cancel. A repeat has no effect; an order that has ended raises ApiError `ORDER_FINAL`."""
     path = f"{order_path(order_id)}/cancel"
     return Call(method="POST", path=path, read=lambda response: read(response.body, Acknowledgement))
+
+
+def amend(
+    order_id: str,
+    *,
+    qty: ExactAmount | None = None,
+    limit_price: ExactAmount | None = None,
+    stop_price: ExactAmount | None = None,
+    version: int | None = None,
+    idempotency_key: str | None = None,
+) -> Call[AmendResult]:
+    """Amend an open order: its total quantity, including what is filled, or its prices.
+
+    The result tells that the amend is stored; `PENDING` becomes `AMENDED` or `REFUSED`, which a call with the same
+    `idempotency_key` tells, and the order's stream. With `version`, the order is amended only if it still has that
+    version. As for `place`, every amend has a key, and a retry never amends twice.
+    """
+    request = AmendRequest(
+        qty=None if qty is None else exact_amount(qty, "qty"),
+        price=None if limit_price is None else exact_amount(limit_price, "limit_price"),
+        stop_price=None if stop_price is None else exact_amount(stop_price, "stop_price"),
+    )
+    key = new_key() if idempotency_key is None else checked_key(idempotency_key)
+
+    def result(response: Response) -> AmendResult:
+        amended = read(response.body, AmendResult)
+        return msgspec.structs.replace(amended, idempotency_key=key, replayed=response.replayed)
+
+    return Call(
+        method="PATCH",
+        path=order_path(order_id),
+        read=result,
+        body=encode(request),
+        idempotency_key=key,
+        version=version,
+    )
 
 
 def exposure(symbol: str | None = None) -> Call[ExposureView]:

@@ -6,12 +6,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from switchyard.client.errors import ApiError, UnreadableResponse
+from switchyard.domain.amends import AmendStatus
 from switchyard.domain.derived_keys import Amount, decimal_of
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import OrderId
 from switchyard.domain.market import ListedInstrument, listed_instrument
 from switchyard.domain.money import positive_amount
 from switchyard.domain.orders import OrderRequest, OrderSnapshot
+from switchyard.domain.venue_state import VenueState
 
 T = TypeVar("T")
 
@@ -36,6 +38,26 @@ class Acknowledgement(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """The key under which the order was placed; None for a cancel."""
     replayed: bool = False
     """Whether an earlier request with the same key placed this order."""
+
+
+class VenueStates(msgspec.Struct, frozen=True):
+    """The body of `GET /venues`."""
+
+    venues: list[VenueState]
+
+
+class AmendResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The result of `amend`: the amend is durable; `status` tells what became of it so far."""
+
+    order_id: OrderId
+    amend_id: str
+    """The client order id of the amend at the venue."""
+    status: AmendStatus
+    reason: str | None = None
+    """Why it was refused."""
+    idempotency_key: str | None = None
+    replayed: bool = False
+    """Whether an earlier request with the same key made this amend."""
 
 
 class OrderPlacementResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,13 +81,26 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """The limits that accepted orders of this change have to keep; checked after all versions."""
 
     def orders_to_place(self) -> list[Order]:
-        """The orders that the change accepts, or begins to send: an active kill that covers one rejects the change."""
-        sending = {row.order_id for row in self.outbox if row.kind == "new" and row.status == "sending"}
+        """The orders that the change accepts, amends, gives to another venue or begins to send.
+
+        An active kill that covers one rejects the change. One that covers a rerouted order at the venue that it leaves
+        does so too (`rerouted_ids`): the order was covered when the kill was set.
+        """
+        sending = {
+            row.order_id
+            for base, row in self.outbox_moves()
+            if row.kind != "cancel" and (row.status == "sending" or (row.kind == "amend" and not base))
+        }
+        begun = sending | self.rerouted_ids()
         return [
             order
             for base, order in self.order_moves()
-            if order.order_id in sending or (not base and order.status != "REJECTED")
+            if order.order_id in begun or (not base and order.status != "REJECTED")
         ]
+
+    def rerouted_ids(self) -> set[OrderId]:
+        """The orders that the change gives to another venue."""
+        return {event.order_id for event in self.events if event.type == "OrderRerouted" and event.order_id is not None}
 
     def order_moves(self) -> list[tuple[int, Order]]:
         """For each order the version expected in the database, and the row to write."""

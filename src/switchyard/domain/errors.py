@@ -20,8 +20,15 @@ SwitchyardError
 │   ├── TooManyRequests       the client is over its rate, or has too many streams, connections or invalid tokens
 │   ├── HostNotAllowed, OriginNotAllowed, UnsupportedMediaType, UnknownTransferCoding
 │   │                         rejected before it is routed (entrypoints/http/errors.py)
+│   ├── NotAmendable          the order, or its venue, does not allow amends
+│   ├── NoChange              an amend to the amounts that the order has
+│   ├── QtyFilled             an amend to a quantity that is filled already
+│   ├── AmendPending          another amend of the order is not settled
+│   ├── CancelPending         a cancel of the order is under way: it cannot be amended
+│   ├── TooManyAmends         the order was amended as often as it may be
+│   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
-│   └── OrderFinal            the order has ended: it cannot be cancelled
+│   └── OrderFinal            the order has ended: it cannot be cancelled or amended
 ├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
@@ -214,8 +221,71 @@ class TooManyRequests(RequestError):
         self.retry_after = retry_after
 
 
+class NotAmendable(RequestError):
+    """The order cannot be amended, whatever the new amounts are."""
+
+    reason = "NOT_AMENDABLE"
+
+
+class NoChange(RequestError):
+    """The order has the amounts of the amend already."""
+
+    reason = "NO_CHANGE"
+
+    def __init__(self) -> None:
+        super().__init__("the order has this quantity and these prices already")
+
+
+class QtyFilled(RequestError):
+    """The new total quantity does not exceed what is filled."""
+
+    reason = "QTY_FILLED"
+
+    def __init__(self, filled: str) -> None:
+        super().__init__(
+            f"qty: must be above {filled}, which is filled already; to end the order, cancel it", field="qty"
+        )
+
+
+class AmendPending(RequestError):
+    """Another amend of the order is not settled; an order has one at a time."""
+
+    reason = "AMEND_PENDING"
+
+    def __init__(self) -> None:
+        super().__init__("another amend of the order is not settled yet: repeat the request when it is")
+
+
+class CancelPending(RequestError):
+    """A cancel of the order is under way."""
+
+    reason = "CANCEL_PENDING"
+
+    def __init__(self) -> None:
+        super().__init__("a cancel of the order is under way, so it cannot be amended")
+
+
+class TooManyAmends(RequestError):
+    """The order was amended as often as it may be."""
+
+    reason = "TOO_MANY_AMENDS"
+
+    def __init__(self, count_max: int) -> None:
+        super().__init__(f"the order has {count_max} amends, the maximum: cancel it and place a new one")
+
+
+class VersionMismatch(RequestError):
+    """The order has another version than the request expects."""
+
+    reason = "VERSION_MISMATCH"
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"If-Match: the order has version {version}: read it again", field="If-Match")
+        self.version = version
+
+
 class OrderFinal(RequestError):
-    """The order has ended and cannot be cancelled."""
+    """The order has ended and cannot be cancelled or amended."""
 
     reason = "ORDER_FINAL"
 

@@ -6,7 +6,16 @@ from typing import Final, Literal
 
 import msgspec
 
-from switchyard.domain.facts import AcceptedOrder, KeyFact, OrderChange, OutboxFact, PositionFact, ReportFact
+from switchyard.domain.amends import amend_of
+from switchyard.domain.facts import (
+    AcceptedOrder,
+    KeyFact,
+    OrderChange,
+    OutboxFact,
+    PositionFact,
+    ReportFact,
+    TermsFact,
+)
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import ONE, ZERO
@@ -22,10 +31,14 @@ EventType = Literal[
     "OrderSent",  # the venue has the order
     "OrderUpdated",  # the order changed for a reason that has no type of its own
     "OrderUncertain",  # the order, or a cancel of it, came into doubt
+    "OrderRerouted",  # the order, of which no byte was ever sent, goes to another venue
     "OperatorDecision",  # an operator ended a doubt
     "ResultRecorded",  # the final answer to a `/do/order` request
     "CancelRequested",
     "CancelSent",
+    "AmendRequested",
+    "Amended",  # the order has its new quantity and prices
+    "AmendRefused",  # an amend ended without effect
     "ExecutionReport",
     "ReportUnmatched",  # a venue reports on, or shows, an order that is not in this database
     "ReportSetAside",  # a report that cannot be read or stored; an operator has to look at it
@@ -44,9 +57,13 @@ ORDER_EVENTS: Final[frozenset[EventType]] = NEW_ORDER_EVENTS | frozenset(
         "OrderSent",
         "OrderUpdated",
         "OrderUncertain",
+        "OrderRerouted",
         "OperatorDecision",
         "CancelRequested",
         "CancelSent",
+        "AmendRequested",
+        "Amended",
+        "AmendRefused",
     }
 )
 """The events that make a new version of an order."""
@@ -140,6 +157,33 @@ def change_of(order: Order, before: Order) -> OrderChange:
         filled_qty=None if order.filled_qty == before.filled_qty else order.filled_qty,
         venue_order_id=None if order.venue_order_id == before.venue_order_id else order.venue_order_id,
         reason=None if order.reason == before.reason else order.reason,
+        venue=None if order.venue == before.venue else order.venue,
+        terms=None if _has_same_terms(order, before) else terms_fact(order),
+    )
+
+
+def _has_same_terms(order: Order, before: Order) -> bool:
+    """Whether no amend has changed the order; by identity, because almost none has and a step keeps what it has."""
+    return (
+        order.amend_qty is before.amend_qty
+        and order.qty is before.qty
+        and order.leg_end is before.leg_end
+        and order.reducing is before.reducing
+    )
+
+
+def terms_fact(order: Order) -> TermsFact:
+    """What an amend may change in an order."""
+    return TermsFact(
+        qty=order.qty,
+        price=order.price,
+        stop_price=order.stop_price,
+        reserve_price=None if order.reserve_price == order.price else order.reserve_price,
+        reducing=order.reducing,
+        amend_qty=order.amend_qty,
+        amend_reserve_price=order.amend_reserve_price,
+        leg_client_order_id=order.leg_client_order_id,
+        leg_end=order.leg_end,
     )
 
 
@@ -162,11 +206,12 @@ def outbox_fact(row: OutboxRow, before: OutboxRow | None, order: Order) -> Outbo
         bytes_sent=row.bytes_sent,
         worker=row.worker,
         updated_at=None if row.updated_at == order.updated_at else row.updated_at,
+        amend=amend_of(row) if before is None and row.kind == "amend" else None,
     )
 
 
 def key_fact(entry: KeyEntry, accepted_at: datetime) -> KeyFact:
-    """A key as the first event of its order shows it."""
+    """A key as the event of its request shows it, which is dated `accepted_at`."""
     return KeyFact(
         operation=entry.operation,
         key=entry.idempotency_key,
@@ -208,4 +253,5 @@ def report_fact(report: ExecutionReport, order: Order | None) -> ReportFact:
         fee_currency=report.fee_currency,
         exec_type=report.exec_type,
         ref_exec_id=report.ref_exec_id,
+        leg_client_order_id=report.leg_client_order_id,
     )

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import AccountId, KillId, VenueClientOrderId, VenueName, WorkerId
 from switchyard.domain.kills import KillMode
 from switchyard.domain.lifecycle import Status
@@ -57,6 +58,22 @@ class AcceptedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     reduce_only: bool = False
 
 
+class TermsFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """What an amend may change in an order, all of it; only on events that begin or settle an amend."""
+
+    qty: Decimal
+    price: Decimal | None = None
+    stop_price: Decimal | None = None
+    reserve_price: Decimal | None = None
+    """Absent where it is the price, and where no market was known."""
+    reducing: bool = False
+    amend_qty: Decimal | None = None
+    """Of an amend that is not settled, as the next one."""
+    amend_reserve_price: Decimal | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
+    leg_end: Status | None = None
+
+
 class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """An order after an event; an absent member is unchanged.
 
@@ -69,6 +86,9 @@ class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     filled_qty: Decimal | None = None
     venue_order_id: str | None = None
     reason: str | None = None
+    venue: VenueName | None = None
+    """Only on `OrderRerouted`."""
+    terms: TermsFact | None = None
 
 
 class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -90,10 +110,12 @@ class OutboxFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     worker: WorkerId | None = None
     updated_at: datetime | None = None
     """Absent where it is the order's."""
+    amend: Amend | None = None
+    """Of a new row of an amend: what it asks for."""
 
 
 class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The idempotency key an order was accepted under."""
+    """The idempotency key of an order or of an amend."""
 
     operation: str
     key: str
@@ -103,7 +125,8 @@ class KeyFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_de
     version: int = 1
     """Of the key store's row."""
     created_at: datetime | None = None
-    """When the request came, by the database's clock; left out where that is the order's `accepted_at`."""
+    """When the request came, by the database's clock; left out where that is the order's `accepted_at`, or for an amend
+    its `updated_at`."""
 
 
 class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -115,13 +138,16 @@ class ResultFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     result_digest: str
 
 
-class Quote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The venue's market when an order arrived; recorded then, because slippage cannot be computed without it."""
 
     bid: Decimal
     ask: Decimal
     at: datetime | None = None
     """When the market was like this, by the clock of the quote's source."""
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
+    """The quantities displayed at bid and ask, where the source shows them."""
 
 
 class DecisionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -147,6 +173,15 @@ class DoubtFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     """When the attempt in doubt began; for a doubt without an attempt, when it arose."""
 
 
+class RerouteFact(msgspec.Struct, frozen=True, kw_only=True, rename={"from_venue": "from"}):
+    """Why an order that was proven unsent went to another venue; only on `OrderRerouted`."""
+
+    from_venue: VenueName
+    to: VenueName
+    reason: str
+    """For people: what was wrong with the venue before."""
+
+
 class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The account's position in the order's symbol after a fill; an absent amount is 0.
 
@@ -164,6 +199,29 @@ class PositionFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     """The trading day of the fill; absent where it is the UTC date of `updated_at`."""
 
 
+class CandidateFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One venue that an order could have gone to, as it was known when the order arrived."""
+
+    venue: VenueName
+    healthy: bool = True
+    effective_price: Decimal | None = None
+    """What a unit costs or brings, fee included; absent without a quote."""
+    fee_percent: Decimal = ZERO
+    size: Decimal | None = None
+    """The displayed quantity; absent where the venue shows none."""
+    reject_rate: float | None = None
+    latency_ms: float | None = None
+    reason: str
+    """Why it is in this place, for people."""
+
+
+class RouteFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """How an order's venue was chosen: the candidates, the best first. Absent where the route names no choice."""
+
+    by: Literal["quality", "preference"]
+    candidates: tuple[CandidateFact, ...]
+
+
 class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The data of `OrderAccepted`; it also makes the order's outbox row, as in `queued_row`."""
 
@@ -171,6 +229,7 @@ class AcceptedFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
     venue_client_order_id: VenueClientOrderId
     idempotency: KeyFact | None = None
     quote: Quote | None = None
+    route: RouteFact | None = None
 
 
 class RejectedFact(AcceptedFact, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -188,7 +247,10 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     outbox: tuple[OutboxFact, ...] = ()
     decision: DecisionFact | None = None
     doubt: DoubtFact | None = None
+    reroute: RerouteFact | None = None
     position: PositionFact | None = None
+    idempotency: KeyFact | None = None
+    """Of an `AmendRequested`: the key of its request."""
     account_total: PositionFact | None = None
     """The account's results over all symbols, after a fill that closed a position or a part of one."""
 
@@ -213,6 +275,7 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     fee_currency: str | None = None
     exec_type: ExecType | None = None
     ref_exec_id: str | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
 
 
 class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

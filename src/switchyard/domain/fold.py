@@ -3,14 +3,18 @@
 Pure. Streams fold the few events of an order; `replay.py` folds the whole journal and checks every step.
 """
 
+from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.domain.facts import AcceptedFact, OrderChange, RejectedFact, ReportFact
+from switchyard.domain.amends import payload_of
+from switchyard.domain.facts import AcceptedFact, OrderChange, OutboxFact, RejectedFact, ReportFact, TermsFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.money import EXACT, ZERO, canonical
 from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow, queued_row
 from switchyard.domain.reasons import described
 from switchyard.domain.reports import OrderReport
 
@@ -63,11 +67,28 @@ def changed(order: Order, change: OrderChange, report: ReportFact | None) -> Ord
         status=change.status,
         filled_qty=filled,
         filled_notional=notional,
+        venue=order.venue if change.venue is None else change.venue,
         venue_order_id=order.venue_order_id if change.venue_order_id is None else change.venue_order_id,
         reason=order.reason if change.reason is None else change.reason,
         updated_at=change.updated_at,
         version=change.version,
+        **({} if change.terms is None else amended_terms(change.terms)),
     )
+
+
+def amended_terms(terms: TermsFact) -> dict[str, Any]:
+    """The fields of an order that an amend may change."""
+    return {
+        "qty": terms.qty,
+        "price": terms.price,
+        "stop_price": terms.stop_price,
+        "reserve_price": terms.price if terms.reserve_price is None else terms.reserve_price,
+        "reducing": terms.reducing,
+        "amend_qty": terms.amend_qty,
+        "amend_reserve_price": terms.amend_reserve_price,
+        "leg_client_order_id": terms.leg_client_order_id,
+        "leg_end": terms.leg_end,
+    }
 
 
 def with_fill(order: Order, report: ReportFact) -> tuple[Decimal, Decimal]:
@@ -107,3 +128,11 @@ def reported(order: Order, report: ReportFact) -> OrderReport:
         exec_type=report.exec_type,
         ref_exec_id=report.ref_exec_id,
     )
+
+
+def new_row(order: Order, fact: OutboxFact, at: datetime) -> OutboxRow:
+    """A new outbox row of the order, as its event shows it."""
+    if fact.amend is None:
+        return queued_row(order, fact.kind, fact.number, at)
+    client_id, payload = fact.amend.client_order_id, payload_of(fact.amend)
+    return queued_row(order, fact.kind, fact.number, at, client_order_id=client_id, payload=payload)

@@ -10,8 +10,10 @@ from switchyard.domain.errors import InvalidKey
 from switchyard.domain.ids import AccountId, OrderId
 
 __all__ = [
+    "AMEND_ORDER",
     "CANCEL_ALL",
     "CLOSE_POSITION",
+    "DERIVED_AMEND",
     "DERIVED_CLOSE",
     "DERIVED_ORDER",
     "DO_ORDER",
@@ -30,6 +32,8 @@ KEY_LENGTH_MAX = 255
 PLACE_ORDER = "orders"
 DERIVED_ORDER = "orders.derived"
 DO_ORDER = "do.order"
+AMEND_ORDER = "orders.amend"
+DERIVED_AMEND = "orders.amend.derived"
 CLOSE_POSITION = "positions.close"
 DERIVED_CLOSE = "positions.close.derived"
 CANCEL_ALL = "orders.cancel_all"

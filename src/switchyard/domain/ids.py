@@ -92,6 +92,12 @@ def last_generation(client_id: VenueClientOrderId) -> VenueClientOrderId:
     return VenueClientOrderId(client_id[:_INTENT_LENGTH] + "f" * _GENERATION_LENGTH)
 
 
+def amend_client_order_id(tag: str, order: VenueClientOrderId, operation: str, key: str) -> VenueClientOrderId:
+    """The client order id of an amend: 32 characters with the installation's tag, the same after a restore."""
+    digest = hashlib.sha256(_BORDER.join(("amend", order, operation, key)).encode()).hexdigest()
+    return VenueClientOrderId(tag + digest[: _DIGEST_LENGTH + _GENERATION_LENGTH])
+
+
 def venue_client_order_id(
     tag: str, account: AccountId, operation: str, key: str | None, generation: int, order: OrderId
 ) -> VenueClientOrderId:

@@ -96,6 +96,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the trading day on which a DAY order was accepted: it is not sent after it. None for other orders."""
     reduce_only: bool = False
     """Whether it was placed to close a position: a venue that has reduce-only orders gets it as one."""
+    amend_qty: Decimal | None = None
+    """With the next field: what an amend asks for that is not settled. The larger of both amounts is reserved."""
+    amend_reserve_price: Decimal | None = None
+    leg_client_order_id: VenueClientOrderId | None = None
+    """The id under which the venue has the order since an amend replaced it there; none: `venue_client_order_id`."""
+    leg_end: Status | None = None
+    """The end that the venue reported while an amend was not settled that may have replaced the order there."""
 
 
 class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -127,6 +134,8 @@ class OrderSnapshot(msgspec.Struct, frozen=True, kw_only=True, rename="camel", o
     requested_at: datetime | None = None
     expires_at: datetime | None = None
     reduce_only: bool = False
+    pending_qty: Decimal | None = None
+    """The quantity of an amend that is not settled: one is under way."""
 
 
 def snapshot(order: Order) -> OrderSnapshot:
@@ -158,6 +167,7 @@ def snapshot(order: Order) -> OrderSnapshot:
         requested_at=order.requested_at,
         expires_at=order.expires_at,
         reduce_only=order.reduce_only,
+        pending_qty=order.amend_qty,
     )
 
 

@@ -10,7 +10,7 @@ from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueN
 from switchyard.domain.orders import Order, ended_unsent
 from switchyard.domain.reasons import SendCode
 
-OutboxKind = Literal["new", "cancel"]
+OutboxKind = Literal["new", "cancel", "amend"]
 OutboxStatus = Literal[
     "queued",  # never attempted
     "sending",  # an attempt is committed, its outcome is not
@@ -36,7 +36,7 @@ def lane_of(account: AccountId, symbol: str) -> int:
 
 
 class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to a venue: the order itself, or a cancel of it."""
+    """One message to a venue: the order itself, a cancel or an amend of it."""
 
     order_id: OrderId
     kind: OutboxKind
@@ -60,6 +60,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """Whether some attempt may have put a byte on the wire; never reset."""
     error_detail: str | None = None
     """The text behind `last_error`, for people; no behaviour depends on it."""
+    payload: str | None = None
+    """Of an amend: what it asks for (`domain.amends.Amend`), as JSON; every other request follows from its order."""
     seq: int = 0
     """The journal number of the event that created the row, assigned by the append: the order of departure."""
 
@@ -79,14 +81,22 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.attempt - 1, 0)
 
 
-def queued_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> OutboxRow:
-    """A new row of an order, due at once."""
+def queued_row(
+    order: Order,
+    kind: OutboxKind,
+    number: int,
+    now: datetime,
+    *,
+    client_order_id: VenueClientOrderId | None = None,
+    payload: str | None = None,
+) -> OutboxRow:
+    """A new row of an order, due at once; an amend has an id of its own and a payload."""
     return OutboxRow(
         order_id=order.order_id,
         kind=kind,
         number=number,
         venue=order.venue,
-        venue_client_order_id=order.venue_client_order_id,
+        venue_client_order_id=client_order_id or order.venue_client_order_id,
         status="queued",
         attempt=0,
         next_attempt_at=now,
@@ -96,6 +106,7 @@ def queued_row(order: Order, kind: OutboxKind, number: int, now: datetime) -> Ou
         updated_at=now,
         version=1,
         lane=lane_of(order.account_id, order.symbol),
+        payload=payload,
     )
 
 

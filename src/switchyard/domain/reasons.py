@@ -11,8 +11,8 @@ RejectCode = Literal[
     "UNAUTHORIZED",  # HTTP 401 or 403: wrong credentials, or credentials without the permission
     "CONFLICT",  # a conflict that the venue's documents call a final rejection
     "BROKER_REJECTED",  # the venue's own rules reject the order; the detail is the venue's own code, if it gave one
-    "UNKNOWN_ORDER",  # a cancel: the venue does not have the order
-    "ORDER_FINAL",  # a cancel: the order has already ended
+    "UNKNOWN_ORDER",  # a cancel or an amend: the venue does not have the order
+    "ORDER_FINAL",  # a cancel or an amend: the order has already ended
 ]
 """A venue rejected the request, and its documents call that final."""
 
@@ -25,6 +25,7 @@ UnsentCode = Literal[
     "ATTEMPT_STALE",  # the process was paused between committing the attempt and sending it
     "DEADLINE_PASSED",  # the order's send deadline passed while the attempt waited for its turn
     "KILL_SWITCH",  # a kill was set after the attempt was committed and before it was sent
+    "REPLACED",  # a cancel of an order that an amend has replaced at the venue: sent again under the new id
 ]
 """An attempt ended without a byte at the venue."""
 
@@ -83,6 +84,9 @@ SendCode = Literal[
     ExpiryReason,
     "RETRY_EXHAUSTED",  # as in EndReason; the detail has the last attempt's error
     "CANCELED_BEFORE_SENDING",  # as in EndReason
+    "AMENDED_BEFORE_SENDING",  # an amend of an order of which nothing was at the venue: it was changed here
+    "CANCEL_REQUESTED",  # an amend that was not sent, because the order is to be cancelled
+    "QTY_FILLED",  # an amend that was not sent, because its quantity was filled by then
     "COLLAR",  # as in EndReason; of an order in doubt: it is not sent again, and only the venue can tell
     "NOT_REDUCING",  # the same
     "CONFLICT_PROCESSED",  # HTTP 409: the venue shows that it processed this order before; the row is `sent`

@@ -1,7 +1,4 @@
-"""Replay: folds the journal's lines back into the rows they made, and checks each line against the ones before.
-
-Pure: reads lines that the caller has parsed, writes nothing.
-"""
+"""Replay: folds journal lines back into the rows they made, and checks each line against the ones before. Pure."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -10,6 +7,7 @@ from typing import TypeVar, get_args
 import msgspec
 
 from switchyard.domain import fold
+from switchyard.domain.amends import amend_result, current_id
 from switchyard.domain.changes import Execution
 from switchyard.domain.events import position_fact
 from switchyard.domain.facts import (
@@ -43,6 +41,7 @@ from switchyard.domain.outbox import OutboxKey, OutboxRow, queued_row
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, account_total, add_result, apply_report
 from switchyard.domain.replay_kills import KillReplay
 from switchyard.domain.replay_mismatch import ReplayMismatch
+from switchyard.domain.replay_reroutes import check_reroute
 from switchyard.domain.results import answer_status, order_result
 
 __all__ = ["Replay", "ReplayMismatch"]
@@ -131,9 +130,13 @@ class Replay:
                 | "OrderSent"
                 | "OrderUpdated"
                 | "OrderUncertain"
+                | "OrderRerouted"
                 | "OperatorDecision"
                 | "CancelRequested"
                 | "CancelSent"
+                | "AmendRequested"
+                | "Amended"
+                | "AmendRefused"
             ):
                 self._apply_order(line, _decoded(decode_order_fact, line))
             case _:
@@ -172,7 +175,7 @@ class Replay:
         if not isinstance(fact, RejectedFact):
             self._put_row(queued_row(order, "new", 1, order.accepted_at), line.seq)
         if fact.idempotency is not None:
-            self._apply_key(order, fact.idempotency)
+            self._apply_key(order, fact.idempotency, order.accepted_at)
         result = order_result(order)
         if result is not None:
             self._put_result(result)
@@ -189,14 +192,19 @@ class Replay:
         if before.account_id != line.account_id:
             raise ReplayMismatch(line.seq, f"order {line.order_id} belongs to another account")
         _check_step(line, before, fact.order)
+        check_reroute(line, before, self.outbox.get((before.order_id, "new", 1)), fact, self.kills)
         order = fold.changed(before, fact.order, report)
         shown = before.filled_qty if fact.order.filled_qty is None else fact.order.filled_qty
         if shown != order.filled_qty:
             raise ReplayMismatch(line.seq, f"filledQty is {shown}, the fills add up to {order.filled_qty}")
-        if report is not None and order.venue_order_id != fold.venue_order_id(before, report):
+        is_of_leg = report is not None and (report.leg_client_order_id or before.venue_client_order_id) == current_id(
+            order
+        )
+        if report is not None and is_of_leg and order.venue_order_id != fold.venue_order_id(before, report):
             raise ReplayMismatch(line.seq, f"venueOrderId is not that of report {report.exec_id}")
         rows = [self._row(line, order, row) for row in fact.outbox]
-        if any(row.kind == "new" and row.status == "sending" for row in rows):
+        begins = any(row.kind != "cancel" and row.status == "sending" for row in rows)
+        if begins or line.type == "AmendRequested" or fact.reroute is not None:
             self.kills.expect_none(line, order)
         held = self.positions.get((order.account_id, order.symbol))
         position = self._position(line, order, report, fact.position)
@@ -212,9 +220,11 @@ class Replay:
         self.orders[order.order_id] = order
         for row in rows:
             self._put_row(row, line.seq)
-        result = order_result(order)
-        if result is not None:
-            self._put_result(result)
+        if fact.idempotency is not None:
+            self._apply_key(order, fact.idempotency, order.updated_at)
+        for result in (order_result(order), *(amend_result(order, row) for row in rows if row.kind == "amend")):
+            if result is not None:
+                self._put_result(result)
 
     def _position(
         self, line: AuditLine, order: Order, report: ReportFact | None, shown: PositionFact | None
@@ -263,7 +273,7 @@ class Replay:
         before = self.outbox.get((order.order_id, fact.kind, fact.number))
         updated_at = _updated_at(fact, order)
         if before is None:
-            row, version = queued_row(order, fact.kind, fact.number, updated_at), 1
+            row, version = fold.new_row(order, fact, updated_at), 1
             if fact.status != row.status:
                 raise ReplayMismatch(line.seq, f"outbox row {row.outbox_id} is {fact.status} and was never queued")
         else:
@@ -272,6 +282,7 @@ class Replay:
                 raise ReplayMismatch(line.seq, f"bytesSent of outbox row {row.outbox_id} was reset")
         return msgspec.structs.replace(
             row,
+            venue=order.venue,
             status=fact.status,
             attempt=row.attempt if fact.attempt is None else fact.attempt,
             next_attempt_at=row.next_attempt_at if fact.next_attempt_at is None else fact.next_attempt_at,
@@ -287,7 +298,7 @@ class Replay:
         # A row keeps the number of the event that created it.
         self.outbox[row.key] = msgspec.structs.replace(row, seq=seq) if row.version == 1 else row
 
-    def _apply_key(self, order: Order, fact: KeyFact) -> None:
+    def _apply_key(self, order: Order, fact: KeyFact, at: datetime) -> None:
         self.keys[order.account_id, fact.operation, fact.key] = KeyEntry(
             account_id=order.account_id,
             operation=fact.operation,
@@ -295,7 +306,7 @@ class Replay:
             generation=fact.generation,
             order_id=order.order_id,
             request_digest=fact.digest,
-            created_at=fact.created_at or order.accepted_at,
+            created_at=fact.created_at or at,
             expires_at=fact.expires_at,
             version=fact.version,
         )

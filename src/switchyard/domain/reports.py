@@ -48,6 +48,8 @@ class ExecutionReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
     """None where the venue does not say: the report is a fill if `last_qty` is not zero."""
     ref_exec_id: str | None = None
     """The execution that a correction or a bust refers to, in the same form as `exec_id`."""
+    leg_client_order_id: VenueClientOrderId | None = None
+    """Set by the recorder: the amend under whose id the venue reports, where that is not the order's own id."""
 
 
 class OrderReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
-from switchyard.domain.changes import Change
+from switchyard.domain.changes import Change, Conflict
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, KillId, VenueName
 from switchyard.domain.kills import Kill, covering
@@ -43,6 +44,10 @@ class ActiveKills:
         """The oldest active kill known here that covers the order."""
         return covering(self._known.values(), order) if self._known else None
 
+    def covering_at(self, order: Order, venue: VenueName) -> Kill | None:
+        """The oldest active kill known here that would cover the order at another venue."""
+        return self.covering(replace(order, venue=venue)) if self._known else None
+
     def note_change(self, change: Change) -> None:
         """Note what this process has committed."""
         for kill in change.kills:
@@ -55,6 +60,13 @@ class ActiveKills:
             self._replace({**self._known, kill.kill_id: kill})
         else:
             self._replace({known: kept for known, kept in self._known.items() if known != kill.kill_id})
+
+    def note_conflicts(self, answers: Sequence[object]) -> None:
+        """Note the kills that have rejected attempts or reroutes of this process."""
+        for answer in answers:
+            if isinstance(answer, Conflict) and answer.kill is not None:
+                self.note(answer.kill)
+                self._metrics.kills.blocked.labels("attempt").inc()
 
     async def refresh(self) -> Sequence[Kill]:
         """Read the active kills; they are exact for decisions that are committed after this."""

@@ -85,7 +85,7 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
                 group.append(item)
                 rows.update(dict.fromkeys(keys, item))
                 composition.executions.update(_execution_keys(item.change))
-            elif len(earlier) == 1 and (leader := next(iter(earlier))) and leader.change.keys and item.change.keys:
+            elif len(earlier) == 1 and (leader := next(iter(earlier))) and _is_same_request(leader.change, item.change):
                 # The same idempotency key twice: the first change's outcome answers the second one.
                 if leader.followers is None:
                     leader.followers = []
@@ -110,6 +110,12 @@ def _keys(change: Change) -> list[Hashable]:
     keys += {("position", *position.key) for position in change.positions}
     keys += [("cursor", cursor.name) for cursor in change.cursors]
     return keys
+
+
+def _is_same_request(change: Change, other: Change) -> bool:
+    """Whether both have the same idempotency key; two amends of one order share the order alone."""
+    keys = {(entry.account_id, entry.operation, entry.idempotency_key) for entry in change.keys}
+    return any((entry.account_id, entry.operation, entry.idempotency_key) in keys for entry in other.keys)
 
 
 def _execution_keys(change: Change) -> list[Hashable]:

@@ -132,6 +132,8 @@ class HotStates:
         self._orders.pop(order.order_id, None)  # the dictionary's order is the order of use
         self._orders[order.order_id] = state
         self._ids[order.venue_client_order_id] = order.order_id
+        if len(state.outbox) > 1:
+            self._ids.update((row.venue_client_order_id, order.order_id) for row in state.outbox if row.kind == "amend")
         if len(self._orders) > self._orders_max:
             for oldest in list(islice(self._orders, self._orders_max // 10)):
                 self._forget(oldest)
@@ -140,6 +142,9 @@ class HotStates:
         state = self._orders.pop(order_id, None)
         if state is not None:
             del self._ids[state.order.venue_client_order_id]
+            for row in state.outbox:
+                if row.kind == "amend":
+                    self._ids.pop(row.venue_client_order_id, None)
 
     def _keep_position(self, key: PositionKey, position: Position | None) -> None:
         self._positions.pop(key, None)

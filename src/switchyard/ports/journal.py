@@ -54,7 +54,7 @@ class Journal(Protocol):
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
-        """Return the orders with these venue client order ids, each with all of its outbox rows."""
+        """Return the orders with these venue client order ids, or with amends of these ids, with all outbox rows."""
         ...
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:

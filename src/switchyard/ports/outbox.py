@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -57,14 +57,24 @@ class OutboxQueries(Protocol):
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
         *,
+        kind: OutboxKind | None = None,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent.
 
         A row without an attempt is due at once, whatever its date: its date was given by the clock of another process.
 
-        `venues` and `lanes` restrict the result; None means all of them. A state that is `known` with the row's present
-        version is not read again; the rest of it may be older than the database.
+        `venues`, `lanes` and `kind` restrict the result; None means all of them. A state that is `known` with the row's
+        present version is not read again; the rest of it may be older than the database.
+        """
+        ...
+
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """Return the waiting orders of these venues of which no byte was sent, in journal order, due or not.
+
+        `after` is the journal number of the last row of the previous page; `lanes` None means all of them.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The venue port: sends orders and cancels, looks orders up, reads execution reports."""
+"""The venue port: sends orders, amends and cancels, looks orders up, reads execution reports."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
@@ -7,6 +7,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.order_kinds import OrderKinds, lacking
@@ -21,9 +22,15 @@ Dedupe = Literal[
     "none",
 ]
 Lookup = Literal["none", "open", "all"]
+AmendMode = Literal[
+    "in_place",  # the order keeps its id
+    "cancel_replace",  # the order ends, and a new one with the amend's id takes its place, with the fills so far
+    "none",
+]
 ProbeResult = Literal["answered", "busy"]
 
-# The longest time that one call of `submit`, `submit_many` or `cancel` may take: 2 s to connect, 5 s for the response.
+# The longest time that one call of `submit`, `submit_many`, `amend` or `cancel` may take: 2 s to connect, 5 s for the
+# response.
 # No adapter may exceed it, because it must pass before an order is resent in place of a worker that looks dead.
 SEND_LIMIT: Final = timedelta(seconds=7)
 # The longest time that a committed attempt may wait for the previous send of its account and symbol: time to connect.
@@ -56,8 +63,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """The scope in which an execution id is unique."""
     batch_max: int = 1
     """How many orders one call of `submit_many` may carry; 1 where each order is a request of its own."""
-    amend: bool = False
-    """Whether an open order can be amended in place; not used yet."""
+    amend: AmendMode = "none"
+    """How an open order is amended; with `none` an amend is rejected, never made of a cancel and a new order."""
     cancel_all: bool = False
     """Whether all open orders under our credentials can be cancelled with one request (`ports.mass_cancel`)."""
     kinds: OrderKinds = OrderKinds()
@@ -67,6 +74,14 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     An order that closes a position is sent with the flag then. Otherwise only our own check at acceptance holds.
     """
+
+    @property
+    def proves_absence(self) -> bool:
+        """Whether a lookup that finds nothing proves, after some time, that the venue does not have a message.
+
+        It must find closed orders too, and document when a late copy can no longer be executed.
+        """
+        return self.lookup == "all" and self.dedupe != "none" and self.acceptance_window is not None
 
 
 def supports(capabilities: Capabilities, order: Order | OrderRequest) -> bool:
@@ -145,6 +160,8 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     filled_qty: Decimal
     fills: tuple[VenueFill, ...] = ()
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
+    qty: Decimal | None = None
+    """The total quantity, where the venue shows it; another one than ours raises an alarm."""
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,7 +195,7 @@ def ignore_departure() -> None:
 class Venue(Protocol):
     """One execution venue.
 
-    `submit`, `submit_many` and `cancel` do not raise; they return outcomes. A query that gets no answer raises
+    `submit`, `submit_many`, `amend` and `cancel` do not raise; they return outcomes. A query that gets no answer raises
     VenueUnavailable, because None means that the order is absent. An outcome describes one attempt: `Unsent` and
     `VenueRejected` on a resend say nothing about an earlier ambiguous attempt.
     """
@@ -212,11 +229,27 @@ class Venue(Protocol):
         ...
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Request the cancel of an order by its `venue_client_order_id`."""
+        """Request the cancel of an order, by the id that the venue knows it by now (`domain.amends.current_id`).
+
+        If an amend has replaced the order meanwhile, the order in its place is cancelled; or nothing is, and the
+        outcome is `Unsent("REPLACED")`.
+        """
+        ...
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Send an amend under its own `client_order_id`; `Accepted` once the venue has carried it out.
+
+        The venue must reject an amend whose `orig_client_order_id` is not the last one of the order, and must recognise
+        one that it has carried out: a late or repeated copy then changes nothing.
+        """
         ...
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """Return the order, or None if the venue does not have it; raises VenueUnavailable."""
+        """Return the order, or None if the venue does not have it; raises VenueUnavailable.
+
+        The id of an amend that was carried out finds its order. The id of an order that was replaced finds the order in
+        its place, with all fills.
+        """
         ...
 
     def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:

@@ -29,9 +29,16 @@ def venue_of(name: VenueName, environment: Mapping[str, str], section: Mapping[s
             )
     values = {}
     for setting in VENUE_SETTINGS:
-        default = str(document[setting.field]) if setting.field in document else setting.default
+        default = _text(document[setting.field]) if setting.field in document else setting.default
         values[setting.field] = value_of(setting, setting.name + name.upper(), environment, default)
     return VenueSettings(name=name, **values)
+
+
+def _text(value: Any) -> str:
+    """A value of the file as the text of its setting; a mapping, such as `symbols`, as `ours=theirs`."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{ours}={theirs}" for ours, theirs in value.items())
+    return str(value)
 
 
 def read_document(environment: Mapping[str, str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.domain.routing import Route
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.names import unknown_shared_names
@@ -39,12 +40,10 @@ def load_settings(
     values["audit_path"] = values["audit_path"] or data_dir / "gateway" / "audit.log"
     values["state_dir"] = values["state_dir"] or _state_home(environment) / "switchyard"
     names: tuple[VenueName, ...] = values["venue_names"]
-    values["default_venue"] = values["default_venue"] or names[0]
-    for setting_name, venue in [("SOR_DEFAULT_VENUE", values["default_venue"])] + [
-        ("SOR_SYMBOL_ROUTES", venue) for venue in values["symbol_routes"].values()
-    ]:
-        if venue not in names:
-            raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
+    values["default_route"] = _checked_route("SOR_DEFAULT_VENUE", values["default_route"] or Route(names[:1]), names)
+    values["symbol_routes"] = {
+        symbol: _checked_route("SOR_SYMBOL_ROUTES", route, names) for symbol, route in values["symbol_routes"].items()
+    }
     values["unknown_names"] = unknown_shared_names(environment, names)
     for setting_name, field in _SIGNING_SECRETS.items():
         if values[field] is not None:
@@ -56,6 +55,22 @@ def load_settings(
             raise SettingError(
                 f"VENUE_QUOTES_POLL_SEC_{each.name.upper()}",
                 "must be less than SWITCHYARD_QUOTE_AGE_MAX_SEC: every quote would be stale before the next one comes",
+            )
+        if (
+            each.token is not None
+            and "@" in each.url.partition("://")[2]
+            and each.token_header.lower() == "authorization"
+        ):
+            raise SettingError(
+                f"VENUE_TOKEN_{each.name.upper()}",
+                "the venue's URL has credentials too, and both use the header Authorization: remove one, or set "
+                f"VENUE_TOKEN_HEADER_{each.name.upper()}",
+            )
+        if each.amend == "cancel_replace" and each.exec_id_scope == "order":
+            raise SettingError(
+                f"VENUE_AMEND_{each.name.upper()}",
+                "cancel_replace needs VENUE_EXEC_ID_SCOPE_ venue or symbol: an execution id that is unique only within "
+                "an order could come again on the order that replaces it",
             )
     instruments = instruments_of(document.pop("instruments", {}) or {})
     idempotency = idempotency_of(
@@ -76,6 +91,13 @@ def load_settings(
             f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, {RISK_SECTION}, venues",
         )
     return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency, risk=risk)
+
+
+def _checked_route(setting_name: str, route: Route, names: tuple[VenueName, ...]) -> Route:
+    for venue in route.venues:
+        if venue not in names:
+            raise SettingError(setting_name, f"{venue!r} is not one of SOR_VENUES ({', '.join(names)})")
+    return route if route.venues else Route(names, by_quality=True)
 
 
 def _state_home(environment: Mapping[str, str]) -> Path:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.money import AMOUNT_LIMIT
+from switchyard.domain.routing import BEST, Route
 
 _T = TypeVar("_T")
 
@@ -93,6 +94,14 @@ def limit(value: str) -> Decimal:
     return number
 
 
+def percent(value: str) -> Decimal:
+    """A number from 0 to below 100."""
+    number = amount(value)
+    if number >= 100:
+        raise ValueError("must be below 100")
+    return number
+
+
 def ratio(value: str) -> float:
     """A number between 0 and 1."""
     try:
@@ -169,18 +178,72 @@ def venue_names(value: str) -> tuple[VenueName, ...]:
     names = tuple(VenueName(name.strip()) for name in value.split(","))
     if not all(name.isidentifier() for name in names) or len({name.upper() for name in names}) != len(names):
         raise ValueError("must be distinct venue names (letters, digits, _), separated by commas")
+    if BEST in names:
+        raise ValueError(f"must not contain {BEST}, which stands for a choice by quality in routes")
     return names
 
 
-def routes(value: str) -> Mapping[str, VenueName]:
-    """A venue for each symbol, as `SYMBOL=venue` separated by commas."""
-    routes: dict[str, VenueName] = {}
+def route(value: str) -> Route:
+    """One venue, several in order of preference as `a|b`, or `best` for a choice by quality, as `best` or `best:a|b`.
+
+    `best` alone has no venues: it stands for all of them.
+    """
+    word, colon, listed = value.strip().partition(":")
+    by_quality = word.strip() == BEST
+    if by_quality and not colon:
+        return Route((), by_quality=True)
+    venues = tuple(VenueName(name.strip()) for name in (listed if by_quality else value).split("|"))
+    if not all(name.isidentifier() and name != BEST for name in venues) or len(set(venues)) != len(venues):
+        raise ValueError("must name a venue, several as simA|simB, or best, or best:simA|simB")
+    return Route(venues, by_quality=by_quality)
+
+
+def routes(value: str) -> Mapping[str, Route]:
+    """A route for each symbol, as `SYMBOL=route` separated by commas."""
+    routes: dict[str, Route] = {}
     for item in filter(None, (part.strip() for part in value.split(","))):
-        symbol, equals, venue = item.partition("=")
-        if not (symbol and equals and venue) or symbol in routes:
-            raise ValueError("must look like BTC=simA,ETH=simB, each symbol once")
-        routes[symbol.strip()] = VenueName(venue.strip())
+        symbol, equals, given = item.partition("=")
+        if not (symbol and equals and given) or symbol.strip() in routes:
+            raise ValueError("must look like BTC=simA,ETH=simA|simB,SOL=best, each symbol once")
+        routes[symbol.strip()] = route(given)
     return routes
+
+
+def _names(value: str, what: str) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in value.split(","))):
+        ours, equals, theirs = (part.strip() for part in item.partition("="))
+        if not (ours and equals and theirs) or ours in names or not theirs.isprintable() or len(theirs) > 128:
+            raise ValueError(f"must look like {what}, each once, with names of at most 128 characters")
+        names[ours] = theirs
+    return names
+
+
+def account_names(value: str) -> Mapping[AccountId, str]:
+    """A venue's account for each of ours, as `OURS=THEIRS` separated by commas."""
+    return {account(ours): theirs for ours, theirs in _names(value, "alice=A-17,bob=A-18").items()}
+
+
+def symbol_names(value: str) -> Mapping[str, str]:
+    """A venue's symbol for each of ours, as `OURS=THEIRS` separated by commas; no two share one."""
+    names = _names(value, "USDJPY=USD/JPY,BTC=XBT")
+    if len(set(names.values())) != len(names):
+        raise ValueError("must give each symbol another name: answers are mapped back")
+    return names
+
+
+def header_name(value: str) -> str:
+    """The name of an HTTP header."""
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", value):
+        raise ValueError("must be the name of an HTTP header, such as X-Api-Key")
+    return value
+
+
+def header_value(value: str) -> str:
+    """A secret that can be sent in an HTTP header."""
+    if not value or not value.isascii() or not value.isprintable() or len(value) > 4096:
+        raise ValueError("must be 1 to 4096 printable ASCII characters")
+    return value
 
 
 def venue_url(value: str) -> str:

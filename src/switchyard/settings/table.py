@@ -16,6 +16,7 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.orders import ORDER_TYPES, TIMES_IN_FORCE, OrderType, TimeInForce
 from switchyard.domain.risk.limits import RiskLimits
+from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.setting import Secret, Setting
@@ -126,10 +127,13 @@ SETTINGS: tuple[Setting, ...] = (
             "resume with `Last-Event-ID`."),
     Setting("SOR_VENUES", "venue_names", "sim", parse.venue_names,
             "Venue names (letters, digits, `_`), separated by commas. Each venue has its own settings, see 'Per venue'."),
-    Setting("SOR_DEFAULT_VENUE", "default_venue", None, VenueName,
-            "Venue for symbols without a route. Unset: the first of `SOR_VENUES`."),
+    Setting("SOR_DEFAULT_VENUE", "default_route", None, parse.route,
+            "Venue for symbols without a route, or a route as in `SOR_SYMBOL_ROUTES`. Unset: the first of `SOR_VENUES`."),
     Setting("SOR_SYMBOL_ROUTES", "symbol_routes", "", parse.routes,
-            "Venue for each routed symbol, such as `BTC=simA,ETH=simB`."),
+            "Route of each symbol, such as `BTC=simA,ETH=simA|simB,SOL=best`. `simA`: always this venue. `simA|simB`: "
+            "simA, or simB while the circuit breaker of simA is open; orders that were never sent move too. `best`: for "
+            "each order the venue with the best price, size, reject rate and latency of all venues, `best:simA|simB` of "
+            "these; they move as well."),
     Setting("SWITCHYARD_UNLISTED_SYMBOLS", "unlisted_symbols", "reject", parse.choice("reject", "allow"),
             "`/orders`: what happens to a symbol that is not in the instrument catalogue: `reject` answers 422 "
             "`UNKNOWN_SYMBOL`, `allow` accepts it with step 1 and tick 1. `/do/order` takes listed instruments only."),
@@ -157,11 +161,16 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: VenueName
     url: Secret
     """Secret, because it may contain credentials."""
+    token: Secret | None
+    token_header: str
+    accounts: Mapping[AccountId, str]
+    symbols: Mapping[str, str]
     dedupe: parse.Dedupe
     lookup: Literal["none", "open", "all"]
     window: timedelta | None
     request_expiry: bool
     cancel_all: bool
+    amend: Literal["in_place", "cancel_replace", "none"]
     reduce_only: bool
     dedupe_ttl: timedelta
     hop_hold: timedelta
@@ -174,6 +183,11 @@ class VenueSettings(msgspec.Struct, frozen=True, kw_only=True):
     quotes: str
     quotes_poll: timedelta
     quotes_start: datetime | None
+    breaker_faults: int
+    breaker_pause: timedelta
+    rate_per_sec: Decimal | None
+    burst: int | None
+    fee_percent: Decimal | None
     delay: timedelta
     partial_steps: int
     reject_all: bool
@@ -186,6 +200,18 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "`paper:` is the paper exchange in this process, `http://host:port` a broker. For benchmarks, `null:` is an "
             "in-memory venue that fills every order and `null:resting` one that fills none. It may contain credentials, as "
             "`https://user:password@host`; they are sent as HTTP Basic authentication.", secret=True),
+    Setting("VENUE_TOKEN_", "token", None, parse.header_value,
+            "Broker: token that is sent with every request, as `Authorization: Bearer TOKEN` or in the header of "
+            "`VENUE_TOKEN_HEADER_`. Unset: none.", secret=True),
+    Setting("VENUE_TOKEN_HEADER_", "token_header", "Authorization", parse.header_name,
+            "Broker: header that carries `VENUE_TOKEN_`. In another header than `Authorization` the token is sent as it is, "
+            "such as `X-Api-Key: TOKEN`."),
+    Setting("VENUE_ACCOUNTS_", "accounts", "", parse.account_names,
+            "Broker: its account for each of ours, such as `alice=A-17,bob=A-18`; it is sent with every order. Orders of an "
+            "account that is not listed are rejected. Unset: no account is sent."),
+    Setting("VENUE_SYMBOLS_", "symbols", "", parse.symbol_names,
+            "Broker: its name for each of our symbols, such as `USDJPY=USD/JPY,BTC=XBT`, in orders, answers and quotes. A "
+            "symbol that is not listed has the same name there."),
     Setting("VENUE_DEDUPE_", "dedupe", "while_open", parse.dedupe,
             "Broker: how long it recognises a repeated client order id: `permanent`, `while_open` (while the order is "
             "open), `ttl` (see `VENUE_DEDUPE_TTL_SEC_`) or `none`. After an ambiguous send, `permanent` allows a resend at "
@@ -200,6 +226,10 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
     Setting("VENUE_CANCEL_ALL_", "cancel_all", "false", parse.flag,
             "Broker: whether it cancels all open orders with one request, for a kill of everything or of this venue. "
             "Set it only if nobody else trades under the same credentials: their orders would be cancelled too."),
+    Setting("VENUE_AMEND_", "amend", "none", parse.choice("in_place", "cancel_replace", "none"),
+            "Broker: how it amends an open order: `in_place`, `cancel_replace` (a new order takes the place of the old one) "
+            "or `none` (amends are rejected with 422). Only if it rejects an amend that does not name the order's last id, "
+            "and finds an order by the id of its last amend."),
     Setting("VENUE_REDUCE_ONLY_", "reduce_only", "false", parse.flag,
             "Broker: whether it has reduce-only orders. `true` adds `reduce_only` to orders that close a position. The "
             "broker then looks at the position under its credentials: set it only if that is the position of one account."),
@@ -239,6 +269,21 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Recorded file: time at which its first quote is current, such as `2026-01-05T09:00:00Z`; the others follow "
             "at their recorded distances. Set it if several processes replay a file, so that they agree. Unset: the "
             "start of the process."),
+    Setting("VENUE_BREAKER_FAULTS_", "breaker_faults", "5", parse.whole(0, 1_000_000),
+            "Faults in a row (no connection, no answer, 5xx, 429; not rejections) after which the circuit breaker opens and "
+            "no orders or cancels are sent to the venue until it answers probes again. `0`: it never opens."),
+    Setting("VENUE_BREAKER_PAUSE_SEC_", "breaker_pause", "2", parse.seconds(0.1, 3600),
+            "Seconds after which an open circuit breaker lets the venue's answers to probes close it. It doubles, up to "
+            "60 s, each time the first order after a pause fails."),
+    Setting("VENUE_RATE_PER_SEC_", "rate_per_sec", "", parse.optional(parse.limit),
+            "Orders and cancels per second that are sent to the venue, by all workers together where Redis is configured, "
+            "else by each one. Unset: no limit. With it, an order waits in the outbox for its turn, so its first attempt "
+            "is a commit of its own."),
+    Setting("VENUE_BURST_", "burst", "", parse.optional(parse.whole(1, 1_000_000)),
+            "Orders and cancels that may be sent at once after a pause, with `VENUE_RATE_PER_SEC_`. Unset: the rate, "
+            "rounded up."),
+    Setting("VENUE_FEE_PERCENT_", "fee_percent", "", parse.optional(parse.percent),
+            "The venue's fee in percent of the notional, for routes by quality. Unset: that of the instrument."),
     Setting("EXCHANGE_SIM_DELAY_MS_", "delay", "0", lambda value: timedelta(milliseconds=parse.whole(0, 3_600_000)(value)),
             "Paper exchange: delay before each execution report, in milliseconds."),
     Setting("EXCHANGE_SIM_PARTIAL_STEPS_", "partial_steps", "1", parse.whole(1, 1000),
@@ -289,8 +334,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sse_keepalive: timedelta
     sse_queue_capacity: int
     venue_names: tuple[VenueName, ...]
-    default_venue: VenueName
-    symbol_routes: Mapping[str, VenueName]
+    default_route: Route
+    symbol_routes: Mapping[str, Route]
     unlisted_symbols: str
     quote_age_max: timedelta
     outbox_batch_size: int

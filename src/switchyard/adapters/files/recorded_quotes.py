@@ -41,6 +41,8 @@ class _Recorded(NamedTuple):
     symbol: str
     bid: Decimal
     ask: Decimal
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
 
 
 class _Track(NamedTuple):
@@ -71,7 +73,15 @@ class RecordedQuotes:
             distance = record.at - first
             track = self._tracks.setdefault(record.symbol, _Track([], []))
             track.distances.append(distance.total_seconds())
-            track.quotes.append(Quote(bid=record.bid, ask=record.ask, at=begin + distance))
+            track.quotes.append(
+                Quote(
+                    bid=record.bid,
+                    ask=record.ask,
+                    at=begin + distance,
+                    bid_size=record.bid_size,
+                    ask_size=record.ask_size,
+                )
+            )
 
     def current(self, symbol: str) -> TimedQuote | None:
         """Return the last quote of the symbol whose time has come; none before its first."""
@@ -137,7 +147,7 @@ def _recorded(row: Mapping[str, object]) -> _Recorded:
     bid, ask = _amount(row, "bid"), _amount(row, "ask")
     if bid > ask:
         raise InvalidField("bid", f"must not be above the ask, {bid} > {ask}")
-    return _Recorded(parsed, symbol, bid, ask)
+    return _Recorded(parsed, symbol, bid, ask, _size(row, "bid_size"), _size(row, "ask_size"))
 
 
 def _instant(text: str) -> datetime | None:
@@ -146,6 +156,11 @@ def _instant(text: str) -> datetime | None:
         return None if at.tzinfo is None else at.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def _size(row: Mapping[str, object], field: str) -> Decimal | None:
+    """A displayed quantity; none where the column is missing or empty."""
+    return None if row.get(field) in (None, "") else _amount(row, field)
 
 
 def _amount(row: Mapping[str, object], field: str) -> Decimal:

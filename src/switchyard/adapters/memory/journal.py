@@ -65,7 +65,7 @@ class MemoryJournal:
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
         """Return the orders with these venue client order ids, each with all of its outbox rows."""
-        known = [client_id for client_id in ids if client_id in self._by_client_id]
+        known = [client_id for client_id in ids if client_id in self._by_client_id]  # also ids of amends
         return {client_id: self.state(self._by_client_id[client_id]) for client_id in known}
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
@@ -168,6 +168,7 @@ class MemoryJournal:
             self._by_client_id[order.venue_client_order_id] = order.order_id
         for row in change.outbox:
             self.outbox[row.order_id, row.kind, row.number] = row
+            self._by_client_id[row.venue_client_order_id] = row.order_id
         for entry in change.keys:
             self.keys[entry.account_id, entry.operation, entry.idempotency_key] = entry
         for result in change.results:
@@ -224,7 +225,8 @@ class MemoryJournal:
             earlier = self.keys.get((entry.account_id, entry.operation, entry.idempotency_key))
             if entry.version != (1 if earlier is None else earlier.version + 1):
                 return Conflict(earlier)
-        for order in change.orders_to_place():
+        leaving = [self.orders[order_id] for order_id in change.rerouted_ids() if order_id in self.orders]
+        for order in (*change.orders_to_place(), *leaving):
             kill = covering(self.kills.values(), order)
             if kill is not None:
                 return Conflict(kill=kill)

@@ -10,7 +10,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
+from switchyard.domain.outbox import OrderState, OutboxKey, OutboxKind, OutboxRow
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
@@ -103,6 +103,7 @@ class MemoryQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
         *,
+        kind: OutboxKind | None = None,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Return rows to send now, in journal order; a cancel only after its order was sent."""
@@ -112,10 +113,23 @@ class MemoryQueries:
             if (not row.attempt or row.next_attempt_at <= now)
             and (venues is None or row.venue in venues)
             and (lanes is None or row.lane in lanes)
+            and (kind is None or row.kind == kind)
             and (row.kind == "new" or self._journal.outbox[row.order_id, "new", 1].status == "sent")
         ]
         page = [self._with_state(row) for row in due[: min(limit, PAGE_MAX)]]
         return [_as_known(due, known(due.row.order_id)) for due in page]
+
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """Return the waiting orders of these venues of which no byte was sent, in journal order, due or not."""
+        found = [
+            row
+            for row in self._rows("queued", "failed")
+            if row.kind == "new" and not row.bytes_sent and row.venue in venues and row.seq > after
+            if lanes is None or row.lane in lanes
+        ]
+        return [self._with_state(row) for row in found[: min(limit, PAGE_MAX)]]
 
     async def unsettled(
         self,

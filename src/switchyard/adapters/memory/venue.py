@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from switchyard.adapters.venues.paper.recent import RecentReports
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Order
@@ -31,7 +32,9 @@ BATCH_MAX = 256
 # About 100 MB when full; a reader that is further behind loses reports.
 KEPT_MAX = 100_000
 NULL = VenueName("null")
-CAPABILITIES = Capabilities(dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX)
+CAPABILITIES = Capabilities(
+    dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX, amend="in_place"
+)
 
 
 class NullVenue:
@@ -58,6 +61,10 @@ class NullVenue:
         self._fills = fills
         self._kept_max = kept_max
         self._orders: dict[VenueClientOrderId, VenueOrder] = {}
+        self._amends: dict[VenueClientOrderId, VenueClientOrderId] = {}
+        """The last amend of each order that has one."""
+        self._amended: dict[VenueClientOrderId, VenueClientOrderId] = {}
+        """The order of each amend."""
         self._recent = RecentReports(kept_max)
         self._order_count = 0
         self._report_count = 0
@@ -99,9 +106,26 @@ class NullVenue:
             self._publish([self._report(known, "CANCELED")])
         return Accepted(known.venue_order_id)
 
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Amend an open order."""
+        client_id = order.venue_client_order_id
+        known = self._orders.get(client_id)
+        if known is None:
+            return VenueRejected("UNKNOWN_ORDER")
+        last = self._amends.get(client_id, client_id)
+        if last == amend.client_order_id:
+            return Accepted(known.venue_order_id, already_processed=True)
+        if known.status != "WORKING":
+            return VenueRejected("ORDER_FINAL")
+        if last != amend.orig_client_order_id:
+            return VenueRejected("CONFLICT", "STALE_AMEND")
+        self._amends[client_id] = amend.client_order_id
+        self._amended[amend.client_order_id] = client_id
+        return Accepted(known.venue_order_id)
+
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order if it is among the last `kept_max`."""
-        return self._orders.get(client_id)
+        return self._orders.get(self._amended.get(client_id, client_id))
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
         """Yield the orders that are neither filled nor cancelled, in one page."""
@@ -125,7 +149,7 @@ class NullVenue:
         self._order_count += 1
         venue_order_id = f"{self._prefix}-{self._order_count}"
         if len(self._orders) >= self._kept_max:
-            del self._orders[next(iter(self._orders))]
+            self._forget(next(iter(self._orders)))
         accepted = VenueOrder(
             venue_client_order_id=order.venue_client_order_id,
             venue_order_id=venue_order_id,
@@ -140,6 +164,11 @@ class NullVenue:
             accepted = msgspec.structs.replace(accepted, status="FILLED", filled_qty=order.qty, fills=(fill,))
         self._orders[order.venue_client_order_id] = accepted
         return Accepted(venue_order_id, reports=tuple(reports[-1:]) if self._fills else ())
+
+    def _forget(self, client_id: VenueClientOrderId) -> None:
+        del self._orders[client_id]
+        if self._amends.pop(client_id, None) is not None:
+            self._amended = {amend: order for amend, order in self._amended.items() if order != client_id}
 
     def _report(
         self,

@@ -13,8 +13,8 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
-from switchyard.domain.risk.claims import NO_LIMITS, Breach, BreachCode, Claim, Limits
-from switchyard.domain.risk.reservations import SUMS, Reserved, reserved
+from switchyard.domain.risk.claims import NO_LIMITS, Added, Breach, BreachCode, Claim, Limits, added_by
+from switchyard.domain.risk.reservations import SUMS, Reserved
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
 _breaches = msgspec.json.Decoder(dict[int, tuple[BreachCode, Decimal, Decimal, bool]])
@@ -146,6 +146,14 @@ class _Totals:
         if order.reducing:
             self.reducing = SUMS.add(self.reducing, held.notional)
 
+    def add_amend(self, order: Order, added: Added) -> None:
+        # What an amend takes from a total makes no room here: the claims before it must fit without it.
+        notional, gross = max(added.notional, ZERO), max(added.gross, ZERO)
+        self.add(order, Reserved(max(added.qty, ZERO), notional))
+        self.line.orders -= 1
+        counted = ZERO if order.reducing else notional
+        self.reducing = SUMS.add(self.reducing, SUMS.subtract(counted, gross))
+
     def sum_up(self) -> None:
         """Add the line to its purse and to its owner, where it is not their first."""
         line, purse, owner = self.line, self.purse, self.owner
@@ -169,13 +177,15 @@ class _Rows:
 
     def add(self, number: int, claim: Claim, order: Order) -> None:
         """Add a claim; `order` is its order."""
-        held = reserved(order)
-        assert held is not None, "an order that claims room is open"
+        added = added_by(claim, order)
         key = (order.account_id, order.symbol, order.currency or "")
         totals = self._totals.get(key)
         if totals is None:
             totals = self._totals[key] = self._new(*key)
-        totals.add(order, held)
+        if claim.before is None:
+            totals.add(order, Reserved(added.qty, added.notional))
+        else:
+            totals.add_amend(order, added)
         if claim.whole:
             totals.line.whole = True
         limits = NO_LIMITS if order.reducing else claim.limits  # a reducing order has none
@@ -191,7 +201,8 @@ class _Rows:
         if claim.since is not None and (owner.since is None or claim.since < owner.since):
             owner.since = claim.since
         numbers = (number, totals.line.line, totals.limit_number)
-        self._claims.append((*numbers, order.side, held.qty, held.notional, order.reducing, claim.whole))
+        amounts = (order.side, added.qty, added.notional, order.reducing, claim.whole, added.orders, added.gross)
+        self._claims.append((*numbers, *amounts))
 
     def arguments(self, *, are_plain: bool) -> ClaimArguments:
         """All claims that were added."""

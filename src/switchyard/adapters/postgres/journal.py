@@ -35,6 +35,7 @@ from switchyard.adapters.postgres.exposures import (
     account_exposure,
 )
 from switchyard.adapters.tables import EVENT_COLUMNS, POSITIONS
+from switchyard.domain.amends import by_amend_id
 from switchyard.domain.chain import GENESIS
 from switchyard.domain.changes import Change, Cursor, Outcome
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalUnavailable, OutcomeUnknown
@@ -109,9 +110,13 @@ class PostgresJournal:
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
-        """The same, by venue client order id."""
+        """The same, by venue client order id or the id of an amend."""
         states = rows.states(await self._reader.rows(rows.STATES_BY_CLIENT_ID, ids))
-        return {state.order.venue_client_order_id: state for state in states}
+        found = {state.order.venue_client_order_id: state for state in states}
+        others = [client_id for client_id in ids if client_id not in found]
+        if others:
+            found |= by_amend_id(rows.states(await self._reader.rows(rows.STATES_BY_AMEND_ID, others)), others)
+        return found
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
         """Those of the named positions that ever had a fill."""

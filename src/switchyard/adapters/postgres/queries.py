@@ -23,7 +23,7 @@ from switchyard.ports.queries import OrderFilter
 _DUE_IN = """
 SELECT order_id, kind, number, version, seq, venue_client_order_id FROM outbox_orders AS due
 WHERE status = '{status}' AND (attempt = 0 OR next_attempt_at <= $1) AND ($3::text[] IS NULL OR venue = ANY ($3))
-AND ($4::integer[] IS NULL OR lane = ANY ($4))
+AND ($4::integer[] IS NULL OR lane = ANY ($4)) AND ($5::text IS NULL OR kind = $5)
 AND (kind = 'new' OR 'sent' = (
     SELECT first.status FROM outbox_orders AS first
     WHERE (first.order_id, first.kind, first.number) = (due.order_id, 'new', 1)))
@@ -82,6 +82,12 @@ _REPORTED_BEFORE = """EXISTS (
     AND left({table}.venue_client_order_id, 27) || 'fffff'
 ) AS reported_before"""
 _DUE = _DUE.format(reported_before=_REPORTED_BEFORE.format(table="due"))
+_NEVER_SENT = f"""
+SELECT order_id, kind, number, version, {_REPORTED_BEFORE.format(table="waiting")} FROM outbox_orders AS waiting
+WHERE status IN ('queued', 'failed') AND kind = 'new' AND NOT bytes_sent AND seq > $4
+AND venue = ANY ($1) AND ($2::integer[] IS NULL OR lane = ANY ($2))
+ORDER BY seq LIMIT $3
+"""
 _UNSETTLED_STATES = f"""
 WITH selected AS ({_UNSETTLED})
 SELECT selected.kind, selected.number, {_REPORTED_BEFORE.format(table="orders")}, {rows.STATE_COLUMNS}
@@ -164,10 +170,21 @@ class PostgresQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
         *,
+        kind: OutboxKind | None = None,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
-        selected = await self._reader.rows(_DUE, now, min(limit, PAGE_MAX), venues, lanes)
+        return await self._with_states(known, _DUE, now, min(limit, PAGE_MAX), venues, lanes, kind)
+
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """The waiting orders of these venues of which no byte was sent, in journal order, due or not."""
+        return await self._with_states(nothing_known, _NEVER_SENT, venues, lanes, min(limit, PAGE_MAX), after)
+
+    async def _with_states(self, known: KnownState, sql: str, *values: Any) -> list[Due]:
+        """The rows that a statement selects, with the states of their orders."""
+        selected = await self._reader.rows(sql, *values)
         unknown = {order_id for order_id, *row, _ in selected if not _is_known(known(order_id), *row)}
         records = await self._reader.rows(rows.STATES_BY_ORDER_ID, list(unknown)) if unknown else ()
         read = {state.order.order_id: state for state in rows.states(records)}

@@ -20,6 +20,11 @@ WHERE orders.{{column}} = ANY($1) ORDER BY orders.order_id, outbox.kind DESC, ou
 """
 STATES_BY_ORDER_ID = _STATES.format(column="order_id")
 STATES_BY_CLIENT_ID = _STATES.format(column="venue_client_order_id")
+STATES_BY_AMEND_ID = f"""
+SELECT {STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING (order_id)
+WHERE orders.order_id IN (SELECT order_id FROM outbox_orders WHERE venue_client_order_id = ANY($1) AND kind = 'amend')
+ORDER BY orders.order_id, outbox.kind DESC, outbox.number
+"""
 _ORDER_WIDTH = len(ORDERS.columns)
 
 

@@ -67,8 +67,9 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         events=rows.json_array(events) if events else None,
         new_orders=rows.json_rows([row for base, row in orders if not base]),
         changed_orders=rows.json_rows([row for base, row in orders if base]),
-        new_outbox=rows.json_rows([row for base, row in outbox if not base]),
-        changed_outbox=rows.json_rows([row for base, row in outbox if base]),
+        # An amend of an order that was never sent is settled in its first commit, with the columns of a later version.
+        new_outbox=rows.json_rows([row for base, row in outbox if not base and row.last_error is None]),
+        changed_outbox=rows.json_rows([row for base, row in outbox if base or row.last_error is not None]),
         keys=rows.json_rows([row for change in changes for row in change.keys]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,

@@ -62,7 +62,9 @@ class Claims:
         try:
             yield
         except BaseException:
-            if self.book is not None:
+            if any(claim.before is not None for change in changes for claim in change.claims):
+                self.forget()
+            elif self.book is not None:
                 self.book.take_back(changes)
             raise
 

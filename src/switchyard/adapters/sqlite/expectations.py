@@ -21,8 +21,11 @@ from switchyard.adapters.sqlite.statements import (
     SEEN_EXECUTIONS,
 )
 from switchyard.adapters.sqlite.strays import reported_before
+from switchyard.adapters.tables import ORDERS
 from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.ids import OrderId
 from switchyard.domain.kills import Kill, active_twin, covering
+from switchyard.domain.orders import Order
 
 # An entry takes about 200 bytes. Beyond this number all are forgotten, and read again where they are needed.
 REMEMBERED_MAX = 50_000
@@ -98,7 +101,8 @@ class Expectations:
                 for new in change.kills:
                     if (twin := active_twin(self._kills, new)) is not None:
                         conflicts[number] = Conflict(kill=twin)
-                for order in change.orders_to_place():
+                leaving = _stored_orders(connection, change.rerouted_ids())
+                for order in (*change.orders_to_place(), *leaving):
                     if (kill := covering(self._kills, order)) is not None:
                         conflicts[number] = Conflict(kill=kill)
         return conflicts
@@ -119,6 +123,15 @@ class Expectations:
             stored = connection.execute(sql, (rows.json_array(unknown),))
             versions = {**dict(map(read, stored)), **{key: versions[key] for _, _, key in checked if key in versions}}
         return [number for number, base, key in checked if versions.get(key, 0) != base]
+
+
+def _stored_orders(connection: apsw.Connection, order_ids: Iterable[OrderId]) -> list[Order]:
+    """The orders as they are in the database."""
+    return [
+        rows.order(row)
+        for order_id in order_ids
+        for row in connection.execute(f"SELECT {ORDERS.column_list} FROM orders WHERE order_id = ?", (order_id,))
+    ]
 
 
 def _order_version(row: Sequence[Any]) -> tuple[_Key, int]:

@@ -6,6 +6,7 @@ Writes run in the writer thread of `Connections`, reads in its reader threads.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TypeVar
 
 import apsw
@@ -18,12 +19,14 @@ from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import Expectations
 from switchyard.adapters.sqlite.statements import (
     LINES,
+    SELECT_BY_AMEND_ID,
     SELECT_BY_CLIENT_ID,
     SELECT_OUTBOX_OF,
     SELECT_POSITIONS,
     SELECT_STATES,
 )
 from switchyard.adapters.tables import EVENT_COLUMNS
+from switchyard.domain.amends import by_amend_id
 from switchyard.domain.chain import GENESIS, head_text, link, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor, Outcome, check_kills_alone
 from switchyard.domain.errors import GroupRejected, HistoryMismatch, JournalBroken, JournalUnavailable
@@ -74,18 +77,22 @@ class SqliteJournal:
     async def load_by_client_order_id(
         self, ids: Sequence[VenueClientOrderId]
     ) -> Mapping[VenueClientOrderId, OrderState]:
-        """The same, by venue client order id."""
-        client_ids = rows.json_array(ids)
+        """The same, by venue client order id or the id of an amend."""
 
-        def select(connection: apsw.Connection) -> dict[str, OrderState]:
+        def select(sql: str, client_ids: Sequence[str], connection: apsw.Connection) -> dict[str, OrderState]:
             with connection:
-                orders = connection.execute(SELECT_BY_CLIENT_ID, (client_ids,)).fetchall()
+                orders = connection.execute(sql, (rows.json_array(client_ids),)).fetchall()
                 order_ids = rows.json_array([row[0] for row in orders])
                 outbox = connection.execute(SELECT_OUTBOX_OF, (order_ids,)).fetchall()
             return rows.states(orders, outbox)
 
-        states = await self._connections.read(select)
-        return {state.order.venue_client_order_id: state for state in states.values()}
+        states = await self._connections.read(partial(select, SELECT_BY_CLIENT_ID, ids))
+        found = {state.order.venue_client_order_id: state for state in states.values()}
+        others = [client_id for client_id in ids if client_id not in found]
+        if others:
+            states = await self._connections.read(partial(select, SELECT_BY_AMEND_ID, others))
+            found |= by_amend_id(states.values(), others)
+        return found
 
     async def load_positions(self, keys: Sequence[PositionKey]) -> Mapping[PositionKey, Position]:
         """Those of the named positions that ever had a fill."""

@@ -16,7 +16,7 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OutboxKey
+from switchyard.domain.outbox import OutboxKey, OutboxKind
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.outbox import Due, KnownState, OutboxCount, QueueHead, nothing_known
@@ -27,10 +27,16 @@ _DUE = """
 SELECT order_id, kind, number, version FROM outbox_orders AS due
 WHERE status IN ('queued', 'failed') AND (attempt = 0 OR next_attempt_at <= ?1)
 AND (?2 IS NULL OR venue IN (SELECT value FROM json_each(?2)))
-AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4)))
+AND (?4 IS NULL OR lane IN (SELECT value FROM json_each(?4))) AND (?5 IS NULL OR kind = ?5)
 AND (kind = 'new' OR EXISTS (
     SELECT 1 FROM outbox_orders AS first
     WHERE first.order_id = due.order_id AND first.kind = 'new' AND first.status = 'sent'))
+ORDER BY seq LIMIT ?3
+"""
+_NEVER_SENT = """
+SELECT order_id, kind, number, version FROM outbox_orders
+WHERE status IN ('queued', 'failed') AND kind = 'new' AND NOT bytes_sent AND seq > ?4
+AND venue IN (SELECT value FROM json_each(?1)) AND (?2 IS NULL OR lane IN (SELECT value FROM json_each(?2)))
 ORDER BY seq LIMIT ?3
 """
 # A binary search, because no index is on `at`: times never decrease with `seq`. Numbers between epochs belong to no
@@ -142,11 +148,20 @@ class SqliteQueries:
         venues: Sequence[VenueName] | None = None,
         lanes: Sequence[int] | None = None,
         *,
+        kind: OutboxKind | None = None,
         known: KnownState = nothing_known,
     ) -> list[Due]:
         """Rows to send now, in journal order; a cancel only when its order has been sent."""
         to_venues, in_lanes = (None if names is None else rows.json_array(names) for names in (venues, lanes))
-        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes), known)
+        return await self._with_states(_DUE, (stamp(now), to_venues, min(limit, PAGE_MAX), in_lanes, kind), known)
+
+    async def never_sent(
+        self, venues: Sequence[VenueName], lanes: Sequence[int] | None, limit: int, *, after: int = 0
+    ) -> list[Due]:
+        """The waiting orders of these venues of which no byte was sent, in journal order, due or not."""
+        in_lanes = None if lanes is None else rows.json_array(lanes)
+        values = (rows.json_array(venues), in_lanes, min(limit, PAGE_MAX), after)
+        return await self._with_states(_NEVER_SENT, values)
 
     async def unsettled(
         self,

@@ -18,6 +18,19 @@ from switchyard.domain.positions import Position
 _encoder = msgspec.json.Encoder()  # decimals as strings: SQLite reads a JSON number as a double
 
 
+_ORDER_AMOUNTS = (
+    "qty",
+    "price",
+    "stop_price",
+    "filled_qty",
+    "filled_notional",
+    "multiplier",
+    "reserve_price",
+    "amend_qty",
+    "amend_reserve_price",
+)
+
+
 class EventRow(msgspec.Struct, array_like=True):
     """A row of `events`; encoded as an array, like the rows of the other tables."""
 
@@ -44,7 +57,7 @@ def json_array(values: Sequence[Any]) -> str:
 def order(row: Sequence[Any]) -> Order:
     """An order from its columns."""
     values = dict(zip(ORDERS.columns, row, strict=True))
-    for name in ("qty", "price", "stop_price", "filled_qty", "filled_notional", "multiplier", "reserve_price"):
+    for name in _ORDER_AMOUNTS:
         if values[name] is not None:
             values[name] = Decimal(values[name])
     values["tags"] = tuple(msgspec.json.decode(values["tags"])) if values["tags"] != "[]" else ()

@@ -43,6 +43,11 @@ SELECT_STATES = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id IN (SEL
 SELECT_BY_CLIENT_ID = f"""
 SELECT {ORDERS.column_list} FROM orders WHERE venue_client_order_id IN (SELECT value FROM json_each(?))
 """
+SELECT_BY_AMEND_ID = f"""
+SELECT {ORDERS.qualified("orders")} FROM json_each(?) AS requested
+CROSS JOIN outbox_orders AS amend ON amend.venue_client_order_id = requested.value AND amend.kind = 'amend'
+CROSS JOIN orders ON orders.order_id = amend.order_id
+"""
 SELECT_OUTBOX_OF = f"""
 SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id IN (SELECT value FROM json_each(?))
 ORDER BY order_id, kind DESC, number

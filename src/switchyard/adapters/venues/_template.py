@@ -7,6 +7,7 @@
 | `submit` | yes | send once under `order.venue_client_order_id`, within `SEND_LIMIT`: no retry, no redirect |
 | `submit_many` | inherited | override it if one request can carry several orders; every order has an outcome |
 | `cancel` | yes | by `order.venue_client_order_id`; a repeated cancel must have no effect |
+| `amend` | unless `amend="none"` | under the amend's own id, naming the last one; never as a cancel and a new order |
 | `reports` | yes | in the venue's numbering; VenueUnavailable on failure, because an error is not an empty page |
 | `find_by_client_order_id` | unless `lookup="none"` | None only if the venue says so; fills under their report's id |
 | `open_orders` | unless `lookup="none"` | all of them in pages, or VenueUnavailable; the sweep compares them |
@@ -23,7 +24,8 @@ Declare a capability only if this holds:
 | `request_expiry` | the venue rejects a request that arrives after `order.updated_at` plus the window, in venue time |
 | `execution_ids` | the scope within which execution ids are unique: the venue, one `symbol` or one `order` |
 | `batch_max` | the most orders that one request may carry, all within `SEND_LIMIT`; 1 with `OneByOne` |
-| `amend` | the venue supports it; not used yet |
+| `amend="in_place"` | an amend that names an older id than the last is rejected; its own id finds the order |
+| `amend="cancel_replace"` | the same, and the new order carries the fills on; execution ids are unique at the venue |
 | `kinds` | the venue itself has these order types and times in force; a stop order must wait there |
 | `cancel_all` | one request cancels all open orders of these credentials (`ports.mass_cancel`) |
 | `reduce_only` | `submit` passes `order.reduce_only` on, and the venue then fills it only against an open position |
@@ -53,6 +55,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from switchyard.adapters.venues.one_by_one import OneByOne
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.ports.venue import (
@@ -63,6 +66,7 @@ from switchyard.ports.venue import (
     SendOutcome,
     Unsent,
     VenueOrder,
+    VenueRejected,
     VenueUnavailable,
     ignore_departure,
 )
@@ -100,6 +104,10 @@ class TemplateVenue(OneByOne):
     async def cancel(self, order: Order) -> SendOutcome:
         """Cancel an order by its `venue_client_order_id`."""
         return Unsent("VENUE_DOWN", "not implemented")
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Amend an order by the id that the venue knows it by now, `amend.orig_client_order_id`."""
+        return VenueRejected("BAD_REQUEST", "not implemented")
 
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
         """Return the order as the venue has it, or None; raises VenueUnavailable if the venue does not answer."""

@@ -6,16 +6,20 @@
 | `GET /orders/{client_order_id}` | `OrderResponse`; 404 `UNKNOWN_ORDER` |
 | `POST /orders/{client_order_id}/cancel` | `OrderResponse`; 404 `UNKNOWN_ORDER`, 409 `ORDER_FINAL` |
 | `POST /orders/cancel-all` | `CanceledAll`; cancels every open order under the credentials |
-| `PATCH /orders/{client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED` |
+| `PATCH /orders/{orig_client_order_id}` | `OrderResponse`; 404 and 409 as above; 400 `QTY_FILLED`, 409 `STALE_AMEND` |
 | `GET /orders?open=true&after=CURSOR` | `OpenOrders`, one page per request |
 | `GET /reports?after=N&limit=M` | `Reports`; the broker holds the request briefly if there are none |
 | `GET /quotes?symbols=A,B` | `QuotesResponse`; symbols without a market are left out |
 | `GET /quotes/{symbol}` | `QuoteResponse`, for people; the adapter does not use it |
 | `GET /statement?after=N&limit=M` | `Statement` |
 
-`QTY_FILLED` means that the new quantity does not exceed the filled quantity. Every other response is an
-`ErrorResponse`; a rejection without one is not final. Every response has the header `X-Venue-Time`. Amounts are JSON
-numbers, decoded as exact decimals and never as floats.
+`QTY_FILLED` means that the new quantity does not exceed the filled quantity. An amend has a client order id of its own
+and names in its path the last one of the order; with an older one it is `STALE_AMEND`, and one that was carried out
+before is answered with the order again. A broker amends in place (`amended_by`), or it ends the order (a report with
+`canceled`; `replaced_by`) and puts one with the amend's id in its place, which has the fills so far. A cancel of an
+order that was replaced is 409 `ORDER_FINAL` with that order. Every other response is an `ErrorResponse`; a rejection
+without one is not final. Every response has the header `X-Venue-Time`. Amounts are JSON numbers, decoded as exact
+decimals and never as floats.
 
 A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
 without the latter the fee is in the instrument's settlement currency. A report with `exec_type` `CORRECT` or `CANCEL`
@@ -38,6 +42,7 @@ IDEMPOTENCY_HEADER: Final = "Idempotency-Key"
 # The error names that the adapter interprets; all others are only reported.
 UNKNOWN_ORDER: Final = "UNKNOWN_ORDER"
 ORDER_FINAL: Final = "ORDER_FINAL"
+STALE_AMEND: Final = "STALE_AMEND"
 REQUEST_EXPIRED: Final = "REQUEST_EXPIRED"
 
 # On every response: the broker's own time in RFC 3339, from which the skew of `expires_at` is measured.
@@ -79,21 +84,28 @@ class PlaceOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     meta: dict[str, str] = {}
     expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
     """The broker rejects a later arrival with 400 `REQUEST_EXPIRED`; sent only if it supports request expiry."""
+    account: Id | msgspec.UnsetType = msgspec.UNSET
+    """The account at the broker; sent only if accounts are mapped (`VENUE_ACCOUNTS_`)."""
     reduce_only: bool | msgspec.UnsetType = msgspec.UNSET
     """The order may only reduce the position at the broker; sent with `true`, and only if the broker supports it."""
 
 
 class AmendOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `PATCH /orders/{client_order_id}`; an omitted field stays unchanged."""
+    """The body of `PATCH /orders/{orig_client_order_id}`; an omitted field stays unchanged."""
 
+    client_order_id: Id | None = None
+    """The amend's own id."""
     qty: Decimal | None = None
     """The new total quantity, including the quantity already filled."""
     limit_price: Decimal | None = None
+    stop_price: Decimal | None = None
+    expires_at: datetime | msgspec.UnsetType = msgspec.UNSET
+    """As in `PlaceOrder`."""
 
     def __post_init__(self) -> None:
-        _check_amounts(self.qty, self.limit_price)
-        if not self.qty and not self.limit_price:
-            raise ValueError("qty or limit_price is required and must be greater than 0")
+        _check_amounts(self.qty, self.limit_price, self.stop_price)
+        if not self.qty and not self.limit_price and not self.stop_price:
+            raise ValueError("qty, limit_price or stop_price is required and must be greater than 0")
 
 
 class Fill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,6 +139,10 @@ class OrderResponse(msgspec.Struct, frozen=True, kw_only=True):
     qty: Decimal | None = None
     filled_qty: Decimal = ZERO
     fills: tuple[Fill, ...] = ()
+    amended_by: Id | None = None
+    """The client order id of the last amend that was carried out on this order."""
+    replaced_by: Id | None = None
+    """The client order id of the order that an amend has put in the place of this one."""
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.filled_qty)
@@ -144,7 +160,7 @@ class ErrorResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     error: Id
     message: Text = ""
     order: OrderResponse | None = None
-    """With 409: the order processed earlier, if the broker includes it."""
+    """With 409: the order processed earlier, or the one that has ended, if the broker includes it."""
 
 
 class OpenOrders(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,7 +205,7 @@ class Reports(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
+class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The market of one symbol; usable if 0 < `bid` <= `ask`."""
 
     symbol: Id
@@ -197,9 +213,12 @@ class QuoteResponse(msgspec.Struct, frozen=True, kw_only=True):
     ask: Decimal
     at: datetime
     """When the market was like this, by the clock of `X-Venue-Time`: their difference is the quote's age."""
+    bid_size: Decimal | None = None
+    ask_size: Decimal | None = None
+    """The quantities displayed at bid and ask, in units, if the broker shows them."""
 
     def __post_init__(self) -> None:
-        _check_amounts(self.bid, self.ask)
+        _check_amounts(self.bid, self.ask, self.bid_size, self.ask_size)
 
 
 class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ They read no clock and no database; the caller commits the change, and decides a
 
 from switchyard.domain.decisions.absent import record_absent
 from switchyard.domain.decisions.accept import accept
+from switchyard.domain.decisions.amend import check_amendable, record_amend_refused, record_amended, request_amend
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import (
     begin_attempt,
@@ -19,6 +20,7 @@ from switchyard.domain.decisions.attempts import (
 from switchyard.domain.decisions.cancel import repeat_cancel, request_cancel
 from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_past_deadline
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
+from switchyard.domain.decisions.moves import may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
 from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
@@ -30,13 +32,17 @@ __all__ = [
     "backoff",
     "begin_attempt",
     "cancel_killed",
+    "check_amendable",
     "clear_kill",
     "decide_by_hand",
     "end_killed",
     "end_unsent",
     "is_at_venue",
     "is_past_deadline",
+    "may_move",
     "record_absent",
+    "record_amend_refused",
+    "record_amended",
     "record_doubt",
     "record_exhausted",
     "record_expired",
@@ -45,7 +51,9 @@ __all__ = [
     "record_sent",
     "record_unsent",
     "repeat_cancel",
+    "request_amend",
     "request_cancel",
+    "reroute",
     "set_aside_report",
     "set_kill",
     "unmatched_report",

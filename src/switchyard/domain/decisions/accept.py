@@ -5,7 +5,7 @@ from datetime import datetime
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions.rows import results_of
 from switchyard.domain.events import accepted_order, event, key_fact
-from switchyard.domain.facts import AcceptedFact, Quote, RejectedFact
+from switchyard.domain.facts import AcceptedFact, Quote, RejectedFact, RouteFact
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ONE, ZERO
@@ -33,12 +33,14 @@ def accept(
     terms: Terms | None = None,
     claim: Claim | None = None,
     expires_at: datetime | None = None,
+    route: RouteFact | None = None,
 ) -> Change:
     """Accept a checked request: the order, its key and its outbox row, in one change.
 
     With a violation the order is rejected instead, in the same form: it keeps its key, so that every repeat gets the
     same answer, and has no outbox row (ADR 18). `terms` say what an accepted order reserves while it is open, `claim`
-    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends.
+    the limits that its commit has to keep (ADR 22), `expires_at` when the trading day of a DAY order ends, `route` how
+    its venue was chosen, where there was a choice.
     """
     assert request.time_in_force is not None, "the request was not checked"
     order = Order(
@@ -80,6 +82,7 @@ def accept(
         venue_client_order_id=venue_client_order_id,
         idempotency=None if key is None else key_fact(key, now),
         quote=quote,
+        route=route,
     )
     keys = () if key is None else (key,)
     if violation is not None:
@@ -88,6 +91,7 @@ def accept(
             venue_client_order_id=venue_client_order_id,
             idempotency=fact.idempotency,
             quote=quote,
+            route=route,
             reason=violation.reason,
             detail=bounded_detail(violation.detail) or "",
         )

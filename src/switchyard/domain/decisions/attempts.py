@@ -3,11 +3,13 @@
 from datetime import datetime
 from typing import Literal
 
+from switchyard.domain.amends import amend_of
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.amend import record_amend_refused, record_amended
 from switchyard.domain.decisions.at_venue import is_at_venue, record_contradicted
 from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.rows import (
-    closed_cancels,
+    closed_rows,
     ended_attempt,
     evidence_step,
     has_pending_cancel,
@@ -19,7 +21,7 @@ from switchyard.domain.decisions.rows import (
 )
 from switchyard.domain.facts import DoubtFact
 from switchyard.domain.ids import WorkerId
-from switchyard.domain.lifecycle import Step
+from switchyard.domain.lifecycle import Step, is_final
 from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.reasons import ExpiryReason, RejectCode, SendCode, bounded_detail, described, rejection_reason
 
@@ -34,10 +36,12 @@ def begin_attempt(state: OrderState, row: OutboxRow, worker: WorkerId, now: date
 def record_sent(
     state: OrderState, row: OutboxRow, venue_order_id: str | None, now: datetime, *, processed_before: bool = False
 ) -> Change:
-    """The venue has the order or the cancel.
+    """The venue has the order or the cancel, or has carried the amend out.
 
     `processed_before`: it had it before this attempt, and answered with a conflict that shows the order.
     """
+    if row.kind == "amend":
+        return record_amended(state, row, venue_order_id, now)
     code: SendCode | None = "CONFLICT_PROCESSED" if processed_before else None
     sent = ended_attempt(row, now, "sent", code, None, bytes_sent=True)
     if row.kind == "cancel":
@@ -63,7 +67,10 @@ def record_unsent(
     """
     row = with_bytes(row, bytes_sent)
     failed = ended_attempt(row, now, "failed", code, detail, next_attempt_at=retry_at)
-    if row.kind == "cancel":
+    if row.kind == "amend" and (is_final(state.order.status) or has_pending_cancel(state)):
+        is_ended = is_final(state.order.status)
+        return record_amend_refused(state, row, "ORDER_FINAL" if is_ended else "CANCEL_REQUESTED", now, detail=detail)
+    if row.kind != "new":
         return order_change("OrderUpdated", state, touched(state.order, now), (failed,))
     if state.order.status not in ("SENDING", "UNKNOWN", "CANCEL_REQUESTED") or is_at_venue(state.order):
         # A report arrived before this outcome was recorded: the venue has the order, and evidence wins.
@@ -72,7 +79,7 @@ def record_unsent(
         reason = "KILL_SWITCH" if code == "KILL_SWITCH" else "CANCELED_BEFORE_SENDING"
         ended = touched(state.order, now, status="CANCELED", reason=reason)
         dead = ended_attempt(row, now, "dead", code, detail)
-        return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))
     if is_past_deadline(state.order, retry_at):
         return record_expired(state, row, "BROKER_DOWN", now, detail=described(code, detail))
     return order_change("OrderUpdated", state, stepped(state.order, "unsent", now), (failed,))
@@ -89,7 +96,7 @@ def record_expired(
     """Not at the venue, and its send deadline has passed: the order ends and is not sent late."""
     dead = ended_attempt(row, now, "dead", reason, detail)
     order = stepped(state.order, "expire", now, reason=reason)
-    return order_change("OrderUpdated", state, order, (dead, *closed_cancels(state, now)))
+    return order_change("OrderUpdated", state, order, (dead, *closed_rows(state, now)))
 
 
 def end_unsent(
@@ -99,13 +106,13 @@ def end_unsent(
     assert state.order.status == "ACCEPTED", "an order that may be at the venue is cancelled there"
     dead = ended_attempt(state.row("new", 1), now, "dead", reason, detail)
     ended = stepped(state.order, "canceled", now, reason=reason)
-    return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
+    return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))
 
 
 def record_exhausted(
     state: OrderState, row: OutboxRow, now: datetime, *, detail: str | None = None, bytes_sent: bool = False
 ) -> Change:
-    """Unsent after the last retry: the order ends REJECTED, a cancel is given up."""
+    """Unsent after the last retry: the order ends REJECTED, a cancel or an amend is given up."""
     if row.kind == "new" and is_at_venue(state.order):
         return record_sent(state, row, state.order.venue_order_id, now)
     return _given_up(state, with_bytes(row, bytes_sent), "RETRY_EXHAUSTED", detail, "RETRY_EXHAUSTED", now)
@@ -114,7 +121,7 @@ def record_exhausted(
 def record_rejected(
     state: OrderState, row: OutboxRow, code: RejectCode, now: datetime, *, detail: str | None = None
 ) -> Change:
-    """The venue rejected the order or the cancel, and its documents call that final; a fill outweighs it."""
+    """The venue rejected the message, and its documents call that final; a fill outweighs it."""
     row = with_bytes(row, True)
     if row.kind == "new" and is_at_venue(state.order):
         return record_contradicted(state, row, code, now, detail=detail)
@@ -149,7 +156,9 @@ def record_doubt(
         doubtful = ended_attempt(row, now, "failed", code, detail, next_attempt_at=resend_at)
     else:
         doubtful = ended_attempt(row, now, "uncertain", code, detail, worker=suspect)
-    if row.kind == "cancel":
+    if row.kind == "amend" and is_final(state.order.status) and not amend_of(row).is_provable:
+        return record_amend_refused(state, row, code, now, detail=detail)  # without effect, whatever the venue has
+    if row.kind != "new":
         return order_change("OrderUncertain", state, touched(state.order, now), (doubtful,), doubt)
     if state.order.status not in ("ACCEPTED", "SENDING", "UNKNOWN", "CANCEL_REQUESTED"):
         return record_sent(state, row, state.order.venue_order_id, now)  # a report has shown that the venue has it
@@ -159,11 +168,13 @@ def record_doubt(
 def _given_up(
     state: OrderState, row: OutboxRow, code: SendCode, detail: str | None, reason: str, now: datetime
 ) -> Change:
-    """The row is dead: with it the order, or the wish to cancel it."""
+    """The row is dead: with it the order, or the wish to cancel or amend it."""
+    if row.kind == "amend":
+        return record_amend_refused(state, row, code, now, detail=detail)
     dead = ended_attempt(row, now, "dead", code, detail)
     if row.kind == "new":
         order = stepped(state.order, "reject", now, reason=reason)
-        return order_change("OrderUpdated", state, order, (dead, *closed_cancels(state, now)))
+        return order_change("OrderUpdated", state, order, (dead, *closed_rows(state, now)))
     if state.order.status != "CANCEL_REQUESTED":
         return order_change("OrderUpdated", state, touched(state.order, now), (dead,))
     step: Step = "cancel_rejected_part_filled" if state.order.filled_qty else "cancel_rejected"

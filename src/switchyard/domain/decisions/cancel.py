@@ -2,8 +2,10 @@
 
 from datetime import datetime
 
+import msgspec
+
 from switchyard.domain.changes import Change
-from switchyard.domain.decisions.rows import ended_attempt, has_pending_cancel, order_change, stepped
+from switchyard.domain.decisions.rows import dropped_amends, ended_attempt, has_pending_cancel, order_change, stepped
 from switchyard.domain.errors import OrderFinal
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.outbox import OrderState, queued_row
@@ -24,9 +26,13 @@ def request_cancel(state: OrderState, now: datetime) -> Change | None:
     if order.status == "ACCEPTED":
         ended = stepped(order, "cancel", now, reason="CANCELED_BEFORE_SENDING")
         row = ended_attempt(state.row("new", 1), now, "dead", "CANCELED_BEFORE_SENDING", None)
-        return order_change("CancelRequested", state, ended, (row,))
+        return order_change("CancelRequested", state, ended, (row, *dropped_amends(state, now)))
     requested = stepped(order, "cancel", now)
-    return order_change("CancelRequested", state, requested, (queued_row(requested, "cancel", cancel_count + 1, now),))
+    dropped = dropped_amends(state, now)
+    if dropped:
+        requested = msgspec.structs.replace(requested, amend_qty=None, amend_reserve_price=None)
+    cancel = queued_row(requested, "cancel", cancel_count + 1, now)
+    return order_change("CancelRequested", state, requested, (cancel, *dropped))
 
 
 def repeat_cancel(state: OrderState, number: int, now: datetime) -> Change | None:

@@ -6,11 +6,12 @@ from typing import assert_never
 import msgspec
 
 from switchyard.domain.changes import Change
+from switchyard.domain.decisions.amend import record_amend_refused
 from switchyard.domain.decisions.at_venue import is_at_venue
 from switchyard.domain.decisions.attempts import record_sent, record_unsent
 from switchyard.domain.decisions.deadlines import is_past_deadline
 from switchyard.domain.decisions.rows import (
-    closed_cancels,
+    closed_rows,
     ended_attempt,
     has_pending_cancel,
     order_change,
@@ -26,7 +27,8 @@ from switchyard.domain.outbox import OrderState, OutboxRow
 def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, now: datetime) -> Change:
     """End a doubt by an operator's verdict: `sent` settles the row as sent, `not-sent` ends the order.
 
-    `not-sent` with `resend` sends the order again under the same id. A cancel that was not sent is always sent again.
+    `not-sent` with `resend` sends the order again under the same id. A cancel that was not sent is always sent again,
+    an amend that was not carried out ends without effect.
     Raises NotInDoubt, and ContradictsEvidence for `not-sent` on an order that the venue has shown to have.
     """
     if row.status != "uncertain":
@@ -50,6 +52,8 @@ def decide_by_hand(state: OrderState, row: OutboxRow, decision: DecisionFact, no
 
 def _not_sent(state: OrderState, row: OutboxRow, decision: DecisionFact, now: datetime) -> Change:
     order = state.order
+    if row.kind == "amend":
+        return record_amend_refused(state, row, "NOT_SENT_BY_DECISION", now)
     if row.kind == "cancel":
         return record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
     if is_at_venue(order):
@@ -66,4 +70,4 @@ def _not_sent(state: OrderState, row: OutboxRow, decision: DecisionFact, now: da
         return record_unsent(state, row, "NOT_SENT_BY_DECISION", now, now)
     dead = ended_attempt(row, now, "dead", "NOT_SENT_BY_DECISION", None)
     ended = stepped(order, "canceled", now, reason="NOT_SENT_BY_DECISION")
-    return order_change("OrderUpdated", state, ended, (dead, *closed_cancels(state, now)))
+    return order_change("OrderUpdated", state, ended, (dead, *closed_rows(state, now)))

@@ -5,10 +5,22 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import assert_never
 
+import msgspec
+
 from switchyard.domain import positions
+from switchyard.domain.amends import current_id
 from switchyard.domain.changes import Change, Execution
+from switchyard.domain.decisions.amend import may_be_replaced, possible_qty, shown_terms
 from switchyard.domain.decisions.at_venue import proven_rows
-from switchyard.domain.decisions.rows import closed_cancels, evidence_step, results_of, row_facts, stepped
+from switchyard.domain.decisions.rows import (
+    amend_results,
+    closed_rows,
+    evidence_step,
+    released,
+    results_of,
+    row_facts,
+    stepped,
+)
 from switchyard.domain.events import SYSTEM_ACCOUNT, change_of, event, position_fact, report_fact
 from switchyard.domain.facts import OrderFact, SetAsideFact
 from switchyard.domain.ids import OrderId, VenueClientOrderId, VenueName
@@ -18,6 +30,8 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.reports import ExecutionReport, escaped
+
+_ENDS: frozenset[Step] = frozenset({"canceled", "reject", "expire", "reject_part_filled"})
 
 
 def apply_report(
@@ -39,22 +53,31 @@ def apply_report(
     before = state.order
     filled = canonical(EXACT.add(before.filled_qty, report.last_qty))
     EXACT.subtract(before.qty, filled)  # raises where the rest would be beyond all precision
+    present, amended = shown_terms(state, report, filled, now)
     notional = before.filled_notional
     if report.last_price is not None:
         notional = canonical(EXACT.add(notional, EXACT.multiply(report.last_qty, report.last_price)))
-    step = evidence_step(state, _report_step(before, report, filled))
-    ends = step in ("canceled", "reject", "expire", "reject_part_filled") and not is_final(before.status)
+    step = _report_step(present, report, filled, possible_qty(state, present))
+    ends = step in _ENDS and not is_final(before.status)
+    is_of_present_leg = (report.leg_client_order_id or before.venue_client_order_id) == current_id(present)
+    if ends and not is_of_present_leg:
+        step, ends = _progress(report), False  # the end of what an amend has replaced
+    elif ends and present.amend_qty is not None and may_be_replaced(state):
+        # Either the order has ended, or its amend was carried out: the outcome of the amend tells.
+        present = msgspec.structs.replace(present, leg_end=report.status)
+        step, ends = _progress(report), False
     order = stepped(
-        before,
-        step,
+        present,
+        evidence_step(state, step),
         now,
         filled_qty=filled,
         filled_notional=notional,
-        venue_order_id=report.venue_order_id,
+        venue_order_id=report.venue_order_id if is_of_present_leg else before.venue_order_id or report.venue_order_id,
         reason=report.reason if ends else before.reason,
     )
-    closed = closed_cancels(state, now) if is_final(order.status) else ()
-    rows = (*proven_rows(state, now), *closed)
+    closed = closed_rows(state, now, but=amended) if is_final(order.status) else ()
+    rows = (*proven_rows(state, now), *(() if amended is None else (amended,)), *closed)
+    order = released(order, state, rows)
     after = positions.apply_report(position, before, report.last_qty, report.last_price, now, day)
     changed = () if after is None or after is position else (after,)
     result = positions.add_result(total, position, after) if total is not None and after is not None else total
@@ -74,7 +97,7 @@ def apply_report(
         outbox=rows,
         positions=(*changed, *totals),
         executions=(Execution(report.venue, report.exec_id, order.order_id),),
-        results=results_of(order),
+        results=(*results_of(order), *amend_results(order, rows)),
     )
 
 
@@ -108,8 +131,9 @@ def set_aside_report(
     )
 
 
-def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step:
-    if filled >= order.qty:
+def _report_step(order: Order, report: ExecutionReport, filled: Decimal, possible_qty: Decimal) -> Step:
+    # An amend that is not settled may have raised the quantity; where the venue calls the order filled, it has not.
+    if filled >= (order.qty if report.status == "FILLED" else possible_qty):
         return "fill"
     match report.status:
         case "CANCELED":
@@ -119,6 +143,10 @@ def _report_step(order: Order, report: ExecutionReport, filled: Decimal) -> Step
         case "EXPIRED":
             return "expire"
         case "WORKING" | "PARTIALLY_FILLED" | "FILLED":
-            return "part_fill" if report.last_qty else "acknowledge"
+            return _progress(report)
         case unreachable:
             assert_never(unreachable)
+
+
+def _progress(report: ExecutionReport) -> Step:
+    return "part_fill" if report.last_qty else "acknowledge"

@@ -4,11 +4,12 @@ from datetime import datetime
 
 import msgspec
 
+from switchyard.domain.amends import amend_of, amend_result
 from switchyard.domain.changes import Change
 from switchyard.domain.events import EventType, change_of, event, outbox_fact
-from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact
+from switchyard.domain.facts import DoubtFact, OrderFact, OutboxFact, RerouteFact
 from switchyard.domain.idempotency import KeyResult
-from switchyard.domain.lifecycle import Step, next_status
+from switchyard.domain.lifecycle import Step, is_final, next_status
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import SETTLED, OrderState, OutboxRow, OutboxStatus
 from switchyard.domain.reasons import SendCode, bounded_detail
@@ -50,16 +51,43 @@ def stepped(order: Order, step: Step, now: datetime, **changes: object) -> Order
 
 
 def order_change(
-    kind: EventType, before: OrderState, order: Order, rows: tuple[OutboxRow, ...], doubt: DoubtFact | None = None
+    kind: EventType,
+    before: OrderState,
+    order: Order,
+    rows: tuple[OutboxRow, ...],
+    doubt: DoubtFact | None = None,
+    *,
+    reroute: RerouteFact | None = None,
 ) -> Change:
     """One event about an order, with the rows that changed; an order that ends gives its key its result."""
-    fact = OrderFact(order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt)
+    order = released(order, before, rows)
+    fact = OrderFact(
+        order=change_of(order, before.order), outbox=row_facts(rows, before, order), doubt=doubt, reroute=reroute
+    )
     return Change(
         events=(event(kind, order.account_id, order.order_id, fact),),
         orders=(order,),
         outbox=rows,
-        results=results_of(order),
+        results=(*results_of(order), *amend_results(order, rows)),
     )
+
+
+def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> Order:
+    """The order, without the reservation of an amend that ended with it."""
+    if order.amend_qty is None or not is_final(order.status):
+        return order
+    moved_rows = {row.key for row in rows}
+    kept = [row for row in before.outbox if row.key not in moved_rows]
+    if any(row.kind == "amend" and row.status not in SETTLED for row in (*kept, *rows)):
+        return order  # its own outcome settles it
+    released_order: Order = msgspec.structs.replace(order, amend_qty=None, amend_reserve_price=None, leg_end=None)
+    return released_order
+
+
+def amend_results(order: Order, rows: tuple[OutboxRow, ...]) -> tuple[KeyResult, ...]:
+    """The results that settled amends write into the rows of their keys."""
+    results = [amend_result(order, row) for row in rows if row.kind == "amend"]
+    return tuple(result for result in results if result is not None)
 
 
 def row_facts(rows: tuple[OutboxRow, ...], before: OrderState, order: Order) -> tuple[OutboxFact, ...]:
@@ -87,13 +115,33 @@ def evidence_step(state: OrderState, step: Step) -> Step:
     return "acknowledge_with_cancel" if is_awaited and step in ("acknowledge", "part_fill") else step
 
 
-def closed_cancels(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
-    """The cancels that need not be sent any more because the order has ended.
+def closed_rows(state: OrderState, now: datetime, *, but: OutboxRow | None = None) -> tuple[OutboxRow, ...]:
+    """The cancels and amends that need not be sent any more because the order has ended.
 
-    A cancel that is being sent is left to its own attempt.
+    One that is being sent is left to its own attempt; `but` is settled by the caller.
     """
     return tuple(
         ended_attempt(row, now, "dead", "ORDER_FINAL", None)
         for row in state.outbox
-        if row.kind == "cancel" and row.status in ("queued", "failed", "uncertain")
+        if row.kind != "new"
+        and row.status not in SETTLED
+        and not _stays_open(row)
+        and (but is None or row.key != but.key)
+    )
+
+
+def _stays_open(row: OutboxRow) -> bool:
+    """Whether the row is settled by its attempt, or an amend in doubt whose venue tells whether it was carried out."""
+    return row.status == "sending" or (row.kind == "amend" and row.status == "uncertain" and amend_of(row).is_provable)
+
+
+def dropped_amends(state: OrderState, now: datetime) -> tuple[OutboxRow, ...]:
+    """The amends that were not sent and need not be, because the order is to be cancelled.
+
+    One that may be at the venue stays: it is settled before the next amend.
+    """
+    return tuple(
+        ended_attempt(row, now, "dead", "CANCEL_REQUESTED", None)
+        for row in state.outbox
+        if row.kind == "amend" and row.status in ("queued", "failed")
     )

@@ -9,7 +9,7 @@ from typing import Final
 from switchyard.domain import fold
 from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.explain.teller import Said, Teller
-from switchyard.domain.explain.words import because, clock, key_words, position_words
+from switchyard.domain.explain.words import amounts, because, clock, key_words, now_words, position_words
 from switchyard.domain.facts import AcceptedFact, OrderFact, OutboxFact, ReportFact
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lifecycle import is_final
@@ -49,7 +49,30 @@ def accepted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
         yield Said("check", f"while it is open it reserves {money}{each}")
     quote = fact.quote
     market = "" if quote is None else f"; the market there was {plain(quote.bid)} bid, {plain(quote.ask)} ask"
-    yield Said("route", f"routed to {order.venue}, as configured for {order.symbol}{market}")
+    yield Said("route", f"routed to {order.venue}, {_choice(fact, order.symbol)}{market}")
+    for candidate in () if fact.route is None else fact.route.candidates[1:]:
+        yield Said("route", f"not to {candidate.venue}: {candidate.reason}")
+
+
+def _choice(fact: AcceptedFact, symbol: str) -> str:
+    """How the venue was chosen."""
+    if fact.route is None:
+        return f"as configured for {symbol}"
+    best = fact.route.candidates[0]
+    if fact.route.by == "preference":
+        return best.reason
+    cost = "" if best.effective_price is None else f", at {plain(best.effective_price)} with its fee"
+    return f"the best venue for {symbol}{cost}: {best.reason}"
+
+
+def rerouted(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """Nothing of the order had left for its venue, and it goes to another one."""
+    move = _changed(teller, event).reroute
+    assert move is not None, "only this event moves an order"
+    yield Said(
+        "route", f"moved from {move.from_venue} to {move.to}: nothing of it was sent, and {move.from_venue} fails"
+    )
+    yield Said("route", f"{move.from_venue}: {move.reason}")
 
 
 def rejected(teller: Teller, event: JournalEvent) -> Iterator[Said]:
@@ -66,7 +89,7 @@ def sending(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     """An attempt begins."""
     fact = _changed(teller, event)
     for row in fact.outbox:
-        what = "the order" if row.kind == "new" else "the cancel"
+        what = _what(row)
         yield Said("send", f"attempt {teller.attempt(row)} to send {what} to {teller.venue} begins")
 
 
@@ -94,7 +117,7 @@ def uncertain(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     fact = _changed(teller, event)
     for row in fact.outbox:
         teller.doubted(row)
-        what = "the order" if row.kind == "new" else "the cancel"
+        what = _what(row)
         detail = row.error_detail if fact.doubt is None else fact.doubt.detail
         yield Said(
             "doubt",
@@ -129,6 +152,10 @@ def updated(teller: Teller, event: JournalEvent) -> Iterator[Said]:
             yield from _row(teller, row, event, has_ended)
         elif teller.settled(row) and row.kind == "new":
             yield Said("doubt", f"the report settles the doubt: {teller.venue} has the order")
+        elif row.kind == "amend" and row.status == "sent":
+            yield Said("amend", f"the report shows that the amend was carried out: {now_words(teller.order)}")
+        elif row.kind == "amend" and row.status == "dead":
+            yield Said("amend", f"the amend had no effect: {because(row.last_error, row.error_detail)}")
     if fact.position is not None:
         text = f"the position in {teller.row.symbol} is {position_words(fact.position.qty)} now"
         yield Said("position", text)
@@ -145,6 +172,46 @@ def cancel_requested(teller: Teller, event: JournalEvent) -> Iterator[Said]:
         yield Said("cancel", "a cancel was requested; it waits until it is known whether the venue has the order")
     else:
         yield Said("cancel", f"a cancel was requested; until {teller.venue} confirms it, the rest can still be filled")
+    yield from _ended(teller, has_ended)
+
+
+def amend_requested(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The account asked to amend."""
+    before = teller.order or teller.row
+    fact = _changed(teller, event)
+    for row in fact.outbox:
+        if row.amend is not None:
+            yield Said("amend", f"an amend was requested: {amounts(before, row.amend)}")
+    if before.status in ("SENDING", "UNKNOWN"):
+        yield Said("amend", "it waits until it is known whether the venue has the order")
+    held = None if teller.order is None else reserved(teller.order)
+    if held is not None and held.notional:
+        money = f"{plain(held.notional)} {before.currency or ''}".strip()
+        yield Said("amend", f"until it is settled, the larger amounts are reserved: {money}")
+
+
+def amended(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The order has its new amounts."""
+    fact, has_ended = _told(teller, event)
+    for row in fact.outbox:
+        was_in_doubt = teller.settled(row)
+        if row.kind == "amend" and row.last_error == "AMENDED_BEFORE_SENDING":
+            yield Said("amend", f"nothing was sent yet, so it was changed at once: {now_words(teller.order)}")
+        elif row.kind == "amend":
+            doubt = "the doubt is settled: " if was_in_doubt else ""
+            yield Said("amend", f"{doubt}{teller.venue} has carried the amend out: {now_words(teller.order)}")
+    yield from _ended(teller, has_ended)
+
+
+def amend_refused(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The amend ended without effect."""
+    fact, has_ended = _told(teller, event)
+    for row in fact.outbox:
+        was_in_doubt = teller.settled(row)
+        if row.kind == "amend":
+            doubt = "the doubt is settled: " if was_in_doubt else ""
+            why = because(row.last_error, row.error_detail)
+            yield Said("amend", f"{doubt}the amend had no effect: {why}; {now_words(teller.order)}")
     yield from _ended(teller, has_ended)
 
 
@@ -186,6 +253,7 @@ RENDERERS: Final[Mapping[EventType, Renderer]] = {
     "OrderAccepted": accepted,
     "RiskRejected": rejected,
     "OrderSending": sending,
+    "OrderRerouted": rerouted,
     "OrderSent": sent,
     "OrderUpdated": updated,
     "OrderUncertain": uncertain,
@@ -193,6 +261,9 @@ RENDERERS: Final[Mapping[EventType, Renderer]] = {
     "ResultRecorded": result_recorded,
     "CancelRequested": cancel_requested,
     "CancelSent": cancel_sent,
+    "AmendRequested": amend_requested,
+    "Amended": amended,
+    "AmendRefused": amend_refused,
     "ExecutionReport": reported,
 }
 
@@ -232,8 +303,7 @@ def _fee(report: ReportFact) -> str:
 
 def _row(teller: Teller, row: OutboxFact, event: JournalEvent, has_ended: bool) -> Iterator[Said]:
     """Say what an outcome without a report did to a row."""
-    is_cancel = row.kind == "cancel"
-    what = "the cancel" if is_cancel else "the order"
+    is_cancel, what = row.kind == "cancel", _what(row)
     was_in_doubt = teller.settled(row)
     why = because(row.last_error, row.error_detail)
     if row.status == "failed":
@@ -247,6 +317,10 @@ def _row(teller: Teller, row: OutboxFact, event: JournalEvent, has_ended: bool) 
         yield Said("doubt", f"the doubt is settled: {why}")
     elif row.status == "sent" and was_in_doubt:
         yield Said("doubt", f"the doubt is settled: {teller.venue} has {what}")
+
+
+def _what(row: OutboxFact) -> str:
+    return "the order" if row.kind == "new" else f"the {row.kind}"
 
 
 def _ended(teller: Teller, has_ended: bool) -> Iterator[Said]:

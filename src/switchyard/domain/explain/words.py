@@ -5,6 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.idempotency import CLOSE_POSITION, DERIVED_CLOSE, DERIVED_ORDER, DO_ORDER, PLACE_ORDER
 from switchyard.domain.money import plain
 from switchyard.domain.orders import Order, TimeInForce
@@ -26,6 +27,7 @@ CODES: Final[Mapping[str, str]] = {
     "ATTEMPT_STALE": "our process was paused just before it would have sent it",
     "DEADLINE_PASSED": "its send deadline passed while it waited for its turn",
     "KILL_SWITCH": "a kill switch stopped it",
+    "REPLACED": "an amend had put another order in its place at the venue",
     # Attempts with an unknown outcome.
     "NETWORK_TIMEOUT": "no answer came in time",
     "NETWORK_DISCONNECTED": "the connection broke before the whole answer came",
@@ -46,6 +48,9 @@ CODES: Final[Mapping[str, str]] = {
     "BROKER_TIMEOUT": "it waited until its send deadline had passed",
     "RETRY_EXHAUSTED": "it could not be sent in all attempts that are allowed",
     "CANCELED_BEFORE_SENDING": "it was cancelled before anything was sent",
+    "AMENDED_BEFORE_SENDING": "it was changed before anything was sent",
+    "CANCEL_REQUESTED": "the order was to be cancelled by then",
+    "QTY_FILLED": "as much as its quantity was filled by then",
     "FOUND_ENDED_AT_VENUE": "the venue shows that it has ended",
     "COLLAR": "its price is outside of the price collar by now",
     "NOT_REDUCING": "the position that it should close is too small for it by now",
@@ -89,6 +94,29 @@ def terms(order: Order) -> str:
     in_force = _TIMES_IN_FORCE[order.time_in_force]
     reduce_only = ", to close a position" if order.reduce_only else ""
     return f"{order.side} {plain(order.qty)} {order.symbol} {price}{stop}, {in_force}{reduce_only}"
+
+
+def amounts(order: Order, amend: Amend) -> str:
+    """What an amend changes."""
+    changes = [
+        f"{name} from {'none' if before is None else plain(before)} to {plain(after)}"
+        for name, before, after in (
+            ("quantity", order.qty, amend.qty),
+            ("price", order.price, amend.price),
+            ("stop price", order.stop_price, amend.stop_price),
+        )
+        if after is not None and after != before
+    ]
+    return ", ".join(changes) or "nothing"
+
+
+def now_words(order: Order | None) -> str:
+    """The amounts of an order after an amend; nothing where they are not known."""
+    if order is None:
+        return "see its present terms"
+    price = "" if order.price is None else f" at {plain(order.price)}"
+    stop = "" if order.stop_price is None else f", triggered at {plain(order.stop_price)}"
+    return f"the order is for {plain(order.qty)}{price}{stop}"
 
 
 def position_words(qty: Decimal) -> str:

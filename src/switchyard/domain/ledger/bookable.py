@@ -12,7 +12,13 @@ from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.facts import AcceptedOrder, ReportFact
 from switchyard.domain.ids import OrderId, VenueName
-from switchyard.domain.lines import data_of, decode_accepted_fact, decode_rejected_fact, decode_report_fact
+from switchyard.domain.lines import (
+    data_of,
+    decode_accepted_fact,
+    decode_order_fact,
+    decode_rejected_fact,
+    decode_report_fact,
+)
 
 
 class Unbookable(SwitchyardError):
@@ -51,17 +57,6 @@ class Reported(msgspec.Struct, frozen=True):
 Bookable = NewOrder | Rerouted | Reported
 
 
-class _Change(msgspec.Struct):
-    venue: VenueName | None = None
-
-
-class _ReroutedData(msgspec.Struct):
-    order: _Change
-
-
-_rerouted = msgspec.json.Decoder(_ReroutedData)
-
-
 def bookable(events: Iterable[BusEvent]) -> list[Bookable]:
     """The events that concern the books, in order; raises Unbookable for one that cannot be read."""
     found: list[Bookable] = []
@@ -76,18 +71,16 @@ def bookable(events: Iterable[BusEvent]) -> list[Bookable]:
 
 
 def _decoded(event: JournalEvent) -> Bookable | None:
-    # A text, because a journal may have types that this version does not know.
-    kind: str = event.type
     order_id = event.order_id
     if order_id is None:
         return None
-    match kind:
+    match event.type:
         case "OrderAccepted":
             return NewOrder(event, order_id, decode_accepted_fact(data_of(event)).order, True)
         case "RiskRejected":
             return NewOrder(event, order_id, decode_rejected_fact(data_of(event)).order, False)
         case "OrderRerouted":
-            venue = _rerouted.decode(data_of(event)).order.venue
+            venue = decode_order_fact(data_of(event)).order.venue
             return None if venue is None else Rerouted(event, order_id, venue)
         case "ExecutionReport":
             report = decode_report_fact(data_of(event))

@@ -52,7 +52,9 @@ def fill(order: BookedOrder, report: ReportFact, *, number: int, seq: int, at: d
         # As the gateway's positions have it: the quantity is real, so it counts at the order's price.
         price = ZERO if order.price is None else order.price
         notes.append(f"{NO_PRICE}: the venue named none, booked at {plain(price)}")
-    if report.last_qty and report.filled_qty_total != order.booked_qty:
+    # Under the id of an amend a venue may count from that amend on.
+    counts_all = report.last_qty and report.leg_client_order_id is None
+    if counts_all and report.filled_qty_total != order.booked_qty:
         notes.append(
             f"{FILLED_QTY_TOTAL}: the venue says {plain(report.filled_qty_total)}, {plain(order.booked_qty)} is booked"
         )

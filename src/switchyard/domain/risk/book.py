@@ -60,13 +60,15 @@ class Book:
                     self.take_back([change])
                 return breach
             self._set(order, totals_of(order))
-            self._count(order)
+            if claim.before is None:
+                self._count(order)
         return None
 
     def take_back(self, changes: Sequence[Change]) -> None:
-        """Undo the reservations of a group that was not committed."""
+        """Undo the reservations of a group that was not committed; it must have no amend."""
         for change in changes:
             for claim in change.claims:
+                assert claim.before is None, "what an order reserved before its amend is not kept"
                 order = claimed_order(change, claim)
                 self._set(order, NOTHING)
                 self._windows.pop(order.account_id, None)  # read again

@@ -8,7 +8,9 @@ from typing import Final, Literal, assert_never
 import msgspec
 
 from switchyard.domain.ids import OrderId
-from switchyard.domain.money import plain
+from switchyard.domain.money import ZERO, plain
+from switchyard.domain.orders import Order
+from switchyard.domain.risk.reservations import SUMS, Reserved, reserved
 
 BreachCode = Literal[
     "NOT_REDUCING",  # never shown: the order is then judged as one that is not reducing; a close is decided again
@@ -75,6 +77,35 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest order id of the window."""
     whole: bool = False
     """Whether a reducing order has to leave nothing of the position in the worst case of its side."""
+    before: Reserved | None = None
+    """For an amend: what the order reserves before it; the limits are checked on what the amend adds."""
+    was_reducing: bool = False
+
+
+class Added(msgspec.Struct, frozen=True):
+    """What a claim adds to the totals of its account; an amend may add to one and take from another."""
+
+    orders: int
+    qty: Decimal
+    notional: Decimal
+    gross: Decimal
+    """The part of the notional that counts as gross exposure: not that of a reducing order."""
+
+
+def added_by(claim: Claim, order: Order) -> Added:
+    """What the claim of this order adds."""
+    held, before = reserved(order), claim.before
+    assert held is not None, "an order that claims room is open"
+    gross = ZERO if order.reducing else held.notional
+    if before is None:
+        return Added(1, held.qty, held.notional, gross)
+    gross_before = ZERO if claim.was_reducing else before.notional
+    return Added(
+        0,
+        SUMS.subtract(held.qty, before.qty),
+        SUMS.subtract(held.notional, before.notional),
+        SUMS.subtract(gross, gross_before),
+    )
 
 
 class Breach(msgspec.Struct, frozen=True):

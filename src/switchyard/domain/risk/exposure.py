@@ -14,7 +14,7 @@ from switchyard.domain.ids import AccountId
 from switchyard.domain.money import ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import Position
-from switchyard.domain.risk.claims import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim, added_by
 from switchyard.domain.risk.reservations import SUMS, is_reducing, reserved, worst_position
 
 TotalsKey = tuple[AccountId, str, str]
@@ -273,14 +273,14 @@ class AccountExposure:
 
 def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order) -> Breach | None:
     """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`."""
-    symbol, side = order.symbol, order.side
+    symbol, side, added = order.symbol, order.side, added_by(claim, order)
     here = exposure.symbol(symbol)
     open_qty = here.buy_qty if side == "BUY" else here.sell_qty
-    worst = abs(worst_position(here.position, open_qty, side, order.qty))
+    worst = abs(worst_position(here.position, open_qty, side, added.qty))
     if order.reducing:
-        is_so = is_reducing(here.position, open_qty, side, order.qty) and not (claim.whole and worst)
+        is_so = is_reducing(here.position, open_qty, side, added.qty) and not (claim.whole and worst)
         return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
-    limits, currency, amount = claim.limits, order.currency or "", totals_of(order).notional
+    limits, currency = claim.limits, order.currency or ""
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:
         return Breach("LIMIT_ORDERS_PER_WINDOW", Decimal(window_orders + 1), Decimal(limits.window_orders))
     if limits.daily_loss is not None and claim.day is not None:
@@ -288,14 +288,18 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
         if loss >= limits.daily_loss:
             return Breach("LIMIT_DAILY_LOSS", canonical(loss), limits.daily_loss)
     for count_max, of in ((limits.open_orders, None), (limits.symbol_open_orders, symbol)):
-        if count_max is not None and (count := exposure.open_orders(of) + 1) > count_max:
+        if count_max is not None and (count := exposure.open_orders(of) + added.orders) > count_max:
             return Breach("LIMIT_OPEN_ORDERS", Decimal(count), Decimal(count_max), of is not None)
     for amount_max, of in ((limits.open_notional, None), (limits.symbol_open_notional, symbol)):
-        if amount_max is not None and (reached := SUMS.add(exposure.notional(currency, of), amount)) > amount_max:
+        if amount_max is None or not (added.orders or added.notional > 0):
+            continue
+        if (reached := SUMS.add(exposure.notional(currency, of), added.notional)) > amount_max:
             return Breach("LIMIT_OPEN_NOTIONAL", canonical(reached), amount_max, of is not None)
-    if limits.position is not None and worst > limits.position:
+    if limits.position is not None and added.qty > 0 and worst > limits.position:
         return Breach("LIMIT_POSITION", canonical(worst), limits.position, True)
     for amount_max, of in ((limits.gross_exposure, None), (limits.symbol_gross_exposure, symbol)):
-        if amount_max is not None and (reached := SUMS.add(exposure.gross(currency, of), amount)) > amount_max:
+        if amount_max is None or not (added.orders or added.gross > 0):
+            continue
+        if (reached := SUMS.add(exposure.gross(currency, of), added.gross)) > amount_max:
             return Breach("LIMIT_GROSS_EXPOSURE", canonical(reached), amount_max, of is not None)
     return None

@@ -88,14 +88,26 @@ def _with_collar(price: Decimal, collar_percent: Decimal | None) -> Decimal:
 
 
 def reserved(order: Order) -> Reserved | None:
-    """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled."""
+    """What the order reserves; none when it has ended. An order in doubt reserves all that may still be filled.
+
+    While an amend is not settled, the venue may have either amounts: the larger quantity and the larger notional count.
+    """
     if is_final(order.status):
         return None
-    qty = max(SUMS.subtract(order.qty, order.filled_qty), ZERO) if order.filled_qty else order.qty
-    if order.reserve_price is None:
-        return Reserved(qty, ZERO)
-    notional = SUMS.multiply(qty, order.reserve_price)
-    return Reserved(qty, notional if order.multiplier is ONE else SUMS.multiply(notional, order.multiplier))
+    held = _rest(order, order.qty, order.reserve_price)
+    if order.amend_qty is None:
+        return held
+    amended = _rest(order, order.amend_qty, order.amend_reserve_price)
+    return Reserved(max(held.qty, amended.qty), max(held.notional, amended.notional))
+
+
+def _rest(order: Order, qty: Decimal, price: Decimal | None) -> Reserved:
+    """The rest of an order with this quantity and price."""
+    rest = max(SUMS.subtract(qty, order.filled_qty), ZERO) if order.filled_qty else qty
+    if price is None:
+        return Reserved(rest, ZERO)
+    notional = SUMS.multiply(rest, price)
+    return Reserved(rest, notional if order.multiplier is ONE else SUMS.multiply(notional, order.multiplier))
 
 
 def worst_position(position: Decimal, open_qty: Decimal, side: Side, qty: Decimal) -> Decimal:

@@ -1,4 +1,4 @@
-"""`instruments` and `quotes`: commands that show a gateway's catalogue and market."""
+"""`instruments`, `quotes` and `venues`: commands that show a gateway's catalogue, market and venues."""
 
 import asyncio
 from decimal import Decimal
@@ -10,6 +10,7 @@ import typer
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.market import ListedInstrument, MarketQuote, as_listed
 from switchyard.domain.money import plain
+from switchyard.domain.venue_state import VenueState
 from switchyard.entrypoints.cli import output
 from switchyard.entrypoints.cli.connection import (
     DEFAULT_ACCOUNT,
@@ -29,7 +30,7 @@ _WIDE_ONLY = frozenset({"base", "quote"})
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (instruments, quotes):
+    for command in (instruments, quotes, venues):
         app.command()(command)
 
 
@@ -72,6 +73,52 @@ def quotes(
         output.print_json(found)
     else:
         output.console().print(quote_table(found))
+
+
+def venues(
+    url: UrlOption = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    as_json: JsonOption = False,
+) -> None:
+    """Show every venue: whether orders are sent to it, why not, and how it answers."""
+
+    async def load() -> list[VenueState]:
+        async with connect(url, account) as client:
+            return await client.venues()
+
+    found = asyncio.run(load())
+    if as_json:
+        output.print_json(found)
+    else:
+        console = output.console()
+        console.print(venue_table(found))
+        for each in found:
+            if each.reason is not None:
+                console.print(f"{each.venue}: {each.reason}", markup=False, highlight=False)
+
+
+def venue_table(found: list[VenueState]) -> "Table":
+    """A table of venues."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("Venue", "Kind", "State", "Breaker"):
+        table.add_column(name)
+    for name in ("Faults", "Rate/s", "Latency", "Rejects"):
+        table.add_column(name, justify="right")
+    for each in found:
+        table.add_row(
+            Text(each.venue),
+            each.kind,
+            each.state,
+            (each.breaker or "-").replace("_", " "),
+            _cell(each.faults),
+            _cell(each.rate_per_sec),
+            "-" if each.latency_ms is None else f"{each.latency_ms:.1f} ms",
+            "-" if each.reject_rate is None else f"{each.reject_rate:.0%}",
+        )
+    return table
 
 
 def instrument_table(listed: list[ListedInstrument], *, wide: bool) -> "Table":

@@ -12,7 +12,7 @@ import typer
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.risk.trading_day import TradingDay
-from switchyard.ports.venue import Dedupe
+from switchyard.ports.venue import AmendMode, Dedupe
 from switchyard.settings import parse, risk_limits
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ DedupeOption = Annotated[DedupeName, typer.Option(help="How long a repeated clie
 Ttl = Annotated[float, typer.Option(min=0, help="Seconds that an id is recognised, with --dedupe ttl.")]
 Lookup = Annotated[
     Literal["open", "all"], typer.Option(help="Orders that a lookup by client order id finds: open ones, or all.")
+]
+AmendOption = Annotated[
+    AmendMode, typer.Option(help="How it amends orders: in place, by a new order in place of the old one, or not.")
 ]
 ClockOffset = Annotated[float, typer.Option(help="Seconds by which its clock is ahead of this machine's.")]
 Seed = Annotated[int, typer.Option(help="Random seed of the market and the faults.")]
@@ -57,6 +60,7 @@ def venue_sim(
     dedupe: DedupeOption = "permanent",
     dedupe_ttl: Ttl = 60.0,
     lookup: Lookup = "all",
+    amend: AmendOption = "in_place",
     seed: Seed = 0,
     clock_offset: ClockOffset = 0.0,
     day_zone: DayZone = "UTC",
@@ -76,7 +80,9 @@ def venue_sim(
     configure_logs("info", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
-            _serve(host, port, log, parse.dedupe(dedupe), dedupe_ttl, lookup, seed, clock_offset, session, faults)
+            _serve(
+                host, port, log, parse.dedupe(dedupe), dedupe_ttl, lookup, amend, seed, clock_offset, session, faults
+            )
         )
 
 
@@ -87,6 +93,7 @@ async def _serve(
     dedupe: Dedupe,
     dedupe_ttl: float,
     lookup: Literal["open", "all"],
+    amend: AmendMode,
     seed: int,
     clock_offset: float,
     session: TradingDay,
@@ -107,6 +114,7 @@ async def _serve(
         dedupe=dedupe,
         dedupe_ttl_seconds=dedupe_ttl,
         lookup=lookup,
+        amend=amend,
         hang_up=_hang_up,
         refuse_connections=listener.close_for,
         session=session,

@@ -1,4 +1,4 @@
-"""`token`, `order`, `cancel`, `orders` and `show`: commands that call a gateway over HTTP."""
+"""`token`, `order`, `amend`, `cancel`, `orders` and `show`: commands that call a gateway over HTTP."""
 
 import asyncio
 import re
@@ -24,7 +24,7 @@ from switchyard.entrypoints.cli.connection import (
 )
 
 if TYPE_CHECKING:
-    from switchyard.client import Acknowledgement, AsyncClient, DryRun, RecordedEvent
+    from switchyard.client import Acknowledgement, AmendResult, AsyncClient, DryRun, RecordedEvent
 
 # More than an order of many partial fills has; a longer history is read with the client.
 SHOWN_EVENTS_MAX = 1_000
@@ -33,7 +33,7 @@ _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def register(app: typer.Typer) -> None:
     """Add these commands."""
-    for command in (token, order, cancel, orders, show):
+    for command in (token, order, amend, cancel, orders, show):
         app.command()(command)
 
 
@@ -188,6 +188,54 @@ def order(
     else:
         replayed = " (placed before under this key)" if acknowledgement.replayed else ""
         typer.echo(f"{acknowledgement.order_id} {acknowledgement.status}{replayed}")
+
+
+def amend(
+    order_id: OrderIdArgument,
+    qty: Annotated[
+        Decimal | None,
+        typer.Option("--qty", parser=amount, metavar="QTY", help="New total quantity, including what is filled."),
+    ] = None,
+    price: Annotated[
+        Decimal | None, typer.Option("--price", parser=amount, metavar="PRICE", help="New limit price.")
+    ] = None,
+    stop_price: Annotated[
+        Decimal | None, typer.Option("--stop-price", parser=amount, metavar="PRICE", help="New stop price.")
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Amend only if the order still has this version.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Idempotency key; by default a new random one. One key makes one amend.")
+    ] = None,
+    url: UrlOption = None,
+    account: AccountOption = DEFAULT_ACCOUNT,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the quantity or the prices of an open order; exit with code 1 if the amend is refused."""
+    if qty is None and price is None and stop_price is None:
+        raise typer.BadParameter("give --qty, --price or --stop-price")
+
+    async def request() -> "AmendResult":
+        async with connect(url, account) as client:
+            return await client.amend(
+                await full_order_id(client, order_id),
+                qty=qty,
+                limit_price=price,
+                stop_price=stop_price,
+                version=version,
+                idempotency_key=key,
+            )
+
+    result = asyncio.run(request())
+    if as_json:
+        output.print_json(result)
+    else:
+        replayed = " (requested before under this key)" if result.replayed else ""
+        reason = "" if result.reason is None else f" {result.reason}"
+        typer.echo(f"{result.order_id} {result.status}{reason}{replayed}")
+    if result.status == "REFUSED":
+        raise typer.Exit(1)
 
 
 def cancel(

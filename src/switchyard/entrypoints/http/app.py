@@ -19,6 +19,7 @@ from switchyard.domain.errors import QueueDelayed, RequestError, SwitchyardError
 from switchyard.domain.risk.checks import check_names
 from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
+from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
@@ -72,6 +73,7 @@ class Gateway:
         self,
         *,
         orders: OrderRoutes,
+        amends: AmendRoutes,
         do_orders: DoOrderRoutes,
         positions: PositionRoutes,
         risk: RiskRoutes,
@@ -96,6 +98,7 @@ class Gateway:
             *monitoring.routes,
             *do_orders.routes,
             *orders.routes,
+            *amends.routes,
             *positions.routes,
             *risk.routes,
             *streams.routes,
@@ -205,6 +208,12 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             queries=engine.queries,
             tokens=tokens,
         ),
+        amends=AmendRoutes(
+            engine.desks.amends,
+            tokens,
+            can_derive=settings.idempotency.enabled,
+            derives_for=settings.idempotency.derives_for,
+        ),
         do_orders=DoOrderRoutes(
             desk=engine.desks.do_orders,
             tokens=tokens,
@@ -231,8 +240,9 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         market=MarketRoutes(
             quotes=engine.quotes,
             catalogue=engine.catalogue,
-            router=Router(settings.default_venue, settings.symbol_routes),
+            router=Router(settings.default_route, settings.symbol_routes),
             venues=settings.venue_names,
+            venue_states=engine.venue_states,
             tokens=tokens,
         ),
         monitoring=MonitoringRoutes(

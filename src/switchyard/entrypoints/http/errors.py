@@ -14,7 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from switchyard.domain.errors import (
+    AmendPending,
     BodyTooLarge,
+    CancelPending,
     ConstraintViolated,
     Forbidden,
     IdempotencyConflict,
@@ -29,11 +31,13 @@ from switchyard.domain.errors import (
     RequestError,
     RiskRejected,
     SwitchyardError,
+    TooManyAmends,
     TooManyKills,
     TooManyRequests,
     Unauthorized,
     Unavailable,
     UnknownSymbol,
+    VersionMismatch,
 )
 from switchyard.domain.events import encode
 
@@ -143,6 +147,10 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (NotFound, 404, "NOT_FOUND"),
     (IdempotencyConflict, 409, "REJECTED"),
     (OrderFinal, 409, "REJECTED"),
+    (AmendPending, 409, "REJECTED"),
+    (CancelPending, 409, "REJECTED"),
+    (TooManyAmends, 409, "REJECTED"),
+    (VersionMismatch, 412, "REJECTED"),
     (PositionClosing, 409, "REJECTED"),
     (KillCleared, 409, "REJECTED"),
     (TooManyKills, 409, "REJECTED"),

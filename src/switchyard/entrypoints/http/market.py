@@ -1,10 +1,10 @@
-"""`GET /quotes/{symbol}` and `GET /instruments`: the market as this gateway knows it, and its instrument catalogue.
+"""`GET /quotes/{symbol}`, `GET /instruments` and `GET /venues`: the market, the catalogue and the venues.
 
-Reads the quote board and the catalogue; calls no venue and writes nothing.
+Reads the quote board, the catalogue and the health of the venues; calls no venue and writes nothing.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from urllib.parse import unquote
 
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.market import MarketQuote, as_listed
 from switchyard.domain.routing import Router
+from switchyard.domain.venue_state import VenueState
 from switchyard.entrypoints.http.errors import json_response, starlette_response
 from switchyard.entrypoints.http.queries import only, whole_number
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
@@ -25,7 +26,7 @@ INSTRUMENTS_PAGE_MAX = 500
 
 
 class MarketRoutes:
-    """The two routes; every account sees the same."""
+    """The routes; every account sees the same."""
 
     def __init__(
         self,
@@ -34,17 +35,20 @@ class MarketRoutes:
         catalogue: Catalogue,
         router: Router,
         venues: Collection[VenueName],
+        venue_states: Callable[[], list[VenueState]],
         tokens: TokenVerifier,
     ) -> None:
         self._quotes = quotes
         self._catalogue = catalogue
         self._router = router
         self._venues = venues
+        self._venue_states = venue_states
         self._tokens = tokens
         self._symbols = sorted(catalogue.symbols)
         self.routes = [
             Route("/quotes/{symbol}", self._show_quote),
             Route("/instruments", self._list_instruments),
+            Route("/venues", self._list_venues),
         ]
 
     async def _show_quote(self, request: Request) -> Response:
@@ -82,3 +86,8 @@ class MarketRoutes:
             "nextCursor": page[-1] if start + limit < len(self._symbols) else None,
         }
         return starlette_response(json_response(200, body))
+
+    async def _list_venues(self, request: Request) -> Response:
+        self._tokens.verify(authorization_header(request.scope))
+        only(request.query_params, ())
+        return starlette_response(json_response(200, {"venues": self._venue_states()}))

@@ -139,7 +139,9 @@ class OrderRoutes:
         return starlette_response(json_response(200, body))
 
     async def _show(self, request: Request) -> Response:
-        return starlette_response(json_response(200, snapshot(await self._own_order(request))))
+        order = await self._own_order(request)
+        # The version, for `If-Match` of an amend.
+        return starlette_response(json_response(200, snapshot(order), (b"etag", b'"%d"' % order.version)))
 
     async def _cancel(self, request: Request) -> Response:
         account = self._account(request)

@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from switchyard.domain.ids import OrderId, VenueName
+from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.metrics import Metrics
 
@@ -41,12 +42,14 @@ class VenueGate:
         metrics: Metrics,
         on_open: Callable[[], None] = _nothing,
         on_close: Callable[[], None] = _nothing,
+        breaker: VenueBreaker | None = None,
     ) -> None:
         self._venue = venue
         self._clock = clock
         self._metrics = metrics
         self._on_open = on_open
         self._on_close = on_close
+        self._breaker = breaker
         self._made_at = clock.monotonic()
         self._closed: str | None = None
         self._unheard: str | None = None
@@ -59,6 +62,9 @@ class VenueGate:
     def problem(self) -> VenueProblem | None:
         """What an operator should know; none while all is well."""
         if self.is_open:
+            held = None if self._breaker is None else self._breaker.reason
+            if held is not None:
+                return VenueProblem(self._venue, False, f"its circuit breaker is open: {held}")
             reasons = [reason for reason in (self._unheard, self._open_there) if reason is not None]
             return VenueProblem(self._venue, True, "; ".join(reasons)) if reasons else None
         waits = self._clock.monotonic() - self._made_at
@@ -96,6 +102,8 @@ class VenueGate:
         self._metrics.report_reads_failed.labels(self._venue).inc()
         if self._unheard is None:
             log.error("venue_unheard", venue=self._venue, error=error)
+        if self._breaker is not None:
+            self._breaker.note_reports(error)
         self._unheard = f"its reports cannot be read: {error}"
 
     def note_ended(self, order_ids: Collection[OrderId]) -> None:
@@ -119,3 +127,5 @@ class VenueGate:
         if self._unheard is not None:
             log.info("venue_heard_again", venue=self._venue)
         self._unheard = None
+        if self._breaker is not None:
+            self._breaker.note_reports(None)

@@ -5,6 +5,8 @@ Reads the recorded executions; writes nothing.
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from switchyard.domain.changes import Execution
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.lifecycle import is_final
@@ -23,6 +25,17 @@ def unstorable_field(report: ExecutionReport) -> str | None:
         if text is not None and not is_storable(text):
             return name
     return None
+
+
+def of_order(report: ExecutionReport, state: OrderState | None) -> ExecutionReport:
+    """The report under its order's own id; the id of an amend, under which the venue reports, is kept beside it."""
+    if state is None or state.order.venue_client_order_id == report.venue_client_order_id:
+        return report
+    return replace(
+        report,
+        venue_client_order_id=state.order.venue_client_order_id,
+        leg_client_order_id=report.venue_client_order_id,
+    )
 
 
 def is_known_end(report: ExecutionReport, order: Order) -> bool:

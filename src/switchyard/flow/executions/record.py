@@ -28,7 +28,8 @@ from switchyard.flow.decide import TRIES_MAX as DECISIONS_MAX
 from switchyard.flow.decide import Contention
 from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
-from switchyard.flow.executions.identify import is_known_end, new_reports, unstorable_field
+from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
+from switchyard.flow.executions.left import LeftOrders
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sequencer import Sequencer
@@ -91,6 +92,7 @@ class Recorder:
         self._expects_new = False
         """Whether the last reports were all new: the next ones are then compared with the recorded ones by their commit
         alone."""
+        self._left = LeftOrders(venue.name, queries)
         self._other_venues: set[VenueName] = set()
         self.behind: dict[VenueClientOrderId, Decimal] = {}
         """Orders whose reported filled total is higher than the sum of the fills that we have, with that total."""
@@ -137,8 +139,10 @@ class Recorder:
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
         reports = await self.carried.others(reports)
-        states = await self._states(reports)
-        reports = self._of_this_venue(reports, states)
+        reports, states = await self._states(reports)
+        if any(state.order.venue != self._venue.name for state in states.values()):
+            states = await self._reread(states)
+            reports = await self._of_this_venue(reports, states)
         named = [self._with_unique_id(report, states) for report in await self._storable(reports, states)]
         strays = [report for report in named if report.venue_client_order_id not in states]
         if await self.strays.lock_if_ours(report.venue_client_order_id for report in strays):
@@ -160,7 +164,7 @@ class Recorder:
         """The reports that were never applied."""
         if not reports:
             return []
-        states = await self._states(reports)
+        reports, states = await self._states(reports)
         storable = [report for report in reports if unstorable_field(report) is None]
         named = [self._with_unique_id(report, states) for report in storable]
         new = await new_reports(self._queries, self._venue.name, named, states)
@@ -173,23 +177,44 @@ class Recorder:
     def _cursor_name(self) -> str:
         return f"venue:{self._venue.name}"
 
-    async def _states(self, reports: Sequence[ExecutionReport]) -> dict[VenueClientOrderId, OrderState]:
+    async def _states(
+        self, reports: Sequence[ExecutionReport]
+    ) -> tuple[Sequence[ExecutionReport], dict[VenueClientOrderId, OrderState]]:
+        """The reports, each under its order's own id, and the orders by these ids."""
         ids = {report.venue_client_order_id for report in reports if is_storable(report.venue_client_order_id)}
-        return await self._sequencer.states.load_by_client_order_id(ids)
+        found = await self._sequencer.states.load_by_client_order_id(ids)
+        states = {state.order.venue_client_order_id: state for state in found.values()}
+        if states.keys() == found.keys():
+            return reports, states
+        return [of_order(report, found.get(report.venue_client_order_id)) for report in reports], states
 
-    def _of_this_venue(
+    async def _reread(self, states: dict[VenueClientOrderId, OrderState]) -> dict[VenueClientOrderId, OrderState]:
+        """The states, those of orders of another venue read again: another worker may have moved them here since."""
+        foreign = [client_id for client_id, state in states.items() if state.order.venue != self._venue.name]
+        for client_id in foreign:
+            self._sequencer.states.forget_order(states[client_id].order.order_id)
+        return {**states, **await self._sequencer.states.load_by_client_order_id(foreign)}
+
+    async def _of_this_venue(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]
     ) -> list[ExecutionReport]:
         """The reports without those on orders of another venue.
 
         Two venue names may lead to one broker: the recorder of the order's own venue reads the same report and applies
-        it. Under a second name its execution id would be new, and the fill would count twice.
+        it. Under a second name its execution id would be new, and the fill would count twice. A report on an order that
+        left this venue before it was sent is set aside: it may have been executed here after all.
         """
         own = []
         for report in reports:
             state = states.get(report.venue_client_order_id)
             if state is None or state.order.venue == self._venue.name:
                 own.append(report)
+                continue
+            if await self._left.has(state.order.order_id):
+                self._metrics.contradictions.labels(self._venue.name).inc()
+                log.critical("report_after_move", venue=self._venue.name, order_id=state.order.order_id)
+                error = f"order {state.order.order_id} went to {state.order.venue} because it was never sent here"
+                await self.strays.set_aside(report, error, is_stray=False)
                 continue
             self._metrics.reports.labels("other_venue").inc()
             if state.order.venue not in self._other_venues:

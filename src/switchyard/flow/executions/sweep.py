@@ -11,6 +11,7 @@ from typing import TypeVar, assert_never
 
 import structlog
 
+from switchyard.domain.amends import current_id
 from switchyard.domain.ids import OrderId, VenueClientOrderId
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical
@@ -37,6 +38,8 @@ LOOKUPS_MAX = 8
 GRACE = timedelta(seconds=2)
 # An absent order may just have ended, with its report on the way; at the next sweep that report has arrived.
 ABSENCES_MIN = 2
+# A quantity that differs in so many sweeps in a row is not one that was being amended.
+DIFFERENCES_MIN = 2
 # Alarms are raised once per order; beyond this number of orders the oldest entry is dropped, and may alarm again.
 ALARMS_MAX = 10_000
 
@@ -76,6 +79,7 @@ class Sweeper:
         self._is_skipping = False
         self._absences: dict[VenueClientOrderId, int] = {}
         self._gaps: dict[VenueClientOrderId, tuple[Decimal, Decimal]] = {}
+        self._amounts: dict[VenueClientOrderId, tuple[Decimal | None, int]] = {}
 
     async def run(self) -> None:
         """Sweep for as long as the process lives; look up at once an order that falls behind its reported total."""
@@ -111,17 +115,18 @@ class Sweeper:
         others = dict.fromkeys(shown)
         while page:
             for order in page:
-                others.pop(order.venue_client_order_id, None)
+                others.pop(current_id(order), None)
             not_canceled += [
-                order.order_id
-                for order in page
-                if order.status == "CANCEL_REQUESTED" and order.venue_client_order_id in shown
+                order.order_id for order in page if order.status == "CANCEL_REQUESTED" and current_id(order) in shown
             ]
             missing += await self._ask_all(
                 order.venue_client_order_id
                 for order in page
-                if order.updated_at <= untouched_since and _differs(order, shown.get(order.venue_client_order_id))
+                if order.updated_at <= untouched_since and _differs(order, shown.get(current_id(order)))
             )
+            for order in page:
+                if order.updated_at <= untouched_since:
+                    self._compare_qty(order, shown.get(current_id(order)))
             page = await self._queries.open_orders(self._venue.name, after=page[-1].order_id, limit=PAGE)
         await self._cancels.look(not_canceled)
         self._recorder.gate.note_ended(await ended_orders(self._journal, self._venue.name, list(others), asked_at))
@@ -145,18 +150,19 @@ class Sweeper:
             # Ours first: a venue's total never decreases, so a lower total at the venue is a real difference.
             state = await self._state(client_id)
             try:
-                found = await self._venue.find_by_client_order_id(client_id)
+                found = await self._venue.find_by_client_order_id(current_id(state.order))
             except VenueUnavailable:
                 return 0  # the next sweep asks again
             if found is None:
                 self._note_absent(state)
                 return 0
             self._absences.pop(client_id, None)
-            return await self._catch_up(state.order, found)
+            return await self._catch_up(state, found)
 
-    async def _catch_up(self, ours: Order, found: VenueOrder) -> int:
+    async def _catch_up(self, state: OrderState, found: VenueOrder) -> int:
         """Apply the venue's fills that are missing here, then its end, as far as the quantities add up."""
-        fills = await self._recorder.missed(_fill_reports(ours, found))
+        ours, leg = state.order, _leg_of(state, found)
+        fills = await self._recorder.missed(_fill_reports(ours, leg, found))
         explained_qty = ours.filled_qty
         for fill in fills:
             explained_qty = EXACT.add(explained_qty, fill.last_qty)
@@ -173,7 +179,9 @@ class Sweeper:
         elif not is_final(newest.status):
             match found.status:
                 case "CANCELED" | "REJECTED" | "EXPIRED":
-                    applied += await self._apply(newest, [_end_report(newest, found, self._clock.now())])
+                    applied += await self._apply(newest, [_end_report(newest, leg, found, self._clock.now())])
+                case "FILLED" if newest.amend_qty is not None:
+                    pass  # the outcome of its amend tells which quantity is filled
                 case "FILLED":
                     self._note_gap(newest, found)  # the status is FILLED, and the fills are less than the quantity
                 case "WORKING" | "PARTIALLY_FILLED":
@@ -203,6 +211,27 @@ class Sweeper:
             self._metrics.orders_missing.inc()
             log.error("order_missing_at_venue", venue=order.venue, order_id=order.order_id)
 
+    def _compare_qty(self, order: Order, shown: VenueOrder | None) -> None:
+        """Raise an alarm, once, for an order that has another quantity at the venue, as after a lost amend.
+
+        At the second sweep: an amend may have been carried out between the two reads of the first one.
+        """
+        if shown is None or shown.qty in (None, order.qty, order.amend_qty):
+            self._amounts.pop(order.venue_client_order_id, None)
+            return
+        known, times = self._amounts.get(order.venue_client_order_id, (shown.qty, 0))
+        times = times + 1 if known == shown.qty else 1
+        _put_bounded(self._amounts, order.venue_client_order_id, (shown.qty, times))
+        if times == DIFFERENCES_MIN:
+            self._metrics.quantity_gaps.inc()
+            log.error(
+                "order_quantity_differs",
+                venue=order.venue,
+                order_id=order.order_id,
+                qty_here=str(order.qty),
+                qty_there=str(shown.qty),
+            )
+
     def _note_gap(self, order: Order, found: VenueOrder) -> None:
         totals = (order.filled_qty, found.filled_qty)
         if self._gaps.get(order.venue_client_order_id) == totals:
@@ -223,7 +252,13 @@ def _differs(order: Order, shown: VenueOrder | None) -> bool:
     return shown is None or shown.filled_qty != order.filled_qty
 
 
-def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
+def _leg_of(state: OrderState, found: VenueOrder) -> VenueClientOrderId:
+    """The id under which the venue shows the order, or the one that we know, if its amend is not in this database."""
+    known = {row.venue_client_order_id for row in state.outbox}
+    return found.venue_client_order_id if found.venue_client_order_id in known else current_id(state.order)
+
+
+def _fill_reports(order: Order, leg: VenueClientOrderId, found: VenueOrder) -> list[ExecutionReport]:
     """The reports of the order's fills, as the venue should have sent them."""
     reports = []
     total = ZERO
@@ -233,7 +268,7 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
             ExecutionReport(
                 exec_id=fill.exec_id,
                 venue=order.venue,
-                venue_client_order_id=order.venue_client_order_id,
+                venue_client_order_id=leg,
                 venue_order_id=found.venue_order_id,
                 status="FILLED" if total >= order.qty else "PARTIALLY_FILLED",
                 last_qty=fill.qty,
@@ -249,12 +284,12 @@ def _fill_reports(order: Order, found: VenueOrder) -> list[ExecutionReport]:
     return reports
 
 
-def _end_report(order: Order, found: VenueOrder, now: datetime) -> ExecutionReport:
+def _end_report(order: Order, leg: VenueClientOrderId, found: VenueOrder, now: datetime) -> ExecutionReport:
     """A report of the order's end; its id is derived, so that several sweepers record it once."""
     return ExecutionReport(
-        exec_id=f"{order.venue_client_order_id}:{found.status}",
+        exec_id=f"{leg}:{found.status}",
         venue=order.venue,
-        venue_client_order_id=order.venue_client_order_id,
+        venue_client_order_id=leg,
         venue_order_id=found.venue_order_id,
         status=found.status,
         filled_qty_total=found.filled_qty,

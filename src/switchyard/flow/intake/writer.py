@@ -112,6 +112,7 @@ class OrderWriter:
                 terms=room.terms,
                 claim=self._rooms.claim(room, new_id, now),
                 expires_at=self._rooms.day_end(now) if order.time_in_force == "DAY" else None,
+                route=destination.route,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):
@@ -151,6 +152,7 @@ class OrderWriter:
                 terms=room.terms,
                 claim=self._rooms.claim(room, entry.order_id, now),
                 expires_at=self._rooms.day_end(now) if order.time_in_force == "DAY" else None,
+                route=destination.route,
             )
             outcome = await self._commit(change)
             if isinstance(outcome, Committed):

@@ -13,13 +13,14 @@ import msgspec
 from switchyard.domain import decisions
 from switchyard.domain.errors import PositionMoved
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
+from switchyard.domain.orders import Order
 from switchyard.domain.risk.checks import CheckResult
 from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
 from switchyard.domain.risk.reasons import WAIVED_FOR_REDUCING, Violation
-from switchyard.domain.risk.reservations import Terms, is_reducing, terms_of
+from switchyard.domain.risk.reservations import Terms, is_reducing, reserved, terms_of
 from switchyard.domain.risk.subject import Subject
 from switchyard.ports.exposures import Exposures
 
@@ -116,6 +117,25 @@ class Rooms:
         """Return when the present trading day ends: a DAY order that is accepted now is not sent after it."""
         return self._days.end_of(now)
 
+    def amend_limits(self, account: AccountId, symbol: str) -> Limits:
+        """Return the limits that an amend has to keep: those on amounts, since it adds no order."""
+        limits = self._limits_for(account, symbol)
+        if limits is NO_LIMITS:
+            return limits
+        return msgspec.structs.replace(limits, open_orders=None, symbol_open_orders=None, window_orders=None)
+
+    def amend_claim(self, order: Order, limits: Limits, now: datetime) -> Claim | None:
+        """Return the claim of an amend that adds to what the order reserves now."""
+        before = reserved(order)
+        if limits == NO_LIMITS and not order.reducing:
+            return None
+        day = None if limits.daily_loss is None else self._day_of(now)
+        return Claim(order_id=order.order_id, limits=limits, day=day, before=before, was_reducing=order.reducing)
+
+    def amend_violation(self, order: Order, breach: Breach) -> Violation:
+        """Return the rejection that follows from a breach by an amend."""
+        return Violation(breach.reason, self._sentence(breach, order.account_id, order.symbol, order.currency))
+
     async def view(self, account: AccountId, now: datetime, symbol: str | None) -> ExposureView:
         """Return the account's exposure beside its limits."""
         exposure = await self._exposures.account_exposure(account, self._window_start(now))
@@ -199,7 +219,10 @@ class Rooms:
         return self._day[1]
 
     def _limits_of(self, subject: Subject) -> Limits:
-        key = (subject.account_id, subject.order.symbol)
+        return self._limits_for(subject.account_id, subject.order.symbol)
+
+    def _limits_for(self, account: AccountId, symbol: str) -> Limits:
+        key = (account, symbol)
         limits = self._limits.get(key)
         if limits is None:
             limits = self._limits[key] = self._settings.limits_of(*key)
@@ -216,10 +239,12 @@ class Rooms:
 
     def _described(self, room: Room, breach: Breach) -> str:
         subject = room.subject
+        return self._sentence(breach, subject.account_id, subject.order.symbol, room.terms.currency)
+
+    def _sentence(self, breach: Breach, account: AccountId, symbol: str, currency: str | None) -> str:
         seconds = self._settings.orders_window.total_seconds()
-        account, symbol = subject.account_id, subject.order.symbol
         setting = self._settings.setting_of(breach, account, symbol)
-        return described(breach, account, symbol, room.terms.currency, seconds, setting)
+        return described(breach, account, symbol, currency, seconds, setting)
 
 
 def _is_waivable(violation: Violation | None) -> bool:

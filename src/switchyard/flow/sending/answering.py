@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 import structlog
 
+from switchyard.flow.health.breaker import VenueBreaker
 from switchyard.ports.clock import Clock
 from switchyard.ports.venue import ProbeResult, Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
@@ -20,6 +21,10 @@ PROBE_SECONDS = 1.0
 ANSWER_SECONDS_MAX = 1.0
 # The probe itself waits longer, so that a slow venue is not taken for one that does not answer.
 WAIT_SECONDS_MAX = 5.0
+# A probe without an answer for so long holds up the sending at once: what is sent meanwhile would come into doubt.
+HANGING_SECONDS = 2.0
+# A timer that is later than this shows that this process stood still meanwhile.
+PAUSED_SECONDS = 0.5
 # With a longer gap between two good probes, this process was paused or stalled: nothing is known about the time
 # between. Two probes, each with the longest good answer.
 GAP_SECONDS_MAX = 2 * (PROBE_SECONDS + ANSWER_SECONDS_MAX)
@@ -39,9 +44,10 @@ class VenueWatch:
     pauses it.
     """
 
-    def __init__(self, venue: Venue, *, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, venue: Venue, *, clock: Clock, metrics: Metrics, breaker: VenueBreaker | None = None) -> None:
         self._venue = venue
         self._clock = clock
+        self._breaker = breaker
         self._seconds = metrics.venue_answering.labels(venue.name)
         self._run = 0
         """Counts the times that the answering time started anew."""
@@ -76,6 +82,7 @@ class VenueWatch:
         started_at = self._clock.monotonic()
         result: ProbeResult | None = None
         failure = f"no answer within {WAIT_SECONDS_MAX} s"
+        self._watch_for_hanging()
         try:
             async with asyncio.timeout(WAIT_SECONDS_MAX):
                 result = await self._venue.probe()
@@ -86,6 +93,8 @@ class VenueWatch:
         except Exception as error:  # an adapter that raises has a defect; the venue has not answered
             log.exception("venue_adapter_failed", venue=self._venue.name)
             failure = repr(error)
+        finally:
+            self._hanging.cancel()
         took = self._clock.monotonic() - started_at
         self._can_be_asked = result == "answered"
         if result is None:
@@ -97,6 +106,12 @@ class VenueWatch:
         else:
             self._count(started_at)
         self._seconds.set(self._answered)
+        if self._breaker is not None:
+            if result == "busy":
+                failure = "busy (HTTP 429)"
+            elif result == "answered":
+                failure = f"the answer took {took:.1f} s"
+            self._breaker.note_probe(None if result == "answered" and took <= ANSWER_SECONDS_MAX else failure)
 
     def mark(self) -> Mark:
         """The present moment."""
@@ -114,6 +129,18 @@ class VenueWatch:
             await asyncio.sleep(PROBE_SECONDS)
             if self.answered_since(mark) >= seconds:
                 return
+
+    def _watch_for_hanging(self) -> None:
+        loop = asyncio.get_running_loop()
+        due_at = loop.time() + HANGING_SECONDS
+
+        def note() -> None:
+            if loop.time() - due_at > PAUSED_SECONDS:
+                self._watch_for_hanging()  # this process was paused, not the venue: its answer may be waiting
+            elif self._breaker is not None:
+                self._breaker.note_hanging(HANGING_SECONDS)
+
+        self._hanging = loop.call_at(due_at, note)
 
     def _count(self, started_at: float) -> None:
         if self._is_answering is False:

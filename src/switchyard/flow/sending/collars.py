@@ -5,10 +5,15 @@ Reads the catalogue and the quotes of this process; writes nothing.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
+from msgspec.structs import replace
+
+from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.instruments import Catalogue
-from switchyard.domain.outbox import OutboxKey
+from switchyard.domain.outbox import OutboxKey, OutboxRow
 from switchyard.domain.risk.guards import order_collar
 from switchyard.domain.risk.reasons import Violation
 from switchyard.ports.outbox import Due
@@ -24,7 +29,7 @@ class Guard(Protocol):
 
 
 class Collars:
-    """Judges orders that are to be sent again; first attempts were judged when they were accepted."""
+    """Judges orders and amends that are to be sent again; first attempts were judged when they were accepted."""
 
     def __init__(self, catalogue: Catalogue, quotes: Quotes) -> None:
         self._catalogue = catalogue
@@ -35,7 +40,7 @@ class Collars:
 
         `COLLAR_NO_QUOTE` where no quote came in a brief time: such an order waits, unless its deadline passes.
         """
-        again = [due for due in page if due.row.kind == "new" and due.row.attempt and self._has_collar(due)]
+        again = [due for due in page if _was_judged_before(due.row) and self._has_collar(due)]
         if not again:
             return {}
         judged = await asyncio.gather(*map(self._breach, again))
@@ -47,4 +52,20 @@ class Collars:
     async def _breach(self, due: Due) -> Violation | None:
         order = due.state.order
         quote = await self._quotes.ask(order.venue, order.symbol)
+        if due.row.kind == "amend":
+            amend = amend_of(due.row)
+            order = replace(order, price=amend.price, stop_price=amend.stop_price)
         return order_collar(order, self._catalogue.find(order.symbol), quote)
+
+
+def _was_judged_before(row: OutboxRow) -> bool:
+    """Whether an order is to be sent again, or to another venue than the one whose market it was judged by."""
+    return row.kind == "new" and row.version > 1
+
+
+def waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:
+    """Whether the order is to be sent again and cannot be judged by its collar yet."""
+    breach = breaches.get(due.row.key)
+    if breach is None or breach.reason != "COLLAR_NO_QUOTE":
+        return False
+    return not decisions.is_past_deadline(due.state.order, now)

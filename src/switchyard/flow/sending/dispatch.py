@@ -6,25 +6,28 @@ of any transaction.
 
 import asyncio
 import contextlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
-
-import structlog
+from functools import partial
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.changes import Change
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OrderState, OutboxKey, is_first_attempt
+from switchyard.domain.outbox import OrderState, OutboxKey
 from switchyard.domain.risk.reasons import Violation
 from switchyard.flow.active_kills import ActiveKills
 from switchyard.flow.decide import decide_all
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.choice import VenueChoice
 from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
-from switchyard.flow.sending.collars import Guard
+from switchyard.flow.sending.collars import Guard, waits_for_a_quote
 from switchyard.flow.sending.express import Express
+from switchyard.flow.sending.failover import Failover
 from switchyard.flow.sending.instead import Instead
 from switchyard.flow.sending.lanes import HeldLanes
-from switchyard.flow.sending.lost_keys import LostKeys
+from switchyard.flow.sending.lost_keys import LostKeys, is_stray
 from switchyard.flow.sending.outcomes import FirstReports, OutcomeWriter
+from switchyard.flow.sending.rates import VenueRates
 from switchyard.flow.sending.recover import Recovery, WasRead, always_read
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sending.sends import Send, Sends, line_of
@@ -37,13 +40,8 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
-from switchyard.ports.venue import (
-    Venue,
-    VenueUnavailable,
-)
+from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics
-
-log = structlog.get_logger()
 
 # Orphans come from crashes: a few seconds more do not matter, a query in every turn of the loop would.
 RECOVERY_SECONDS = 5.0
@@ -76,13 +74,15 @@ class Dispatcher:
         sent_ids: SentIds | None = None,
         guard: Guard | None = None,
         first_reports: Mapping[VenueName, FirstReports] | None = None,
+        health: HealthBoard | None = None,
+        choice: VenueChoice | None = None,
+        rates: VenueRates | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
         self._liveness = liveness
         self._lanes = lanes
         self._sequencer = sequencer
-        self._venues = venues
         self._clock = clock
         self._randomness = randomness
         self._metrics = metrics
@@ -93,6 +93,10 @@ class Dispatcher:
         self._lost_keys = lost_keys
         self._claiming: asyncio.Task[int] | None = None
         self._open: set[VenueName] = set()
+        """The venues that were read; orders are sent to those of them whose breaker is closed."""
+        self._locked: set[VenueName] = set()
+        self._health = health or HealthBoard()
+        self._rates = rates or VenueRates({}, clock, metrics)
         self._waiting = waiting
         self._first_sends = FirstSends(venues, clock)
         self._instead = Instead(self._first_sends, kills)
@@ -106,6 +110,18 @@ class Dispatcher:
             retry_max=retry_max,
             first_sends=self._first_sends,
             first_reports={} if first_reports is None else first_reports,
+            can_move=lambda order: self._failover.can_move(order, self._sendable),
+        )
+        self._failover = Failover(
+            choice=choice,
+            health=self._health,
+            queries=queries,
+            lanes=lanes,
+            kills=kills,
+            lost_keys=lost_keys,
+            propose=self._propose,
+            clock=clock,
+            metrics=metrics,
         )
         self._sends = Sends(
             slots=batch_size * parallelism,
@@ -118,6 +134,7 @@ class Dispatcher:
             clock=clock,
             metrics=metrics,
             sent_ids=sent_ids,
+            health=self._health,
         )
         self.express = Express(
             worker=worker,
@@ -125,7 +142,7 @@ class Dispatcher:
             lanes=lanes,
             waiting=waiting,
             venues=venues,
-            open_venues=self._open,
+            sendable=lambda: self._rates.unlimited(self._sendable),
             lost_keys=lost_keys,
             clock=clock,
         )
@@ -159,13 +176,38 @@ class Dispatcher:
             if self._sends.free <= 0 or self._sends.is_holding_back:
                 await self._sends.slot_freed()
             else:
-                await wake.wait(self._idle_seconds * (1 + self._randomness.jitter() / 10))
+                idle = self._idle_seconds * (1 + self._randomness.jitter() / 10)
+                await wake.wait(min(idle, self._rates.wait_seconds()))
 
     async def run_once(self) -> int:
-        """Claim rows for the free slots and begin to send them; returns how many."""
-        free, lanes = self._sends.free_by_venue(self._open), self._lanes.filter()
+        """Claim rows for the free slots and begin to send them, and move orders elsewhere; returns how many."""
+        page = await self._due_page()
+        if self._health.unheard:
+            page += await self._failover.cancels(self._open, self._sends.free)
+        # After the page was read: an order before one of the page, at a venue that it leaves, is found here.
+        moves = await self._failover.find(self._locked, self._sendable) if self._health.blocked else []
+        moved = await self._failover.move(moves) if moves else 0
+        if not page:
+            return moved
+        strays = [due for due in page if is_stray(due)]
+        if strays:
+            await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in strays))
+            return moved + len(strays)
+        moving = {line_of(move.due.state.order) for move in moves}
+        claims = self._fitting(page, moving)
+        if self._rates.has_limits:
+            claims = self._fitting(await self._rates.granted(claims), moving)
+        for due in claims:
+            self._sends.register(due.row)
+        # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
+        self._claiming = asyncio.create_task(self._claim(claims))
+        return moved + await asyncio.shield(self._claiming)
+
+    async def _due_page(self) -> list[Due]:
+        """The rows that are due at venues with a free slot."""
+        free, lanes = self._rates.ready(self._sends.free_by_venue(self._sendable)), self._lanes.filter()
         if not free or lanes == []:
-            return 0
+            return []
         limit, known = min(self._sends.free, sum(free.values())), self._sequencer.states.order
         self._waiting.begin_read()
         self._sends.begin_read()
@@ -173,31 +215,23 @@ class Dispatcher:
         is_complete = len(page) < limit and len(free) == len(self._open)
         self._waiting.note_read((due.row.lane for due in page if due.row.kind == "new"), is_complete=is_complete)
         self._dequeued["success" if page else "empty"].inc()
-        if not page:
-            return 0
-        strays = [due for due in page if _is_stray(due)]
-        if strays:
-            await asyncio.gather(*(self._outcomes.write_doubt(due, "EXECUTED_BEFORE") for due in strays))
-            return len(strays)
-        claims = self._fitting(page)
-        for due in claims:
-            self._sends.register(due.row)
-        # Shielded from cancellation: an attempt that is committed but not sent would bring its order into doubt.
-        self._claiming = asyncio.create_task(self._claim(claims))
-        return await asyncio.shield(self._claiming)
+        return page
 
-    def _fitting(self, page: Sequence[Due]) -> list[Due]:
-        """The rows of a page that may still be sent from here.
+    def _fitting(self, page: Sequence[Due], moving: Container[Hashable]) -> list[Due]:
+        """The rows of a page that may still be sent from here; `moving` are lines with an order that changes its venue.
 
         While it was read, slots were given to first attempts, and lanes may have been given to another worker.
         """
-        slots, free, usable = self._sends.free, self._sends.free_by_venue(self._open), self._lanes.usable()
+        blocked, usable, slots = self._health.blocked, self._lanes.usable(), self._sends.free
+        free = self._sends.free_by_venue(self._open - blocked | self._open & self._health.unheard)
         claims: list[Due] = []
         for due in page:
-            if due.row.key in self._sends:
-                continue  # the batch of its last attempt is still being recorded
+            if due.row.key in self._sends or (due.row.kind == "new" and due.row.venue in blocked):
+                continue  # the batch of its last attempt is still being recorded, or only cancels go to its venue
             if due.row.kind == "new" and self._sends.must_wait(line_of(due.state.order), due.row.lane):
                 continue  # it would be held back, attempt after attempt, until the ones before it are recorded
+            if due.row.kind == "new" and line_of(due.state.order) in moving:
+                continue  # one before it in its line may be among those
             if len(claims) < slots and free.get(due.row.venue, 0) and due.row.lane in usable:
                 free[due.row.venue] -= 1
                 claims.append(due)
@@ -205,15 +239,21 @@ class Dispatcher:
 
     async def recover_once(self) -> int:
         """Recover one page of rows that no live attempt will finish; returns how many there were."""
-        return await self._recovery.run_once(self._sends, self._open)
+        return await self._recovery.run_once(self._sends, self._sendable)
+
+    @property
+    def _sendable(self) -> Collection[VenueName]:
+        return self._open - self._health.blocked if self._health.blocked else self._open
 
     def open_venue(self, venue: VenueName) -> None:
         """Send to this venue from now on; called once its open orders and reports have been read."""
         self._open.add(venue)
+        self._locked.discard(venue)
 
     def close_venue(self, venue: VenueName) -> None:
-        """Begin no more attempts at this venue; those under way end by themselves."""
+        """Begin no more attempts at this venue, and move none of its orders; those under way end by themselves."""
         self._open.discard(venue)
+        self._locked.add(venue)
 
     def owns(self, lane: int) -> bool:
         """Whether this worker sends the orders of the lane; while it holds no lane yet, it may be any."""
@@ -230,7 +270,7 @@ class Dispatcher:
 
     def waits_for_venue(self, venue: VenueName) -> bool:
         """Whether the venue limits the sending: it is closed, or no slot is free and it holds most of those in use."""
-        if venue not in self._open:
+        if venue not in self._sendable:
             return True
         return not self._sends.free_by_venue([venue]) and self._sends.holds_most(venue)
 
@@ -247,7 +287,7 @@ class Dispatcher:
         """Commit an attempt for each row, or what is to be done instead; begin to send; returns how many changed."""
         unsure: set[OutboxKey] = set()
         try:
-            return await self._begin(await self._without_lost_keys(page), unsure)
+            return await self._begin(await self._absent(page), unsure)
         finally:
             self._waiting.note_started(due.row.lane for due in page)
             for due in page:
@@ -260,7 +300,7 @@ class Dispatcher:
             await self._kills.refresh()
         breaches = {} if self._guard is None else await self._guard.breaches(page)
         begun_at, now = self._clock.monotonic(), self._clock.now()
-        page = [due for due in page if not _waits_for_a_quote(due, breaches, now)]
+        page = [due for due in page if not waits_for_a_quote(due, breaches, now)]
         self._sequencer.states.remember(due.state for due in page)
         unsure.update(due.row.key for due in page)
         answers = await decide_all(self._propose, [self._proposal(due, breaches, now) for due in page])
@@ -286,35 +326,15 @@ class Dispatcher:
     async def _propose(self, proposals: Sequence[Proposal]) -> list[Answer]:
         """Propose, and note the kills that have rejected an attempt: decided again, their orders end."""
         answers = await self._sequencer.propose(proposals)
-        for answer in answers:
-            if isinstance(answer, Conflict) and answer.kill is not None:
-                self._kills.note(answer.kill)
-                self._metrics.kills.blocked.labels("attempt").inc()
+        self._kills.note_conflicts(answers)
         return answers
 
-    async def _without_lost_keys(self, page: Sequence[Due]) -> list[Due]:
-        """The rows that may be claimed: the venue does not have them from a history that was lost.
-
-        Where it has one, that order comes into doubt; where it does not answer, it is asked with the next claim.
-        """
-        if not any(map(self._may_be_lost, page)):
+    async def _absent(self, page: Sequence[Due]) -> list[Due]:
+        """The rows without those that a venue has from a history that was lost; these come into doubt."""
+        if self._lost_keys is None:
             return list(page)
-        may_claim = await asyncio.gather(*map(self._is_absent, page))
-        return [due for due, may in zip(page, may_claim, strict=True) if may]
-
-    def _may_be_lost(self, due: Due) -> bool:
-        return self._lost_keys is not None and self._lost_keys.may_include(due.state.order, due.row)
-
-    async def _is_absent(self, due: Due) -> bool:
-        if not self._may_be_lost(due):
-            return True
-        try:
-            found = await self._venues[due.row.venue].find_by_client_order_id(due.row.venue_client_order_id)
-        except VenueUnavailable:
-            return False
-        if found is not None:
-            await self._outcomes.write_doubt(due, "EXECUTED_BEFORE")
-        return found is None
+        doubt = partial(self._outcomes.write_doubt, code="EXECUTED_BEFORE")
+        return await self._lost_keys.absent(page, self._open, doubt)
 
     def _proposal(self, due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> Proposal:
         claimed = due.row
@@ -323,23 +343,7 @@ class Dispatcher:
             row = newest.find(claimed.kind, claimed.number)
             if row is None or row.version != claimed.version:
                 return None
-            instead = self._instead.of_sending(newest, row, breaches, now) if row.kind == "new" else None
+            instead = self._instead.of_message(newest, row, breaches, now)
             return instead or decisions.begin_attempt(newest, row, self._worker, now)
 
         return Proposal(claimed.order_id, decision)
-
-
-def _waits_for_a_quote(due: Due, breaches: Mapping[OutboxKey, Violation], now: datetime) -> bool:
-    """Whether the order is to be sent again and cannot be judged by its collar yet."""
-    breach = breaches.get(due.row.key)
-    if breach is None or breach.reason != "COLLAR_NO_QUOTE":
-        return False
-    return not decisions.is_past_deadline(due.state.order, now)
-
-
-def _is_stray(due: Due) -> bool:
-    """Whether the venue reported on the order before its first attempt, and no operator has decided about it since.
-
-    It may have been executed from a database that was lost, so it must not be sent.
-    """
-    return due.reported_before and is_first_attempt(due.row) and due.row.last_error != "NOT_SENT_BY_DECISION"

@@ -117,7 +117,7 @@ def explain(
 
 
 def _happened(row: OutboxRow, doubt: DoubtFact | None) -> str:
-    what = "the order" if row.kind == "new" else "the cancel"
+    what = "the order" if row.kind == "new" else f"the {row.kind}"
     error = "" if row.last_error is None else f", last {described(row.last_error, row.error_detail)}"
     if row.bytes_sent:
         written = f"bytes of {what} may have reached the venue"

@@ -5,7 +5,7 @@ judges the lane and the venue's reports again; a change that it rejects for them
 no venue itself: committed attempts go to `Sends`, as those of the dispatcher do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 
 from switchyard.domain import decisions
@@ -32,7 +32,7 @@ class Express:
         lanes: HeldLanes,
         waiting: WaitingLanes,
         venues: Mapping[VenueName, Venue],
-        open_venues: set[VenueName],
+        sendable: Callable[[], Collection[VenueName]],
         lost_keys: LostKeys | None,
         clock: Clock,
     ) -> None:
@@ -41,7 +41,7 @@ class Express:
         self._lanes = lanes
         self._waiting = waiting
         self._venues = venues
-        self._open_venues = open_venues
+        self._sendable = sendable
         self._lost_keys = lost_keys
         self._clock = clock
         self._is_running = False
@@ -61,7 +61,7 @@ class Express:
         begun: list[Change | None] = [None] * len(changes)
         if not self._is_running:
             return begun
-        free = self._sends.free_by_venue(self._open_venues)
+        free = self._sends.free_by_venue(self._sendable())
         slots, usable = self._sends.free, self._lanes.usable()
         now, begun_at = self._clock.now(), self._clock.monotonic()
         queued: set[int] = set()
@@ -116,7 +116,7 @@ class Express:
         order = change.orders[0]
         if not self.serves(row.venue) or decisions.is_past_deadline(order, now):
             return False
-        return self._lost_keys is None or not self._lost_keys.may_include(order, row)
+        return self._lost_keys is None or not self._lost_keys.must_ask(order, row)
 
 
 def _queued_row(change: Change) -> OutboxRow | None:

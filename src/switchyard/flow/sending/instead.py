@@ -6,10 +6,12 @@ closes a position, whether it still only reduces it.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Literal, assert_never
 
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.changes import Change
+from switchyard.domain.lifecycle import is_final
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.domain.reasons import SendCode, described
 from switchyard.domain.risk.reasons import Violation
@@ -26,6 +28,38 @@ class Instead:
     def __init__(self, first_sends: FirstSends, kills: ActiveKills) -> None:
         self._first_sends = first_sends
         self._kills = kills
+
+    def of_message(
+        self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime
+    ) -> Change | None:
+        """The change to commit where the message must not be sent; none where it may be sent."""
+        match row.kind:
+            case "new":
+                return self.of_sending(state, row, breaches, now)
+            case "amend":
+                return self.of_amending(state, row, breaches, now)
+            case "cancel":
+                return None
+            case unreachable:
+                assert_never(unreachable)
+
+    def of_amending(
+        self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime
+    ) -> Change | None:
+        """The change to commit where the amend must not be sent; none where it may be sent."""
+        order, breach = state.order, breaches.get(row.key)
+        if is_final(order.status):
+            return decisions.record_amend_refused(state, row, "ORDER_FINAL", now)
+        if order.status == "CANCEL_REQUESTED":
+            return decisions.record_amend_refused(state, row, "CANCEL_REQUESTED", now)
+        kill = self._kills.covering(order)
+        if kill is not None:
+            return decisions.record_amend_refused(state, row, "KILL_SWITCH", now, detail=kill.kill_id)
+        if amend_of(row).qty <= order.filled_qty:
+            return decisions.record_amend_refused(state, row, "QTY_FILLED", now)
+        if breach is not None and breach.reason == "COLLAR":
+            return decisions.record_amend_refused(state, row, "COLLAR", now, detail=breach.detail)
+        return None
 
     def of_sending(
         self, state: OrderState, row: OutboxRow, breaches: Mapping[OutboxKey, Violation], now: datetime

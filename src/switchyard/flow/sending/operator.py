@@ -20,12 +20,12 @@ from switchyard.ports.queries import Queries
 REASON_LENGTH_MAX = 500
 # The events of an order in which an earlier decision is searched; it is one of the last.
 EVENTS_MAX = 50
-# Long enough for any order id, and for more cancels than an order can have.
-_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::new:1|:cancel:([0-9]{1,9}))?")
+# Long enough for any order id, and for more rows than an order can have.
+_ROW_ID = re.compile(r"([!-9;-~]{1,64})(?::new:1|:(cancel|amend):([0-9]{1,9}))?")
 
 
 def outbox_id(row: OutboxRow) -> str:
-    """The id of an outbox row for people: the order's id, and for a cancel also its number (`ord_…:cancel:1`)."""
+    """The id of an outbox row for people: the order's id, and for a cancel or an amend its kind and number as well."""
     return row.order_id if row.kind == "new" else f"{row.order_id}:{row.kind}:{row.number}"
 
 
@@ -33,9 +33,11 @@ def parse_outbox_id(text: str) -> tuple[OrderId, OutboxKind, int]:
     """The row of such an id."""
     matched = _ROW_ID.fullmatch(text)
     if matched is None:
-        raise InvalidField("ID", "must look like ord_… or ord_…:cancel:1")
-    order_id, number = matched.groups()
-    return (OrderId(order_id), "new", 1) if number is None else (OrderId(order_id), "cancel", int(number))
+        raise InvalidField("ID", "must look like ord_…, ord_…:cancel:1 or ord_…:amend:1")
+    order_id, kind, number = matched.groups()
+    if number is None:
+        return OrderId(order_id), "new", 1
+    return OrderId(order_id), "cancel" if kind == "cancel" else "amend", int(number)
 
 
 def no_such_row(row_id: str) -> NotFound:
@@ -72,7 +74,7 @@ async def end_doubt(
     state = (await journal.load([order_id])).get(order_id)
     if state is None:
         raise no_such_row(row_id)
-    is_pending = fact.verdict == "not-sent" and kind == "new" and await lookup_decides(state.order.venue)
+    is_pending = fact.verdict == "not-sent" and kind != "cancel" and await lookup_decides(state.order.venue)
 
     def decide_newest(state: OrderState) -> Change:
         row = next((row for row in state.outbox if row.key == (order_id, kind, number)), None)

@@ -5,7 +5,7 @@ dispatcher and by recovery.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol, assert_never
 
@@ -62,6 +62,10 @@ class FirstReports(Protocol):
         ...
 
 
+def _never(_order: Order) -> bool:
+    return False
+
+
 class OutcomeWriter:
     """Writes the outcomes of attempts, each only while its attempt is the row's current one."""
 
@@ -77,7 +81,9 @@ class OutcomeWriter:
         retry_max: int,
         first_sends: FirstSends,
         first_reports: Mapping[VenueName, FirstReports],
+        can_move: Callable[[Order], bool] = _never,
     ) -> None:
+        """`can_move`: whether an order that is proven unsent leaves its venue at once."""
         self._worker = worker
         self._sequencer = sequencer
         self._venues = venues
@@ -87,6 +93,7 @@ class OutcomeWriter:
         self._retry_max = retry_max
         self._first_sends = first_sends
         self._first_reports = first_reports
+        self._can_move = can_move
 
     async def write(self, ended: Sequence[Ended]) -> int:
         """Commit the outcomes, and return how many changed a row; one of an attempt that was superseded is dropped.
@@ -182,7 +189,8 @@ class OutcomeWriter:
             )
         is_exhausted = row.attempt > self._retry_max
         retry_at = now + decisions.backoff(row.attempt, self._randomness.jitter())
-        is_safe_to_repeat = self._first_sends.may_resend(row)
+        # An amend in doubt is looked up and never sent again: the order may have been filled or amended since.
+        is_safe_to_repeat = row.kind != "amend" and self._first_sends.may_resend(row)
         # An outcome is about its own attempt: after an earlier attempt in doubt, only Accepted ends the doubt. A row
         # that was taken for stuck is in doubt about this attempt itself, except where an attempt may begin in doubt.
         may_begin_in_doubt = self._venues[row.venue].capabilities.dedupe in ("permanent", "ttl")
@@ -201,6 +209,8 @@ class OutcomeWriter:
                     retry_at, is_exhausted = now, False
                 if retry_after is not None:
                     retry_at = max(retry_at, now + retry_after)
+                if not bytes_sent and not row.bytes_sent and row.kind == "new" and self._can_move(state.order):
+                    retry_at, is_exhausted = now, False  # the backoff is for the venue that it leaves
                 if code == "KILL_SWITCH":
                     # Claimed again at once: the kill then ends the order, or has been cleared.
                     retry_at, is_exhausted, is_safe_to_repeat = now, False, False
@@ -233,6 +243,16 @@ class OutcomeWriter:
         if written.last_error == "CONTRADICTED":
             self._metrics.contradictions.labels(row.venue).inc()
             log.error("venue_contradiction", order_id=order.order_id, venue=row.venue, rejection=written.error_detail)
+        if written.kind == "amend" and written.status == "uncertain":
+            self._metrics.uncertain.inc()
+            log.error(
+                "amend_uncertain",
+                order_id=order.order_id,
+                venue=row.venue,
+                amend_id=written.venue_client_order_id,
+                error=written.last_error,
+                detail=written.error_detail,
+            )
         if order.status == "UNKNOWN":
             self._metrics.uncertain.inc()
             log.error(

@@ -11,7 +11,7 @@ from datetime import timedelta
 from switchyard.domain import decisions
 from switchyard.domain.changes import Committed
 from switchyard.domain.ids import VenueName, WorkerId
-from switchyard.domain.outbox import OutboxRow, is_first_attempt
+from switchyard.domain.outbox import OutboxRow
 from switchyard.flow.decide import Commit
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.outcomes import AttemptOutcome, Ended, OutcomeWriter, SenderDied
@@ -107,7 +107,8 @@ class Recovery:
         late = [
             due
             for due in await self._queries.due(now, PAGE, closed, lanes)
-            if is_first_attempt(due.row)
+            if due.row.kind == "new"
+            and due.state.order.status == "ACCEPTED"  # not in doubt, and no cancel of it waits
             and decisions.is_past_deadline(due.state.order, now)
             and not due.reported_before  # otherwise the venue may have executed it; that is judged when it opens
         ]

@@ -51,11 +51,7 @@ def waiting_time(capabilities: Capabilities, send_lingers: timedelta) -> timedel
 
     None where 'absent' never proves it, so that only a report, a found order or an operator ends a doubt.
     """
-    if capabilities.lookup != "all":
-        return None  # an order that is not found may have been executed
-    if capabilities.dedupe == "none" or capabilities.acceptance_window is None:
-        return None  # the venue does not document when a late copy can no longer be executed
-    return arrival_time(capabilities, send_lingers)
+    return arrival_time(capabilities, send_lingers) if capabilities.proves_absence else None
 
 
 class Resolver:
@@ -162,7 +158,8 @@ class Resolver:
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:
         now = self._clock.now()
         if found is not None:
-            if row.kind == "new":
-                return decisions.record_sent(state, row, found.venue_order_id, now)
-            return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
+            if row.kind == "cancel":
+                return decisions.record_unsent(state, row, "CANCEL_IN_DOUBT", now, now)
+            # The id of an amend finds its order only if the amend was carried out.
+            return decisions.record_sent(state, row, found.venue_order_id, now)
         return decisions.record_absent(state, row, now) if decisive else None

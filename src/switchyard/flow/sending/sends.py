@@ -12,10 +12,12 @@ from typing import NamedTuple
 import structlog
 
 from switchyard.domain import decisions
+from switchyard.domain.amends import amend_of
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
@@ -72,8 +74,10 @@ class Sends:
         clock: Clock,
         metrics: Metrics,
         sent_ids: SentIds | None = None,
+        health: HealthBoard | None = None,
     ) -> None:
         self._slots = slots
+        self._health = health or HealthBoard()
         self._venues = venues
         self._lanes = lanes
         self._outcomes = outcomes
@@ -92,7 +96,8 @@ class Sends:
         """By line: the journal numbers of attempts that were held back; a page read before that lacks their orders."""
         self._freed = asyncio.Event()
         self._departures = Departures()
-        self._throttles = {name: Throttle(slots) for name in venues}
+        # One venue that hangs must not occupy all slots: a quarter is left for the others.
+        self._throttles = {name: Throttle(slots if len(venues) == 1 else max(slots * 3 // 4, 1)) for name in venues}
         self._under_way: Counter[VenueName] = Counter()
         self._at_venue: Counter[VenueName] = Counter()
 
@@ -116,6 +121,9 @@ class Sends:
             return {}
         now = self._clock.now()
         free = {name: self._throttles[name].free(self._under_way[name], now) for name in venues}
+        for name in free:
+            if self._health.is_trial(name):
+                free[name] = min(free[name], max(1 - self._under_way[name], 0))
         return {name: count for name, count in free.items() if count}
 
     def at_venue(self, venue: VenueName) -> int:
@@ -202,7 +210,7 @@ class Sends:
     def _batches(self, sends: Sequence[Send]) -> Iterator[list[Send]]:
         """The attempts as they are sent: orders together where the venue takes several in one call, in journal order.
 
-        A retry and a cancel have no place in a line and go alone.
+        A retry, a cancel and an amend have no place in a line and go alone.
         """
         batches: dict[VenueName, list[Send]] = {}
         for send in sends:
@@ -301,8 +309,11 @@ class Sends:
                 for send in batch:
                     self._held_back.setdefault(send.line, {})[send.row.key] = send.row.seq
             return [Unsent("ATTEMPT_STALE")] * len(batch)
-        if batch[0].row.kind == "cancel":
-            return [await venue.cancel(batch[0].state.order)]
+        if batch[0].row.kind != "new":
+            begun_at = self._clock.monotonic()
+            outcome = await self._follow_up(batch[0], venue)
+            self._health.note_sends(venue.name, [outcome], self._clock.monotonic() - begun_at)
+            return [outcome]
         now = self._clock.now()
         instead = [self._instead(send, now) for send in batch]
         orders = [send.state.order for send, outcome in zip(batch, instead, strict=True) if outcome is None]
@@ -311,8 +322,23 @@ class Sends:
             depart = turn.depart if turn is not None else ignore_departure
             if self._sent_ids is not None:
                 self._sent_ids.note(order.venue_client_order_id for order in orders)
-            sent = iter(await venue.submit_many(orders, depart))
+            begun_at = self._clock.monotonic()
+            answers = await venue.submit_many(orders, depart)
+            self._health.note_sends(venue.name, answers, self._clock.monotonic() - begun_at)
+            sent = iter(answers)
         return [next(sent) if outcome is None else outcome for outcome in instead]
+
+    async def _follow_up(self, send: Send, venue: Venue) -> SendOutcome:
+        """Send a cancel or an amend."""
+        # What was committed since the claim, perhaps in the same commit, may have given the order another id.
+        newest = self._newest(send.row.order_id)
+        order = send.state.order if newest is None else newest.order
+        if send.row.kind == "cancel":
+            return await venue.cancel(order)
+        if self._kills.covering(order) is not None:
+            self._metrics.kills.blocked.labels("send").inc()
+            return Unsent("KILL_SWITCH")
+        return await venue.amend(send.state.order, amend_of(send.row))
 
     def _instead(self, send: Send, now: datetime) -> SendOutcome | None:
         """The outcome of an order that must not be sent any more; none where it may be sent."""

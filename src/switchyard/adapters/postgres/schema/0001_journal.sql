@@ -80,6 +80,11 @@ CREATE TABLE orders (
     reducing boolean NOT NULL,
     expires_at timestamptz, -- of a DAY order: the end of its trading day
     reduce_only boolean NOT NULL, -- placed to close a position
+    -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
+    amend_qty numeric,
+    amend_reserve_price numeric,
+    leg_client_order_id text COLLATE "C",
+    leg_end text,
     is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that
@@ -125,6 +130,7 @@ CREATE TABLE outbox_orders (
     lane smallint NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent boolean NOT NULL,
     error_detail text,
+    payload text, -- of an amend: what it asks for, as JSON
     seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)

@@ -85,7 +85,12 @@ CREATE TABLE orders (
     reserve_price         TEXT,
     reducing              INTEGER NOT NULL,
     expires_at            TEXT, -- of a DAY order: the end of its trading day
-    reduce_only           INTEGER NOT NULL -- placed to close a position
+    reduce_only           INTEGER NOT NULL, -- placed to close a position
+    -- What an amend asks for that is not settled, and what the last one made of the order at its venue.
+    amend_qty             TEXT,
+    amend_reserve_price   TEXT,
+    leg_client_order_id   TEXT,
+    leg_end               TEXT
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
@@ -130,9 +135,13 @@ CREATE TABLE outbox_orders (
     lane                  INTEGER NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent            INTEGER NOT NULL,
     error_detail          TEXT,
+    payload               TEXT, -- of an amend: what it asks for, as JSON
     seq                   INTEGER NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number)
 ) STRICT, WITHOUT ROWID;
+
+-- A venue that replaces an amended order reports under the id of the amend.
+CREATE UNIQUE INDEX outbox_amends ON outbox_orders (venue_client_order_id) WHERE kind = 'amend';
 
 -- Sent and dead rows are in neither index, so their number does not slow a claim down.
 CREATE INDEX outbox_due ON outbox_orders (seq, next_attempt_at, kind)

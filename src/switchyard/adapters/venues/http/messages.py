@@ -6,7 +6,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from switchyard.adapters.venues.wire import REPORT_STATUS, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.adapters.venues.wire import REPORT_STATUS, AmendOrder, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.domain.amends import Amend
 from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
@@ -21,8 +22,13 @@ UNREADABLE_LENGTH_MAX: Final = 2_000
 _decode_report = msgspec.json.Decoder(Report).decode
 
 
-def place_order(order: Order, expires_at: datetime | None, *, can_reduce_only: bool) -> PlaceOrder:
-    """The request that places an order; `can_reduce_only`: the broker has reduce-only orders."""
+def place_order(
+    order: Order, expires_at: datetime | None, *, can_reduce_only: bool, account: str | None = None
+) -> PlaceOrder:
+    """The request that places an order.
+
+    `can_reduce_only`: the broker has reduce-only orders; `account` is the broker's name of the order's account.
+    """
     return PlaceOrder(
         idempotency_key=order.venue_client_order_id,
         client_order_id=order.venue_client_order_id,
@@ -36,7 +42,19 @@ def place_order(order: Order, expires_at: datetime | None, *, can_reduce_only: b
         trace_id=order.trace_id or order.order_id,
         meta=_meta(order),
         expires_at=UNSET if expires_at is None else expires_at,
+        account=UNSET if account is None else account,
         reduce_only=True if order.reduce_only and can_reduce_only else UNSET,
+    )
+
+
+def amend_order(amend: Amend, expires_at: datetime | None) -> AmendOrder:
+    """The request that amends an order: all of its amounts, changed or not."""
+    return AmendOrder(
+        client_order_id=amend.client_order_id,
+        qty=amend.qty,
+        limit_price=amend.price,
+        stop_price=amend.stop_price,
+        expires_at=UNSET if expires_at is None else expires_at,
     )
 
 
@@ -55,6 +73,7 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         status=REPORT_STATUS[response.status],
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
+        qty=None if response.qty is None else canonical(response.qty),
     )
 
 

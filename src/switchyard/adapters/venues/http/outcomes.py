@@ -8,7 +8,16 @@ from typing import Final, TypeVar, assert_never
 import msgspec
 
 from switchyard.adapters.venues.http.transport import BrokerResponse, Exchange, Lost, NotSent
-from switchyard.adapters.venues.wire import ORDER_FINAL, REQUEST_EXPIRED, UNKNOWN_ORDER, ErrorResponse, OrderResponse
+from switchyard.adapters.venues.wire import (
+    ORDER_FINAL,
+    REQUEST_EXPIRED,
+    STALE_AMEND,
+    UNKNOWN_ORDER,
+    ErrorResponse,
+    OrderResponse,
+)
+from switchyard.domain.amends import Amend
+from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import described
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, VenueRejected
@@ -29,9 +38,16 @@ def submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fin
     return _located(_submitted(order, exchange, now, final_errors), exchange)
 
 
-def cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
-    """The outcome of sending a cancel."""
-    return _located(_cancelled(order, exchange, now, final_errors), exchange)
+def cancelled(
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS
+) -> SendOutcome:
+    """The outcome of sending a cancel of the order with this client order id."""
+    return _located(_cancelled(client_id, exchange, now, final_errors), exchange)
+
+
+def amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: FinalErrors = FINAL_ERRORS) -> SendOutcome:
+    """The outcome of sending an amend."""
+    return _located(_amended(amend, exchange, now, final_errors), exchange)
 
 
 def _located(outcome: SendOutcome, exchange: Exchange) -> SendOutcome:
@@ -56,25 +72,60 @@ def _submitted(order: Order, exchange: Exchange, now: datetime, final_errors: Fi
             return _common_outcome(exchange, now, final_errors)
 
 
-def _cancelled(order: Order, exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
+def _cancelled(
+    client_id: VenueClientOrderId, exchange: Exchange, now: datetime, final_errors: FinalErrors
+) -> SendOutcome:
     match exchange:
         case BrokerResponse(200 | 201 | 202, body):
             answer = decoded(body, OrderResponse)
-            if answer is None or not _is_about(order, answer):
+            if answer is None or not _is_about(client_id, answer):
                 return Ambiguous("UNKNOWN", "the answer is not about this order")
             return Accepted(answer.broker_order_id)
         case BrokerResponse(404, body) if _error_code(body) == UNKNOWN_ORDER:
             return VenueRejected("UNKNOWN_ORDER")
-        case BrokerResponse(409, body) if _error_code(body) == ORDER_FINAL:
+        case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) and problem.error == ORDER_FINAL:
+            if problem.order is not None and problem.order.replaced_by is not None:
+                return Unsent("REPLACED", problem.order.replaced_by, bytes_sent=True)
             return VenueRejected("ORDER_FINAL")
         case _:
             return _common_outcome(exchange, now, final_errors)
 
 
+def _amended(amend: Amend, exchange: Exchange, now: datetime, final_errors: FinalErrors) -> SendOutcome:
+    match exchange:
+        case BrokerResponse(200 | 201 | 202, body):
+            answer = decoded(body, OrderResponse)
+            if answer is None or not _shows_amend(amend, answer):
+                return Ambiguous("UNKNOWN", "the answer does not show this amend")
+            return Accepted(answer.broker_order_id)
+        case BrokerResponse(404, body) if _error_code(body) == UNKNOWN_ORDER:
+            return VenueRejected("UNKNOWN_ORDER")
+        case BrokerResponse(409, body) if (problem := decoded(body, ErrorResponse)) is not None:
+            shown = problem.order
+            if shown is not None and _shows_amend(amend, shown):
+                return Accepted(shown.broker_order_id, already_processed=True)
+            if shown is not None and shown.replaced_by == amend.client_order_id:
+                return Accepted("", already_processed=True)  # the id of the order in its place comes with a report
+            if problem.error == ORDER_FINAL:
+                return VenueRejected("ORDER_FINAL")
+            if problem.error == STALE_AMEND:
+                return VenueRejected("CONFLICT", STALE_AMEND)
+            return _final_rejection(exchange, final_errors) or Ambiguous("CONFLICT", problem.error)
+        case _:
+            return _common_outcome(exchange, now, final_errors)
+
+
+def _shows_amend(amend: Amend, answer: OrderResponse) -> bool:
+    """Whether the answer proves that the broker has carried this amend out."""
+    ids = (answer.amended_by, answer.client_order_id or answer.idempotency_key)
+    return amend.client_order_id in ids and answer.qty in (None, amend.qty)
+
+
 def shows(order: Order, answer: OrderResponse) -> bool:
     """Whether the answer proves that the broker has exactly this order."""
     shown: tuple[str | None, str | None, Decimal | None] = (answer.symbol, answer.intent, answer.qty)
-    return _is_about(order, answer) and shown == (order.symbol, order.side, order.qty)
+    is_about = _is_about(order.venue_client_order_id, answer)
+    return is_about and shown == (order.symbol, order.side, order.qty)
 
 
 def decoded(body: bytes, kind: type[_Wire]) -> _Wire | None:
@@ -106,16 +157,15 @@ def _error_code(body: bytes) -> str | None:
 def _accepted(order: Order, answer: OrderResponse | None) -> SendOutcome:
     if answer is None:
         return Ambiguous("UNKNOWN", "the answer cannot be read")
-    if not _is_about(order, answer) or _contradicts(order, answer):
+    if not _is_about(order.venue_client_order_id, answer) or _contradicts(order, answer):
         return Ambiguous("UNKNOWN", "the answer is about another order")
     if answer.status == "rejected":
         return VenueRejected("BROKER_REJECTED")
     return Accepted(answer.broker_order_id)
 
 
-def _is_about(order: Order, answer: OrderResponse) -> bool:
-    ids = (answer.idempotency_key, answer.client_order_id or answer.idempotency_key)
-    return ids == (order.venue_client_order_id, order.venue_client_order_id)
+def _is_about(client_id: VenueClientOrderId, answer: OrderResponse) -> bool:
+    return (answer.idempotency_key, answer.client_order_id or answer.idempotency_key) == (client_id, client_id)
 
 
 def _contradicts(order: Order, answer: OrderResponse) -> bool:

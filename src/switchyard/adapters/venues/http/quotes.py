@@ -12,6 +12,7 @@ from urllib.parse import quote as quoted
 
 import msgspec
 
+from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import decoded, describe
 from switchyard.adapters.venues.http.transport import BrokerResponse, Transport
 from switchyard.adapters.venues.http.venue_time import VenueTime
@@ -47,9 +48,16 @@ class HttpQuotes:
     """ports.quote_feed.QuoteFeed of one broker."""
 
     def __init__(
-        self, name: VenueName, *, url: str, clock: Clock, headers: Mapping[str, str] = MappingProxyType({})
+        self,
+        name: VenueName,
+        *,
+        url: str,
+        clock: Clock,
+        names: VenueNames | None = None,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._name = name
+        self._names = names or VenueNames()
         self._clock = clock
         self._transport = Transport(url, connections_max=CONNECTIONS_MAX, idle_seconds=IDLE_SECONDS, headers=headers)
         self._time = VenueTime(clock)
@@ -63,7 +71,13 @@ class HttpQuotes:
         await self._transport.close()
 
     async def read(self, symbols: Sequence[str]) -> QuotePage:
-        """Ask the broker for these symbols; raises VenueUnavailable."""
+        """Ask the broker for these symbols, under its names of them; raises VenueUnavailable."""
+        page = await self._read([self._names.symbol_there(symbol) for symbol in symbols])
+        here = self._names.symbol_here
+        quotes = {here(symbol): quote for symbol, quote in page.quotes.items()}
+        return QuotePage(quotes, {here(symbol): problem for symbol, problem in page.unusable.items()})
+
+    async def _read(self, symbols: Sequence[str]) -> QuotePage:
         asked_at = self._clock.monotonic()
         path = "/quotes?symbols=" + ",".join(quoted(symbol, safe="") for symbol in symbols)
         exchange = await self._transport.ask("GET", path, response_seconds=RESPONSE_SECONDS, bytes_max=PAGE_BYTES_MAX)
@@ -99,7 +113,13 @@ def _quote_page(page: QuotesResponse, symbols: Sequence[str], now: datetime, ask
         if problem is not None:
             unusable[read.symbol] = problem
             continue
-        quote = Quote(bid=canonical(read.bid), ask=canonical(read.ask), at=read.at)
+        quote = Quote(
+            bid=canonical(read.bid),
+            ask=canonical(read.ask),
+            at=read.at,
+            bid_size=None if read.bid_size is None else canonical(read.bid_size),
+            ask_size=None if read.ask_size is None else canonical(read.ask_size),
+        )
         # From the request on, because the answer may have been on its way for as long as we waited for it.
         quotes[read.symbol] = TimedQuote(quote, asked_at - max(0.0, (now - read.at).total_seconds()))
     return QuotePage(quotes, unusable)

@@ -1,19 +1,21 @@
 """The venue adapter for a broker that speaks the HTTP protocol of `wire`.
 
-It sends orders and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
+It sends orders, amends and cancels, and reads orders and reports. It keeps no state except the broker's clock skew, and
 never retries a send.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, TypeGuard
+from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
 
-from switchyard.adapters.venues.http.messages import place_order, report_page, venue_order
+from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, venue_order
+from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
     FinalErrors,
+    amended,
     cancelled,
     decoded,
     describe,
@@ -38,6 +40,7 @@ from switchyard.adapters.venues.wire import (
     Reports,
     encode,
 )
+from switchyard.domain.amends import AMENDS_MAX, Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.ports.clock import Clock
@@ -69,6 +72,8 @@ RESPONSE_SECONDS: Final[Mapping[TimeInForce, float]] = MappingProxyType(
     {"IOC": 2.5, "FOK": 5.0, "GTC": 5.0, "DAY": 5.0}
 )
 QUERY_SECONDS: Final = 5.0
+# With less time for an answer, the cancel of an order in the place of another one waits for the next attempt.
+CANCEL_SECONDS_MIN: Final = 1.0
 ORDER_BYTES_MAX: Final = 256 * 1024
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -85,6 +90,7 @@ class HttpVenue(OneByOne):
         clock: Clock,
         final_errors: FinalErrors = FINAL_ERRORS,
         idempotency_header: bool = True,
+        names: VenueNames | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
         connections_max: int = CONNECTIONS_MAX,
         idle_seconds: float = IDLE_SECONDS,
@@ -92,6 +98,7 @@ class HttpVenue(OneByOne):
     ) -> None:
         assert CONNECT_SECONDS + max(response_seconds.values()) <= SEND_LIMIT.total_seconds()
         self._name = name
+        self._names = names or VenueNames()
         self._capabilities = capabilities
         self._clock = clock
         self._response_seconds = response_seconds
@@ -130,17 +137,53 @@ class HttpVenue(OneByOne):
             return VenueRejected("BROKER_REJECTED", "UNSUPPORTED_BY_VENUE")
         if self._capabilities.request_expiry and not self._time.is_known:
             return Unsent("VENUE_DOWN", "its clock is not known yet")
-        message = place_order(order, self._expires_at(order), can_reduce_only=self._capabilities.reduce_only)
-        exchange = await self._send("/orders", order, encode(message), on_departure, with_key=self._idempotency_header)
+        if self._names.lacks(order.account_id):
+            setting = f"VENUE_ACCOUNTS_{self._name.upper()}"
+            return VenueRejected("UNAUTHORIZED", f"{setting} has no account of {self._name} for {order.account_id}")
+        order = self._names.as_there(order)
+        message = place_order(
+            order,
+            self._expires_at(order),
+            can_reduce_only=self._capabilities.reduce_only,
+            account=self._names.account(order.account_id),
+        )
+        key = order.venue_client_order_id if self._idempotency_header else None
+        exchange = await self._send("POST", "/orders", order, encode(message), on_departure, key=key)
         outcome = submitted(order, exchange, self._clock.now(), self._final_errors)
         if isinstance(exchange, BrokerResponse) and exchange.status == 409 and not isinstance(outcome, Accepted):
             return await self._find_duplicate(order) or outcome
         return outcome
 
     async def cancel(self, order: Order) -> SendOutcome:
-        """Cancel an order by its `venue_client_order_id`; without the order's key, whose answer a broker may repeat."""
-        exchange = await self._send(f"{_path(order.venue_client_order_id)}/cancel", order)
-        return cancelled(order, exchange, self._clock.now(), self._final_errors)
+        """Cancel an order by its present client order id; without a key, whose answer a broker may repeat.
+
+        If an amend has replaced the order there, the one in its place is cancelled, as long as time remains.
+        """
+        client_id, began_at = current_id(order), self._clock.monotonic()
+        response_seconds = self._response_seconds[order.time_in_force]
+        while True:
+            path = f"{_path(client_id)}/cancel"
+            exchange = await self._send("POST", path, order, response_seconds=response_seconds)
+            outcome = cancelled(client_id, exchange, self._clock.now(), self._final_errors)
+            elapsed_seconds = self._clock.monotonic() - began_at
+            response_seconds = SEND_LIMIT.total_seconds() - CONNECT_SECONDS - elapsed_seconds
+            if not isinstance(outcome, Unsent) or outcome.code != "REPLACED" or response_seconds < CANCEL_SECONDS_MIN:
+                return outcome
+            assert outcome.detail is not None, "it names the order in its place"
+            client_id = VenueClientOrderId(outcome.detail)
+
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Amend an order under the amend's own id, which is also its idempotency key."""
+        if self._capabilities.request_expiry and not self._time.is_known:
+            return Unsent("VENUE_DOWN", "its clock is not known yet")
+        exchange = await self._send(
+            "PATCH",
+            _path(amend.orig_client_order_id),
+            order,
+            encode(amend_order(amend, self._expires_at(order))),
+            key=amend.client_order_id if self._idempotency_header else None,
+        )
+        return amended(amend, exchange, self._clock.now(), self._final_errors)
 
     async def cancel_all(self) -> None:
         """Cancel every open order under our credentials; raises VenueUnavailable."""
@@ -215,23 +258,25 @@ class HttpVenue(OneByOne):
 
     async def _send(
         self,
+        method: Literal["POST", "PATCH"],
         path: str,
         order: Order,
         body: bytes = b"",
         on_departure: OnDeparture = ignore_departure,
         *,
-        with_key: bool = False,
+        key: VenueClientOrderId | None = None,
+        response_seconds: float | None = None,
     ) -> Exchange:
         headers = {"Content-Type": "application/json"}
-        if with_key:
-            headers[IDEMPOTENCY_HEADER] = order.venue_client_order_id
+        if key is not None:
+            headers[IDEMPOTENCY_HEADER] = key
         return await self._sends.ask(
-            "POST",
+            method,
             path,
             body=body,
             on_departure=on_departure,
             headers=headers,
-            response_seconds=self._response_seconds[order.time_in_force],
+            response_seconds=response_seconds or self._response_seconds[order.time_in_force],
             bytes_max=ORDER_BYTES_MAX,
         )
 
@@ -242,13 +287,22 @@ class HttpVenue(OneByOne):
         return exchange
 
     async def _find(self, client_id: VenueClientOrderId) -> OrderResponse | None:
-        return self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+        """The order with this id; one that was replaced leads to the order in its place."""
+        for _ in range(AMENDS_MAX + 1):
+            response = self._found(client_id, await self._query(_path(client_id), ORDER_BYTES_MAX))
+            if response is None or response.replaced_by is None:
+                return response
+            client_id = VenueClientOrderId(response.replaced_by)
+        raise VenueUnavailable(f"{self._name}: the orders that replace each other do not end: {client_id}")
 
     def _found(self, client_id: VenueClientOrderId, exchange: Exchange) -> OrderResponse | None:
         """The order in the answer to a lookup, None if the broker itself says that it is unknown."""
         if _is_ok(exchange):
             response = decoded(exchange.body, OrderResponse)
-            if response is not None and client_id == (response.client_order_id or response.idempotency_key):
+            if response is not None and client_id in (
+                response.client_order_id or response.idempotency_key,
+                response.amended_by,
+            ):
                 return response
         elif isinstance(exchange, BrokerResponse) and exchange.status == 404:
             problem = decoded(exchange.body, ErrorResponse)

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from switchyard.domain.amends import Amend
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
@@ -15,9 +16,11 @@ from switchyard.ports.venue import Accepted, SendOutcome
 class Command(NamedTuple):
     """A request for one or more orders, and the future of their outcomes that its caller awaits."""
 
-    kind: Literal["submit", "cancel"]
+    kind: Literal["submit", "cancel", "amend"]
     orders: Sequence[Order]
     outcomes: asyncio.Future[list[SendOutcome]]
+    amend: Amend | None = None
+    """Of the one order of an amend."""
 
 
 def with_reports(

@@ -22,6 +22,7 @@ from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
 from switchyard.adapters.venues.paper.store import Store
+from switchyard.domain.amends import Amend
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.instruments import Catalogue
@@ -89,7 +90,12 @@ class PaperExchange:
         assert delay >= timedelta()
         assert partial_steps >= 1
         self._capabilities = Capabilities(
-            dedupe="permanent", lookup="all", acceptance_window=timedelta(), batch_max=BATCH_MAX, kinds=ALL_KINDS
+            dedupe="permanent",
+            lookup="all",
+            acceptance_window=timedelta(),
+            batch_max=BATCH_MAX,
+            kinds=ALL_KINDS,
+            amend="in_place",
         )
         self._rules = Rules(
             venue=name, delay=delay, partial_steps=partial_steps, reject_all=reject_all, session=session
@@ -165,9 +171,15 @@ class PaperExchange:
         [outcome] = await self._request("cancel", [order])
         return outcome
 
+    async def amend(self, order: Order, amend: Amend) -> SendOutcome:
+        """Change the quantity or price of an open order; the change is durable when this returns `Accepted`."""
+        [outcome] = await self._request("amend", [order], amend)
+        return outcome
+
     async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
-        """Return the order as the exchange has it, or None."""
+        """Return the order as the exchange has it, or None; the id of its last amend finds it too."""
         orders, _ = await self._on_thread(self._open_store.find, [client_id])
+        orders = orders or await self._on_thread(self._open_store.find_amended, client_id)
         return _venue_order(orders[0]) if orders else None
 
     async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
@@ -194,13 +206,15 @@ class PaperExchange:
         assert self._store is not None, "the paper exchange is not running"
         return self._store
 
-    async def _request(self, kind: Literal["submit", "cancel"], orders: Sequence[Order]) -> list[SendOutcome]:
+    async def _request(
+        self, kind: Literal["submit", "cancel", "amend"], orders: Sequence[Order], amend: Amend | None = None
+    ) -> list[SendOutcome]:
         if self._task is None or self._closing:
             return [DOWN] * len(orders)
         if self._waiting_count + len(orders) > WAITING_MAX:
             return [BUSY] * len(orders)
         outcomes: asyncio.Future[list[SendOutcome]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Command(kind, orders, outcomes))
+        self._waiting.append(Command(kind, orders, outcomes, amend))
         self._waiting_count += len(orders)
         self._arrived.set()
         return await outcomes
@@ -301,7 +315,7 @@ class PaperExchange:
         # Before the commands: a fill that is already due takes precedence over a cancel.
         settlement.advance_time(due, reached)
         outcomes: list[SendOutcome] = []
-        for kind, orders, _ in group:
+        for kind, orders, _, amend in group:
             match kind:
                 case "submit":
                     for order in orders:
@@ -309,6 +323,12 @@ class PaperExchange:
                         outcomes.append(settlement.submit(order, instrument, quotes[order.symbol]))
                 case "cancel":
                     outcomes += [settlement.cancel(order.venue_client_order_id) for order in orders]
+                case "amend":
+                    assert amend is not None
+                    [order] = orders
+                    instrument = self._catalogue.find(order.symbol)
+                    client_id = order.venue_client_order_id
+                    outcomes.append(settlement.amend(amend, client_id, instrument, quotes[order.symbol]))
                 case _:
                     assert_never(kind)
         changed, reports = settlement.changed.values(), settlement.reports
@@ -330,4 +350,5 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
         status=order.status,
         filled_qty=order.filled_qty,
         fills=order.fills,
+        qty=order.qty,
     )

@@ -67,6 +67,8 @@ class PaperOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The time of the next fill, or of the end of an IOC or FOK order; None while the order rests and after its end."""
     report_count: int = 0
     fills: tuple[VenueFill, ...] = ()
+    amended_by: VenueClientOrderId | None = None
+    """The client order id of the last amend that was carried out."""
 
     @property
     def is_open(self) -> bool:
@@ -203,6 +205,7 @@ def amended(
     rules: Rules,
     *,
     stop_price: Decimal | None = None,
+    amend_id: VenueClientOrderId | None = None,
     displayed: Displayed = ANY_QTY,
 ) -> PaperOrder:
     """An open order with a new quantity or prices, matched immediately if it is now marketable.
@@ -215,6 +218,7 @@ def amended(
         qty=canonical(qty),
         limit_price=None if limit_price is None else canonical(limit_price),
         stop_price=order.stop_price if stop_price is None else canonical(stop_price),
+        amended_by=amend_id,
     )
     if order.due_at is not None:
         # What is matched stays matched, as far as the new quantity reaches; all the rest if nothing else was said.

@@ -2,7 +2,7 @@
 
 from decimal import Decimal, Inexact
 
-from switchyard.adapters.venues.paper.matching import Rules
+from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.domain.instruments import Instrument
 from switchyard.domain.money import AMOUNT_LIMIT, ZERO, is_multiple
 from switchyard.domain.orders import LIMITED, RESTING, STOPS, Order
@@ -32,6 +32,21 @@ def amount_rejection(
     if stop_price is not None and not _is_tradable(stop_price, instrument.tick):
         return "INVALID_STOP_PRICE"
     return None
+
+
+def amend_rejection(
+    order: PaperOrder, qty: Decimal, limit_price: Decimal | None, stop_price: Decimal | None, instrument: Instrument
+) -> str | None:
+    """The reason for which an open order cannot have these amounts, or None."""
+    if qty <= order.filled_qty:
+        return "QTY_FILLED"
+    if (limit_price is None) != (order.limit_price is None) or (limit_price is None and not order.is_waiting):
+        return "INVALID_PRICE"
+    if (stop_price is None) != (order.stop_price is None):
+        return "INVALID_STOP_PRICE"
+    if stop_price != order.stop_price and not order.is_waiting:
+        return "STOP_TRIGGERED"
+    return amount_rejection(qty, limit_price, instrument, stop_price)
 
 
 def _is_tradable(amount: Decimal, step: Decimal) -> bool:

@@ -12,12 +12,14 @@ from switchyard.adapters.venues.paper.matching import (
     PaperOrder,
     Rules,
     advanced,
+    amended,
     arrived,
     canceled,
     matched,
     triggered,
 )
-from switchyard.adapters.venues.paper.rejections import rejection
+from switchyard.adapters.venues.paper.rejections import amend_rejection, rejection
+from switchyard.domain.amends import Amend
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import VenueClientOrderId
 from switchyard.domain.instruments import Instrument
@@ -94,6 +96,35 @@ class Settlement:
             self.reports.append(report)
         elif known.status != "CANCELED":
             return VenueRejected("ORDER_FINAL")
+        return Accepted(known.venue_order_id)
+
+    def amend(self, amend: Amend, client_id: VenueClientOrderId, instrument: Instrument, quote: Quote) -> SendOutcome:
+        """Change the amounts of an open order; a repeated amend has no effect."""
+        known = self._find(client_id)
+        if known is None:
+            return VenueRejected("UNKNOWN_ORDER")
+        if known.amended_by == amend.client_order_id:
+            return Accepted(known.venue_order_id, already_processed=True)
+        if not known.is_open:
+            return VenueRejected("ORDER_FINAL")
+        if amend.orig_client_order_id != (known.amended_by or client_id):
+            return VenueRejected("CONFLICT", "STALE_AMEND")
+        reason = amend_rejection(known, amend.qty, amend.price, amend.stop_price, instrument)
+        if reason is not None:
+            return VenueRejected("BROKER_REJECTED", reason)
+        self._advance(
+            amended(
+                known,
+                amend.qty,
+                amend.price,
+                quote,
+                self._now,
+                self._rules,
+                stop_price=amend.stop_price,
+                amend_id=amend.client_order_id,
+                displayed=self._displayed,
+            )
+        )
         return Accepted(known.venue_order_id)
 
     def advance_time(self, due: Iterable[PaperOrder], reached: Iterable[tuple[PaperOrder, Quote]]) -> None:

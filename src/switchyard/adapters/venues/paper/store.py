@@ -32,6 +32,7 @@ CREATE TABLE orders (
     body TEXT NOT NULL          -- the PaperOrder as JSON
 ) STRICT;
 CREATE INDEX open_orders ON orders (number) WHERE open;
+CREATE INDEX amended_orders ON orders (body ->> 'amended_by') WHERE body ->> 'amended_by' IS NOT NULL;
 CREATE TABLE rejections (
     client_id TEXT PRIMARY KEY,
     reason TEXT NOT NULL
@@ -66,6 +67,7 @@ SELECT
     (SELECT '[' || group_concat(body) || ']' FROM ids CROSS JOIN orders USING (client_id)),
     (SELECT json_group_object(client_id, reason) FROM ids CROSS JOIN rejections USING (client_id))
 """
+FIND_AMENDED = "SELECT '[' || group_concat(body) || ']' FROM orders WHERE body ->> 'amended_by' = ?"
 OPEN_ORDERS = """
 SELECT '[' || group_concat(body) || ']'
 FROM (SELECT body FROM orders WHERE open AND number > ? ORDER BY number LIMIT ?)
@@ -121,6 +123,10 @@ class Store:
         """Return the orders with these client order ids, open or ended, and the reasons of those that were rejected."""
         orders, reasons = self._connection.execute(FIND, (_json(client_ids),)).get
         return _orders.decode(orders or "[]"), _reasons.decode(reasons)
+
+    def find_amended(self, amend_id: VenueClientOrderId) -> list[PaperOrder]:
+        """Return the order whose last amend has this client order id, or nothing."""
+        return _orders.decode(self._connection.execute(FIND_AMENDED, (amend_id,)).get or "[]")
 
     def commit(
         self,

@@ -27,15 +27,17 @@ from switchyard.adapters.venues.wire import (
     IDEMPOTENCY_HEADER,
     ORDER_FINAL,
     REQUEST_EXPIRED,
+    STALE_AMEND,
     UNKNOWN_ORDER,
     AmendOrder,
     CanceledAll,
+    ErrorResponse,
     OpenOrders,
     PlaceOrder,
     QuoteResponse,
 )
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Lookup
+from switchyard.ports.venue import AmendMode, Lookup
 
 BODY_BYTES_MAX = 64 * 1024
 PAGE_MAX = 1_000
@@ -58,6 +60,7 @@ class SimulatorApp:
         plan: FaultPlan,
         clock: Clock,
         lookup: Lookup,
+        amend: AmendMode,
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
     ) -> None:
@@ -67,6 +70,7 @@ class SimulatorApp:
         self._plan = plan
         self._clock = clock
         self._lookup = lookup
+        self._amend_mode = amend
         self._hang_up = hang_up
         self._refuse_connections = refuse_connections
 
@@ -153,7 +157,7 @@ class SimulatorApp:
             return (
                 NO_RESPONSE if self._plan.coin("accept_late") else error_response(503, "UNAVAILABLE", "try again later")
             )
-        if self._is_expired(message):
+        if _is_expired(message, self._clock.now()):
             return error_response(400, REQUEST_EXPIRED, "the order arrived after expires_at")
         order = self._broker.recognised(message.client_order_id)
         if order is not None:
@@ -177,14 +181,12 @@ class SimulatorApp:
         return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _accept_late(self, message: PlaceOrder) -> None:
-        if self._broker.recognised(message.client_order_id) is None and not self._is_expired(message):
+        is_known = self._broker.recognised(message.client_order_id) is not None
+        if not is_known and not _is_expired(message, self._clock.now()):
             try:
                 self._broker.accept(message)
             except BrokerRejection:
                 return  # the response was sent long ago
-
-    def _is_expired(self, message: PlaceOrder) -> bool:
-        return isinstance(message.expires_at, datetime) and message.expires_at < self._clock.now()
 
     def _cancel(self, client_order_id: str) -> SimulatorResponse:
         if (unavailable := self._unavailable()) is not None:
@@ -195,8 +197,8 @@ class SimulatorApp:
         order = self._broker.cancel(client_order_id)
         if order is None:
             return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
-        if order.state.status != "CANCELED":
-            return error_response(409, ORDER_FINAL, "the order has ended and cannot be canceled")
+        if order.state.status != "CANCELED" or order.replaced_by is not None:
+            return _ended(order, "the order has ended and cannot be canceled")
         return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _cancel_all(self) -> SimulatorResponse:
@@ -212,16 +214,40 @@ class SimulatorApp:
             return error_response(422, "VALIDATION_ERROR", str(error))
         if (unavailable := self._unavailable()) is not None:
             return unavailable
+        if seconds := self._plan.seconds("accept_late"):
+            asyncio.get_running_loop().call_later(seconds, self._carry_out, client_order_id, message)
+            return (
+                NO_RESPONSE if self._plan.coin("accept_late") else error_response(503, "UNAVAILABLE", "try again later")
+            )
+        if _is_expired(message, self._clock.now()):
+            return error_response(400, REQUEST_EXPIRED, "the amend arrived after expires_at")
+        if self._plan.hits("reject"):
+            return error_response(400, "REJECTED_BY_VENUE", "the order is unchanged")
+        response = self._carry_out(client_order_id, message)
+        return response if response.status >= 400 else with_faults(response, self._plan)
+
+    def _carry_out(self, client_order_id: str, message: AmendOrder) -> SimulatorResponse:
+        """Carry an amend out, unless it was before; `client_order_id` is the id that it names."""
+        if self._amend_mode == "none":
+            return error_response(422, "NOT_SUPPORTED", "orders cannot be amended here")
+        if _is_expired(message, self._clock.now()):
+            return error_response(400, REQUEST_EXPIRED, "the amend arrived after expires_at")
         order = self._broker.find(client_order_id)
         if order is None:
             return error_response(404, UNKNOWN_ORDER, "no order with this client_order_id")
+        if message.client_order_id is not None:
+            amended = self._broker.find(message.client_order_id)
+            if amended is not None:
+                self._broker.note_repeat(amended)
+                return json_response(200, order_response(amended))
         if not order.state.is_open:
-            return error_response(409, ORDER_FINAL, "the order has ended and cannot be amended")
+            return _ended(order, "the order has ended and cannot be amended")
+        if message.client_order_id is not None and client_order_id != (order.state.amended_by or order.client_order_id):
+            return error_response(409, STALE_AMEND, "another amend was carried out since")
         try:
-            self._broker.amend(order, message.qty, message.limit_price)
+            return json_response(200, order_response(self._broker.amend(order, message)))
         except BrokerRejection as rejection:
             return error_response(400, rejection.reason, "the order is unchanged")
-        return with_faults(json_response(200, order_response(order)), self._plan)
 
     def _look_up(self, client_order_id: str) -> SimulatorResponse:
         if self._plan.hits("lookup_5xx"):
@@ -229,7 +255,7 @@ class SimulatorApp:
         order = self._broker.find(client_order_id)
         is_hidden = order is not None and (
             (self._lookup == "open" and not order.state.is_open)
-            or self._broker.age_seconds(order) < self._plan.faults.lagging_lookup
+            or self._broker.age_seconds(order, client_order_id) < self._plan.faults.lagging_lookup
             or (order.state.status == "FILLED" and self._plan.hits("not_found_after_fill"))
         )
         if order is None or is_hidden:
@@ -270,6 +296,14 @@ class SimulatorApp:
         if faults.restart_report_numbers:
             self._reporting.restart_numbers()
         self._plan.faults = msgspec.structs.replace(faults, refuse_connections=0.0, restart_report_numbers=0.0)
+
+
+def _ended(order: BrokerOrder, message: str) -> SimulatorResponse:
+    return json_response(409, ErrorResponse(error=ORDER_FINAL, message=message, order=order_response(order)))
+
+
+def _is_expired(message: PlaceOrder | AmendOrder, now: datetime) -> bool:
+    return isinstance(message.expires_at, datetime) and message.expires_at < now
 
 
 async def _read(receive: Receive) -> bytes | None:

@@ -25,7 +25,7 @@ from switchyard.adapters.venues.paper.matching import (
     matched,
     triggered,
 )
-from switchyard.adapters.venues.paper.rejections import amount_rejection, rejection
+from switchyard.adapters.venues.paper.rejections import amend_rejection, rejection
 from switchyard.adapters.venues.simulator.faults import FaultPlan
 from switchyard.adapters.venues.simulator.fills import revisions, with_fees
 from switchyard.adapters.venues.simulator.log import Entry, EventLog
@@ -35,20 +35,21 @@ from switchyard.adapters.venues.simulator.orders import (
     execution_entry,
     matching_order,
     order_entry,
+    repeat_entry,
     report_of,
     state_after,
 )
 from switchyard.adapters.venues.simulator.reporting import Reporting
-from switchyard.adapters.venues.wire import PlaceOrder, Report, Statement, StatementLine
+from switchyard.adapters.venues.wire import AmendOrder, PlaceOrder, Report, Statement, StatementLine
 from switchyard.domain.facts import Quote
-from switchyard.domain.ids import VenueName, ulid
+from switchyard.domain.ids import VenueClientOrderId, VenueName, ulid
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.domain.stops import is_triggered
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Dedupe
+from switchyard.ports.venue import AmendMode, Dedupe
 
 # An order takes about 2 KB of memory; a longer run needs a new log.
 ORDERS_MAX = 1_000_000
@@ -80,8 +81,12 @@ class Broker:
         seed: int,
         dedupe: Dedupe,
         dedupe_ttl_seconds: float,
+        amend: AmendMode = "in_place",
         session: TradingDay = UTC_DAY,
     ) -> None:
+        self._amend = amend
+        self._amended: dict[str, BrokerOrder] = {}
+        """Orders that were amended in place, by the client order ids of their amends."""
         self._log = log
         self._reporting = reporting
         self._plan = plan
@@ -116,9 +121,18 @@ class Broker:
                 case "order":
                     assert entry.order is not None
                     self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
+                case "amend" if entry.replaces is not None:
+                    assert entry.order is not None
+                    replaced = self._orders[entry.replaces]
+                    replaced.replaced_by = entry.client_order_id
+                    replaced.state = replace(replaced.state, status="CANCELED", due_at=None)
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
                 case "amend":
                     assert entry.order is not None
                     self._orders[entry.venue_order_id].state = entry.order
+                    self._note_amended(self._orders[entry.venue_order_id], entry.at)
+                case "repeat":
+                    pass
                 case "report":
                     assert entry.exec_id is not None
                     published.append(executions[entry.venue_order_id, entry.exec_id])
@@ -200,7 +214,7 @@ class Broker:
 
     def cancel(self, client_order_id: str) -> BrokerOrder | None:
         """Cancel the remainder of an order and return the order; None if there is no such order."""
-        order = self._latest.get(client_order_id)
+        order = self.find(client_order_id)
         if order is not None and order.state.is_open:
             state, report = canceled(order.state, self._clock.now(), self._rules)
             self._record(order, state, [report])
@@ -213,31 +227,73 @@ class Broker:
             self.cancel(client_id)
         return len(open_ids)
 
-    def amend(self, order: BrokerOrder, qty: Decimal | None, limit_price: Decimal | None) -> None:
-        """Change the quantity or price of an open order; raises BrokerRejection."""
+    def amend(self, order: BrokerOrder, message: AmendOrder) -> BrokerOrder:
+        """Change an open order, or put another one in its place; raises BrokerRejection. Returns the amended order."""
         state = order.state
-        qty, limit_price = qty or state.qty, limit_price or state.limit_price
-        if qty <= state.filled_qty:
-            raise BrokerRejection("QTY_FILLED")
-        if limit_price is None and not state.is_waiting:
-            raise BrokerRejection("INVALID_PRICE")
-        reason = amount_rejection(qty, limit_price, self._catalogue.find(state.symbol))
+        qty, limit_price = message.qty or state.qty, message.limit_price or state.limit_price
+        stop_price = message.stop_price or state.stop_price
+        reason = amend_rejection(state, qty, limit_price, stop_price, self._catalogue.find(state.symbol))
         if reason is not None:
             raise BrokerRejection(reason)
         now = self._clock.now()
         self._display(now)
-        quote = self._market.quote(state.symbol, now)
-        order.state = amended(state, qty, limit_price, quote, now, self._rules, displayed=self._displayed)
+        amend_id = None if message.client_order_id is None else VenueClientOrderId(message.client_order_id)
+        changed = amended(
+            state,
+            qty,
+            limit_price,
+            self._market.quote(state.symbol, now),
+            now,
+            self._rules,
+            stop_price=stop_price,
+            amend_id=amend_id,
+            displayed=self._displayed,
+        )
+        if self._amend == "cancel_replace" and amend_id is not None:
+            return self._replace(order, changed, now)
+        order.state = changed
+        self._note_amended(order, now)
         self._log.append(amend_entry(order, now))
         self._advance(order, order.state)
+        return order
+
+    def note_repeat(self, order: BrokerOrder) -> None:
+        """Log an amend that was carried out before."""
+        self._log.append(repeat_entry(order, self._clock.now()))
+
+    def _replace(self, order: BrokerOrder, state: PaperOrder, now: datetime) -> BrokerOrder:
+        """End the order and put a new one, with the fills so far, in its place."""
+        number = len(self._orders) + 1
+        venue_order_id = f"{self._prefix}-{number}"
+        assert state.amended_by is not None
+        client_id = VenueClientOrderId(venue_order_id)
+        successor = BrokerOrder(
+            state.amended_by,
+            now,
+            replace(state, number=number, venue_order_id=venue_order_id, client_id=client_id, report_count=0),
+        )
+        order.replaced_by = successor.client_order_id
+        self._add(successor)
+        self._log.append(amend_entry(successor, now, order))
+        ended, report = canceled(order.state, now, self._rules)
+        self._record(order, ended, [replace(report, reason="REPLACED")])
+        self._advance(successor, successor.state)
+        return successor
+
+    def _note_amended(self, order: BrokerOrder, now: datetime) -> None:
+        order.amended_at = now
+        if order.state.amended_by is not None:
+            self._amended[order.state.amended_by] = order
 
     def find(self, client_order_id: str) -> BrokerOrder | None:
-        """Return the latest order with this client order id, or None."""
-        return self._latest.get(client_order_id)
+        """Return the latest order with this client order id, or the one with an amend of this id, or None."""
+        return self._latest.get(client_order_id) or self._amended.get(client_order_id)
 
-    def age_seconds(self, order: BrokerOrder) -> float:
-        """The time since the order was accepted."""
-        return (self._clock.now() - order.accepted_at).total_seconds()
+    def age_seconds(self, order: BrokerOrder, client_order_id: str | None = None) -> float:
+        """The time since the order was accepted, or since its amend with this client order id was carried out."""
+        is_amend = order.amended_at is not None and client_order_id == order.state.amended_by
+        since = order.amended_at if is_amend and order.amended_at is not None else order.accepted_at
+        return (self._clock.now() - since).total_seconds()
 
     def open_orders(self, after: int, limit: int) -> list[BrokerOrder]:
         """Return open orders with a number above `after`, in the order of acceptance."""

@@ -25,9 +25,15 @@ from switchyard.domain.reports import ExecType, ReportStatus
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the log. Each accepted order has exactly one `order` line."""
+    """One line of the log.
 
-    event: Literal["order", "amend", "trigger", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"]
+    Each accepted order has exactly one `order` line. Each amend that was carried out has one `amend` line,
+    and each copy of it that came later a `repeat` line.
+    """
+
+    event: Literal[
+        "order", "amend", "repeat", "trigger", "fill", "cancel", "expire", "revise", "report", "drop", "renumber"
+    ]
     client_order_id: str
     venue_order_id: str
     exec_id: str | None
@@ -46,6 +52,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For a `report`: its number in the sequence of reports."""
     type: OrderType | None = None
     trace_id: str | None = None
+    account: str | None = None
+    amend_id: str | None = None
+    """For an `amend` and a `repeat`: the client order id of the amend."""
+    replaces: str | None = None
+    """For an `amend` that made a new order: the venue order id of the one that it replaced."""
     order: PaperOrder | None = None
     """For an `order`, an `amend` and a `trigger`: the order after the event, from which a restart continues."""
 

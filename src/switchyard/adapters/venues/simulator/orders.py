@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.matching import PaperOrder
@@ -26,6 +27,9 @@ class BrokerOrder(msgspec.Struct):
     client_order_id: str
     accepted_at: datetime
     state: PaperOrder
+    amended_at: datetime | None = None
+    replaced_by: str | None = None
+    """The client order id of the order that an amend has put in the place of this one."""
 
 
 def matching_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:
@@ -88,6 +92,8 @@ def order_response(order: BrokerOrder) -> OrderResponse:
             )
             for fill in state.fills
         ),
+        amended_by=state.amended_by,
+        replaced_by=order.replaced_by,
     )
 
 
@@ -104,6 +110,7 @@ def order_entry(order: BrokerOrder, message: PlaceOrder) -> Entry:
         at=order.accepted_at,
         type=message.type,
         trace_id=message.trace_id,
+        account=None if message.account is UNSET else message.account,
         order=state,
     )
 
@@ -140,11 +147,13 @@ def _event(report: ExecutionReport) -> Literal["fill", "cancel", "expire", "revi
     return "cancel" if report.status == "CANCELED" else "expire"
 
 
-def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
-    """The log entry of an amended order."""
+def amend_entry(order: BrokerOrder, now: datetime, replaced: BrokerOrder | None = None) -> Entry:
+    """The log entry of an amended order, or of the order that an amend has put in the place of another one."""
     state = order.state
     return Entry(
         event="amend",
+        amend_id=state.amended_by,
+        replaces=None if replaced is None else replaced.state.venue_order_id,
         client_order_id=order.client_order_id,
         venue_order_id=state.venue_order_id,
         exec_id=None,
@@ -152,6 +161,21 @@ def amend_entry(order: BrokerOrder, now: datetime) -> Entry:
         price=state.limit_price,
         at=now,
         order=state,
+    )
+
+
+def repeat_entry(order: BrokerOrder, now: datetime) -> Entry:
+    """The log entry of an amend that was carried out before."""
+    state = order.state
+    return Entry(
+        event="repeat",
+        client_order_id=order.client_order_id,
+        venue_order_id=state.venue_order_id,
+        exec_id=None,
+        qty=state.qty,
+        price=state.limit_price,
+        at=now,
+        amend_id=state.amended_by,
     )
 
 

@@ -13,7 +13,7 @@ from switchyard.adapters.venues.simulator.reporting import Reporting
 from switchyard.adapters.venues.simulator.responses import HangUp
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
-from switchyard.ports.venue import Dedupe, Lookup
+from switchyard.ports.venue import AmendMode, Dedupe, Lookup
 
 
 class VenueSimulator:
@@ -28,6 +28,7 @@ class VenueSimulator:
         dedupe: Dedupe,
         dedupe_ttl_seconds: float,
         lookup: Lookup,
+        amend: AmendMode = "in_place",
         hang_up: HangUp,
         refuse_connections: Callable[[float], None],
         session: TradingDay = UTC_DAY,
@@ -44,6 +45,7 @@ class VenueSimulator:
             seed=seed,
             dedupe=dedupe,
             dedupe_ttl_seconds=dedupe_ttl_seconds,
+            amend=amend,
             session=session,
         )
         self.app = SimulatorApp(
@@ -53,6 +55,7 @@ class VenueSimulator:
             plan=plan,
             clock=clock,
             lookup=lookup,
+            amend=amend,
             hang_up=hang_up,
             refuse_connections=refuse_connections,
         )

@@ -174,8 +174,8 @@ class _Page:
             [(media_type, content)] = operation["requestBody"]["content"].items()
             value = next(iter(content["examples"].values()))["value"]
             lines += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(json.dumps(value))}"]
-        elif method == "post":
-            lines.append("-X POST")
+        if method == "patch" or (method == "post" and "requestBody" not in operation):
+            lines.append(f"-X {method.upper()}")
         return " \\\n  ".join(lines)
 
     def _schemas(self) -> Markup:

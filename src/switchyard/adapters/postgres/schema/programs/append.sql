@@ -114,7 +114,7 @@ BEGIN
         ) AS stored
         WHERE stored.version <> incoming.version - 1;
     END IF;
-    killed := killed_changes(incoming_orders, order_changes, order_bases, incoming_outbox);
+    killed := killed_changes(incoming_orders, order_changes, order_bases, incoming_outbox, outbox_bases);
     IF killed IS NOT NULL THEN
         conflicts := ARRAY(SELECT unnest(conflicts) UNION SELECT json_object_keys(killed)::integer);
     END IF;

@@ -240,6 +240,7 @@ BEGIN
         SELECT (claimed.row->>0)::integer AS change, key.line, key.purse, key.owner, claimed.row->>3 AS side,
             (claimed.row->>4)::numeric AS qty, (claimed.row->>5)::numeric AS notional,
             (claimed.row->>6)::boolean AS reducing, (claimed.row->>7)::boolean AS whole,
+            (claimed.row->>8)::integer AS orders, (claimed.row->>9)::numeric AS gross, -- an amend adds no order
             (allowed.row->>0)::integer AS open_orders, (allowed.row->>1)::integer AS symbol_open_orders,
             (allowed.row->>2)::numeric AS open_notional, (allowed.row->>3)::numeric AS symbol_open_notional,
             (allowed.row->>4)::numeric AS position, (allowed.row->>5)::numeric AS gross_exposure,
@@ -271,25 +272,34 @@ BEGIN
                 'LIMIT_ORDERS_PER_WINDOW', owner_recent[claim.owner] + 1, claim.window_orders, false);
         ELSIF purse_loss[claim.purse] >= claim.daily_loss THEN
             breach := jsonb_build_array('LIMIT_DAILY_LOSS', purse_loss[claim.purse], claim.daily_loss, false);
-        ELSIF owner_orders[claim.owner] + 1 > claim.open_orders THEN
-            breach := jsonb_build_array('LIMIT_OPEN_ORDERS', owner_orders[claim.owner] + 1, claim.open_orders, false);
-        ELSIF line_orders[claim.line] + 1 > claim.symbol_open_orders THEN
+        ELSIF owner_orders[claim.owner] + claim.orders > claim.open_orders THEN
             breach := jsonb_build_array(
-                'LIMIT_OPEN_ORDERS', line_orders[claim.line] + 1, claim.symbol_open_orders, true);
-        ELSIF purse_notional[claim.purse] + claim.notional > claim.open_notional THEN
+                'LIMIT_OPEN_ORDERS', owner_orders[claim.owner] + claim.orders, claim.open_orders, false);
+        ELSIF line_orders[claim.line] + claim.orders > claim.symbol_open_orders THEN
+            breach := jsonb_build_array(
+                'LIMIT_OPEN_ORDERS', line_orders[claim.line] + claim.orders, claim.symbol_open_orders, true);
+        ELSIF (claim.orders > 0 OR claim.notional > 0)
+            AND purse_notional[claim.purse] + claim.notional > claim.open_notional
+        THEN
             breach := jsonb_build_array(
                 'LIMIT_OPEN_NOTIONAL', purse_notional[claim.purse] + claim.notional, claim.open_notional, false);
-        ELSIF line_notional[claim.line] + claim.notional > claim.symbol_open_notional THEN
+        ELSIF (claim.orders > 0 OR claim.notional > 0)
+            AND line_notional[claim.line] + claim.notional > claim.symbol_open_notional
+        THEN
             breach := jsonb_build_array(
                 'LIMIT_OPEN_NOTIONAL', line_notional[claim.line] + claim.notional, claim.symbol_open_notional, true);
-        ELSIF abs(worst) > claim.position THEN
+        ELSIF claim.qty > 0 AND abs(worst) > claim.position THEN
             breach := jsonb_build_array('LIMIT_POSITION', abs(worst), claim.position, true);
-        ELSIF purse_gross[claim.purse] + claim.notional > claim.gross_exposure THEN
+        ELSIF (claim.orders > 0 OR claim.gross > 0)
+            AND purse_gross[claim.purse] + claim.gross > claim.gross_exposure
+        THEN
             breach := jsonb_build_array(
-                'LIMIT_GROSS_EXPOSURE', purse_gross[claim.purse] + claim.notional, claim.gross_exposure, false);
-        ELSIF line_gross[claim.line] + claim.notional > claim.symbol_gross_exposure THEN
+                'LIMIT_GROSS_EXPOSURE', purse_gross[claim.purse] + claim.gross, claim.gross_exposure, false);
+        ELSIF (claim.orders > 0 OR claim.gross > 0)
+            AND line_gross[claim.line] + claim.gross > claim.symbol_gross_exposure
+        THEN
             breach := jsonb_build_array(
-                'LIMIT_GROSS_EXPOSURE', line_gross[claim.line] + claim.notional, claim.symbol_gross_exposure, true);
+                'LIMIT_GROSS_EXPOSURE', line_gross[claim.line] + claim.gross, claim.symbol_gross_exposure, true);
         END IF;
         IF breach IS NOT NULL THEN
             breaches := breaches || jsonb_build_object(claim.change::text, breach);
@@ -302,15 +312,13 @@ BEGIN
         ELSE
             sells[claim.line] := open_qty + claim.qty;
         END IF;
-        line_orders[claim.line] := line_orders[claim.line] + 1;
+        line_orders[claim.line] := line_orders[claim.line] + claim.orders;
         line_notional[claim.line] := line_notional[claim.line] + claim.notional;
-        owner_orders[claim.owner] := owner_orders[claim.owner] + 1;
-        owner_recent[claim.owner] := owner_recent[claim.owner] + 1;
+        owner_orders[claim.owner] := owner_orders[claim.owner] + claim.orders;
+        owner_recent[claim.owner] := owner_recent[claim.owner] + claim.orders;
         purse_notional[claim.purse] := purse_notional[claim.purse] + claim.notional;
-        IF NOT claim.reducing THEN
-            line_gross[claim.line] := line_gross[claim.line] + claim.notional;
-            purse_gross[claim.purse] := purse_gross[claim.purse] + claim.notional;
-        END IF;
+        line_gross[claim.line] := line_gross[claim.line] + claim.gross;
+        purse_gross[claim.purse] := purse_gross[claim.purse] + claim.gross;
     END LOOP;
     RETURN breaches::json;
 END $$;

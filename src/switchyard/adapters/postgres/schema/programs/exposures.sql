@@ -4,8 +4,12 @@
 -- The part of one order in its totals; no row for an order that has ended.
 CREATE OR REPLACE FUNCTION reserved(of_order orders) RETURNS TABLE (rest numeric, notional numeric)
 LANGUAGE sql IMMUTABLE ROWS 1 AS $$
-    SELECT open.rest, coalesce(open.rest * of_order.reserve_price * of_order.multiplier, 0)
-    FROM (SELECT greatest(of_order.qty - of_order.filled_qty, 0) AS rest) AS open
+    -- While an amend is not settled, the venue may have either amounts: the larger ones count.
+    SELECT greatest(open.rest, open.amended, 0), greatest(
+        open.rest * of_order.reserve_price * of_order.multiplier,
+        open.amended * of_order.amend_reserve_price * of_order.multiplier, 0
+    )
+    FROM (SELECT of_order.qty - of_order.filled_qty AS rest, of_order.amend_qty - of_order.filled_qty AS amended) AS open
     WHERE of_order.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
 $$;
 
@@ -65,8 +69,11 @@ BEGIN
             CASE WHEN order_bases[incoming.ordinality] = 0 THEN 1 ELSE 0 END AS accepted
         FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
         LEFT JOIN LATERAL (
-            SELECT open.rest, coalesce(open.rest * incoming.reserve_price * incoming.multiplier, 0) AS notional
-            FROM (SELECT greatest(incoming.qty - incoming.filled_qty, 0) AS rest) AS open
+            SELECT greatest(incoming.qty - incoming.filled_qty, incoming.amend_qty - incoming.filled_qty, 0) AS rest,
+                greatest(
+                    (incoming.qty - incoming.filled_qty) * incoming.reserve_price * incoming.multiplier,
+                    (incoming.amend_qty - incoming.filled_qty) * incoming.amend_reserve_price * incoming.multiplier, 0
+                ) AS notional
             WHERE incoming.status NOT IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')
         ) AS part ON true
         WHERE order_changes[incoming.ordinality] <> ALL (conflicts)

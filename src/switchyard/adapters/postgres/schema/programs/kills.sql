@@ -8,13 +8,15 @@ CREATE OR REPLACE FUNCTION is_covered(kill kills, by_order orders) RETURNS boole
         AND (kill.symbol IS NULL OR kill.symbol = by_order.symbol)
 $$;
 
--- The changes that accept an order, or begin to send one, which an active kill covers, each with the oldest such kill;
+-- The changes that accept, amend or begin to send an order, or give one to another venue, which an active kill covers, each with
+-- the oldest such kill;
 -- NULL where there is none. Without an active kill this is one look into an empty index.
 CREATE OR REPLACE FUNCTION killed_changes(
     incoming_orders orders[],
     order_changes integer[],
     order_bases integer[],
-    incoming_outbox outbox_orders[]
+    incoming_outbox outbox_orders[],
+    outbox_bases integer[]
 ) RETURNS json LANGUAGE plpgsql AS $$
 DECLARE
     sending text[];
@@ -23,15 +25,21 @@ BEGIN
         RETURN NULL;
     END IF;
     sending := ARRAY(
-        SELECT message.order_id FROM unnest(incoming_outbox) AS message
-        WHERE message.kind = 'new' AND message.status = 'sending'
+        SELECT message.order_id FROM unnest(incoming_outbox) WITH ORDINALITY AS message
+        WHERE message.kind <> 'cancel'
+        AND (message.status = 'sending' OR message.kind = 'amend' AND outbox_bases[message.ordinality] = 0)
     );
     RETURN (
         SELECT json_object_agg(found.change, found.kill) FROM (
             SELECT DISTINCT ON (change) order_changes[place] AS change, kill
             FROM generate_subscripts(incoming_orders, 1) AS place
-            JOIN kills AS kill ON kill.cleared_at IS NULL AND is_covered(kill, incoming_orders[place])
+            -- An order that leaves for another venue was covered at the one that it leaves.
+            LEFT JOIN orders AS leaving ON leaving.order_id = (incoming_orders[place]).order_id
+                AND leaving.venue <> (incoming_orders[place]).venue
+            JOIN kills AS kill ON kill.cleared_at IS NULL
+                AND (is_covered(kill, incoming_orders[place]) OR is_covered(kill, leaving))
             WHERE (incoming_orders[place]).order_id = ANY (sending)
+            OR leaving.order_id IS NOT NULL
             OR (order_bases[place] = 0 AND (incoming_orders[place]).status <> 'REJECTED')
             ORDER BY change, kill.seq
         ) AS found

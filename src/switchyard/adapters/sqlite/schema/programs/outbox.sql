@@ -4,11 +4,11 @@ CREATE VIEW outbox AS
 SELECT
     message.order_id || ':' || message.kind || ':' || message.number AS id,
     message.venue_client_order_id AS idempotency_key,
-    json_object(
+    coalesce(message.payload, json_object(
         'client_order_id', message.venue_client_order_id, 'symbol', symbol, 'intent', side, 'qty', json(qty),
         'type', type, 'time_in_force', time_in_force, 'limit_price', json(price), 'stop_price', json(stop_price),
         'trace_id', coalesce(trace_id, message.order_id)
-    ) AS request_json,
+    )) AS request_json,
     message.status,
     max(message.attempt - 1, 0) AS retry_count,
     message.next_attempt_at,

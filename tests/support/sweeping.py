@@ -1,0 +1,140 @@
+"""A recorder and a sweeper over a venue whose orders and reports are set by the test."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from itertools import count
+
+from msgspec.structs import replace
+
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.adapters.memory.venue import NullVenue
+from switchyard.domain.changes import Change, Outcome
+from switchyard.domain.decisions import begin_attempt, record_sent
+from switchyard.domain.ids import VenueClientOrderId
+from switchyard.domain.money import ZERO
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.reports import ExecutionIdScope, ExecutionReport, ReportStatus
+from switchyard.flow.executions.record import Recorder
+from switchyard.flow.executions.sweep import GRACE, Sweeper
+from switchyard.ports.venue import Capabilities, ReportPage, VenueFill, VenueOrder, VenueUnavailable
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import ACCOUNT, VENUE, WORKER, a_report, an_accept, state_after
+from tests.support.databases import Database
+from tests.support.sequencing import running_sequencer
+
+KEY = (ACCOUNT, "USDJPY")
+_groups = count(1)
+
+
+class ShownVenue(NullVenue):
+    """A venue whose orders and reports are set by the test."""
+
+    def __init__(self) -> None:
+        super().__init__(VENUE, clock=ManualClock())
+        self.shown: dict[VenueClientOrderId, VenueOrder] = {}
+        self.reported: list[ExecutionReport] = []
+        self.asked: list[VenueClientOrderId] = []
+        self.execution_ids: ExecutionIdScope = "venue"
+        self.can_be_asked = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, execution_ids=self.execution_ids)
+
+    async def find_by_client_order_id(self, client_id: VenueClientOrderId) -> VenueOrder | None:
+        self.asked.append(client_id)
+        return self.shown.get(client_id)
+
+    async def open_orders(self) -> AsyncIterator[Sequence[VenueOrder]]:
+        if not self.can_be_asked:
+            raise VenueUnavailable("not now")
+        yield [order for order in self.shown.values() if order.status in ("WORKING", "PARTIALLY_FILLED")]
+
+    async def reports(self, after: int, limit: int) -> ReportPage:
+        page = tuple(self.reported[after : after + limit])
+        return ReportPage(page, after + len(page))
+
+    def show(self, order: Order, status: ReportStatus, *fills: str, filled_qty: str | None = None) -> None:
+        """Have this order at the venue, with fills such as `a:10`: quantity 10 under the id `a`."""
+        parts = [fill.split(":") for fill in fills]
+        shown = tuple(
+            VenueFill(exec_id=exec_id, qty=Decimal(qty), price=Decimal(150), at=START) for exec_id, qty in parts
+        )
+        self.shown[order.venue_client_order_id] = VenueOrder(
+            venue_client_order_id=order.venue_client_order_id,
+            venue_order_id="venue-1",
+            status=status,
+            filled_qty=Decimal(filled_qty) if filled_qty is not None else sum((fill.qty for fill in shown), ZERO),
+            fills=shown,
+        )
+
+
+class Sweeping:
+    """A recorder and a sweeper with their venue and orders."""
+
+    def __init__(self, database: Database) -> None:
+        self.journal, self.queries = database.journal, database.queries
+        self.venue = ShownVenue()
+        self.clock = ManualClock()
+        self.metrics = Metrics()
+        self.recorder = Recorder(
+            self.venue,
+            journal=self.journal,
+            queries=self.queries,
+            sequencer=running_sequencer(self.journal, self.clock, self.metrics),
+            clock=self.clock,
+            metrics=self.metrics,
+        )
+        self.sweeper = self.a_sweeper()
+
+    def a_sweeper(self) -> Sweeper:
+        return Sweeper(
+            self.venue,
+            self.recorder,
+            journal=self.journal,
+            queries=self.queries,
+            commit=self.commit,
+            clock=self.clock,
+            metrics=self.metrics,
+            interval=timedelta(seconds=30),
+        )
+
+    async def commit(self, change: Change) -> Outcome:
+        [outcome] = await self.journal.append(0, f"group-{next(_groups)}", [change], START)
+        return outcome
+
+    async def working(self, symbol: str = "USDJPY") -> Order:
+        """An order of 100 that the venue has."""
+        accepted = an_accept(qty=Decimal(100), symbol=symbol)
+        sending = begin_attempt(state_after(accepted), accepted.outbox[0], WORKER, START)
+        sent = record_sent(state_after(accepted, sending), sending.outbox[0], "venue-1", START)
+        for change in (accepted, sending, sent):
+            await self.commit(change)
+        return sent.orders[0]
+
+    async def state(self, order: Order) -> OrderState:
+        return (await self.journal.load([order.order_id]))[order.order_id]
+
+    async def receive(self, *reports: ExecutionReport) -> None:
+        self.venue.reported += reports
+        await self.recorder.run_once()
+
+    async def swept(self) -> int:
+        self.clock.advance(GRACE)
+        return await self.sweeper.run_once()
+
+    async def held(self) -> Decimal:
+        found = (await self.journal.load_positions([KEY])).get(KEY)
+        return ZERO if found is None else found.qty
+
+    def counted(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0
+
+
+def report(
+    state: OrderState, exec_id: str, qty: str, total: str, status: ReportStatus = "PARTIALLY_FILLED"
+) -> ExecutionReport:
+    plain = a_report(state, status, exec_id=exec_id, qty=Decimal(qty))
+    return replace(plain, filled_qty_total=Decimal(total), last_price=Decimal(150) if plain.last_qty else None)

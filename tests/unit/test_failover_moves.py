@@ -1,0 +1,264 @@
+"""Failover in the dispatcher, over the database in memory: what moves, when, and in which order it leaves."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, cast
+
+import pytest
+
+from switchyard.adapters.memory.buckets import MemoryBuckets
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.memory.quotes import FixedQuotes
+from switchyard.adapters.system_clock import SystemRandomness
+from switchyard.domain import decisions
+from switchyard.domain.ids import KillId, OrderId, VenueName, WorkerId
+from switchyard.domain.instruments import DEFAULT_INSTRUMENTS, Catalogue
+from switchyard.domain.kills import Kill
+from switchyard.domain.orders import Order
+from switchyard.domain.routing import Route, Router
+from switchyard.flow.active_kills import ActiveKills
+from switchyard.flow.health.board import HealthBoard
+from switchyard.flow.health.breaker import VenueBreaker
+from switchyard.flow.health.choice import VenueChoice
+from switchyard.flow.quotes import QuoteBoard
+from switchyard.flow.sending.dispatch import Dispatcher
+from switchyard.flow.sending.lanes import HeldLanes
+from switchyard.flow.sending.lost_keys import LostKeys
+from switchyard.flow.sending.rates import VenueRates
+from switchyard.flow.sending.waiting import WaitingLanes
+from switchyard.flow.wake import Wake
+from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.venue import (
+    Accepted,
+    Ambiguous,
+    Capabilities,
+    OnDeparture,
+    SendOutcome,
+    Unsent,
+    Venue,
+    ignore_departure,
+)
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import an_accept
+from tests.support.sequencing import running_sequencer
+
+ONE, TWO = VenueName("one"), VenueName("two")
+OWN = WorkerId("own")
+
+
+class LoggingVenue:
+    """Gives every order the same outcome, and appends it to a log that venues share."""
+
+    def __init__(self, name: VenueName, log: list[tuple[VenueName, OrderId]]) -> None:
+        self.name = name
+        self.capabilities = Capabilities(dedupe="while_open", lookup="all", acceptance_window=timedelta(seconds=1))
+        self.outcome: SendOutcome = Accepted("v-1")
+        self.found: object = None
+        self._log = log
+
+    async def submit_many(
+        self, orders: Sequence[Order], on_departure: OnDeparture = ignore_departure
+    ) -> list[SendOutcome]:
+        on_departure()
+        self._log += [(self.name, order.order_id) for order in orders]
+        return [self.outcome] * len(orders)
+
+    async def find_by_client_order_id(self, client_id: str) -> object:
+        return self.found
+
+
+class Site:
+    """A worker with two venues in one route; `one` is preferred."""
+
+    def __init__(self, *, restored: bool = False, per_second: int | None = None) -> None:
+        self.clock, self.metrics = ManualClock(), Metrics()
+        self.database = MemoryDatabase(self.clock)
+        waiting = WaitingLanes(Wake())
+        self.sequencer = running_sequencer(self.database.journal, self.clock, self.metrics, note=waiting.note)
+        self.lanes = HeldLanes(self.database.lanes, OWN, self.clock)
+        self.kills = ActiveKills(self.database.kills, self.metrics)
+        self.sent: list[tuple[VenueName, OrderId]] = []
+        self.venues = {name: LoggingVenue(name, self.sent) for name in (ONE, TWO)}
+        venues = cast(dict[VenueName, Venue], self.venues)
+        self.health = HealthBoard()
+        self.breakers = {
+            name: VenueBreaker(name, faults_max=3, pause=timedelta(seconds=2), clock=self.clock, metrics=self.metrics)
+            for name in self.venues
+        }
+        self.health.watch(self.breakers.values())
+        quotes = QuoteBoard(self.clock, self.metrics, age_max=timedelta(seconds=5))
+        quotes.add(TWO, FixedQuotes(self.clock))
+        router = Router(Route((ONE, TWO)), {"EURUSD": Route((ONE,))})
+        catalogue = Catalogue(DEFAULT_INSTRUMENTS)
+        choice = VenueChoice(router, quotes, catalogue=catalogue, health=self.health, fees_percent={}, kinds={})
+        restored_at = self.clock.now() if restored else None
+        buckets: dict[VenueName, TokenBuckets] = (
+            {TWO: MemoryBuckets(Decimal(per_second), 1, clock=self.clock)} if per_second else {}
+        )
+        self.dispatcher = Dispatcher(
+            worker=OWN,
+            sequencer=self.sequencer,
+            queries=self.database.queries,
+            liveness=self.database.liveness,
+            lanes=self.lanes,
+            venues=venues,
+            clock=self.clock,
+            randomness=SystemRandomness(),
+            metrics=self.metrics,
+            batch_size=32,
+            parallelism=1,
+            retry_max=8,
+            idle_seconds=0.01,
+            stuck_after=timedelta(minutes=10),
+            kills=self.kills,
+            lost_keys=LostKeys(
+                restored_at, timedelta(days=1), venues, self.clock, lambda symbol: router.route_for(symbol).venues
+            ),
+            waiting=waiting,
+            health=self.health,
+            choice=choice,
+            rates=VenueRates(buckets, self.clock, self.metrics),
+        )
+        for name in self.venues:
+            self.dispatcher.open_venue(name)
+
+    async def accept(self, venue: VenueName = ONE, **changes: Any) -> OrderId:
+        change = an_accept(now=self.clock.now(), venue=venue, **changes)
+        await self.sequencer.commit(change)
+        await self.lanes.renew()
+        return change.orders[0].order_id
+
+    async def turn(self, times: int = 3) -> None:
+        """Let the dispatcher claim, and its sends end."""
+        for _ in range(times):
+            await self.dispatcher.run_once()
+            await self.dispatcher._sends.drain()
+
+    def order(self, order_id: OrderId) -> Order:
+        return self.database.journal.state(order_id).order
+
+    def down(self, venue: VenueName = ONE) -> None:
+        self.breakers[venue].note_hanging(2)
+
+
+async def test_waiting_orders_leave_a_venue_that_hangs_and_keep_their_order() -> None:
+    site = Site()
+    first, second = await site.accept(), await site.accept()
+    site.down()
+    third = await site.accept(TWO)  # a gateway that knows more routes it to the other venue at once
+
+    await site.turn()
+
+    assert site.sent == [(TWO, first), (TWO, second), (TWO, third)]
+    assert site.order(first).venue == TWO
+    labels: dict[str, str] = {"from_venue": ONE, "to_venue": TWO}
+    assert site.metrics.registry.get_sample_value("venue_failovers_total", labels) == 2
+
+
+@pytest.mark.parametrize("outcome", [Ambiguous("NETWORK_TIMEOUT"), Unsent("RATE_LIMITED", bytes_sent=True)])
+async def test_an_order_that_the_venue_may_have_seen_stays(outcome: SendOutcome) -> None:
+    site = Site()
+    site.venues[ONE].outcome = outcome
+    order_id = await site.accept()
+    await site.turn(1)
+    site.down()
+    site.clock.advance(timedelta(hours=1))
+    await site.lanes.renew()
+
+    await site.turn()
+
+    assert site.sent == [(ONE, order_id)]
+    assert site.order(order_id).venue == ONE
+
+
+async def test_orders_that_were_refused_go_elsewhere_without_their_backoff() -> None:
+    site = Site()
+    site.venues[ONE].outcome = Unsent("BROKER_DOWN")
+    ids = [await site.accept(time_in_force="IOC") for _ in range(4)]
+
+    await site.turn()
+
+    assert [order_id for venue, order_id in site.sent if venue == TWO] == ids
+    assert {site.order(order_id).status for order_id in ids} == {"WORKING"}
+
+
+async def test_an_order_whose_route_has_one_venue_waits_for_it() -> None:
+    site = Site()
+    order_id = await site.accept(symbol="EURUSD")
+    site.down()
+    await site.turn()
+    assert site.sent == []
+    for _ in range(5):
+        site.clock.advance(timedelta(seconds=1))
+        site.breakers[ONE].note_probe(None)
+    await site.lanes.renew()
+    await site.turn()
+    assert site.sent == [(ONE, order_id)], "it gets orders again without a restart"
+
+
+async def test_the_first_orders_after_a_pause_are_sent_one_at_a_time() -> None:
+    site = Site()
+    site.down()
+    for _ in range(5):
+        site.clock.advance(timedelta(seconds=1))
+        site.breakers[ONE].note_probe(None)
+    for _ in range(3):
+        await site.accept()
+    await site.dispatcher.run_once()
+    await asyncio.sleep(0)
+    assert len(site.sent) <= 1
+    await site.turn(5)
+    assert len(site.sent) == 3
+
+
+@pytest.mark.parametrize("killed", [ONE, TWO])
+async def test_an_order_that_a_kill_covers_at_either_venue_is_not_sent_elsewhere(killed: VenueName) -> None:
+    site = Site()
+    order_id = await site.accept()
+    site.down()
+    kill = Kill(
+        kill_id=KillId("kill_1"), venue=killed, set_by="ann", set_reason="test", set_at=site.clock.now(), version=1
+    )
+    await site.sequencer.commit(decisions.set_kill(kill))  # this process does not know it yet: the append judges
+
+    await site.turn()
+
+    assert site.sent == []
+    assert site.order(order_id).venue == ONE
+
+
+async def test_after_a_restore_an_order_with_a_key_keeps_its_venue() -> None:
+    site = Site(restored=True)
+    site.clock.advance(timedelta(seconds=1))
+    keyed, other = await site.accept(key="k"), await site.accept(account="acc-2")
+    site.down()
+    await site.turn()
+    assert site.sent == [(TWO, other)]
+    assert site.order(keyed).venue == ONE
+
+
+async def test_after_a_restore_every_venue_of_the_route_is_asked_before_the_first_send() -> None:
+    site = Site(restored=True)
+    site.clock.advance(timedelta(seconds=1))
+    site.venues[TWO].found = object()
+    order_id = await site.accept(key="k")
+    await site.turn()
+    assert site.sent == []
+    assert site.order(order_id).status == "UNKNOWN"
+
+
+async def test_a_rate_lets_one_after_the_other_through_and_holds_up_no_other_venue() -> None:
+    site = Site(per_second=1)
+    limited = [await site.accept(TWO) for _ in range(3)]
+    others = [await site.accept(ONE, account="acc-2") for _ in range(3)]
+    await site.turn()
+    assert [order_id for venue, order_id in site.sent if venue == TWO] == limited[:1]
+    assert [order_id for venue, order_id in site.sent if venue == ONE] == others
+    for _ in range(2):
+        site.clock.advance(timedelta(seconds=1))
+        await site.lanes.renew()
+        await site.turn()
+    assert [order_id for venue, order_id in site.sent if venue == TWO] == limited
