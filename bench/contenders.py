@@ -100,6 +100,7 @@ def switchyard(
         "SWITCHYARD_DATA_DIR": str(data),
         "SWITCHYARD_STATE_DIR": str(folder / "state"),
         "SWITCHYARD_PORT": str(port),
+        "SWITCHYARD_BACKOFFICE_PORT": str(free_port()),
         "SWITCHYARD_WORKER": str(worker).lower(),
         "SWITCHYARD_LOG_LEVEL": "warning",
         "JWT_HS256_SECRET": secret,

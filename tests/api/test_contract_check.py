@@ -11,7 +11,7 @@ STREAM = {"content-type": "text/event-stream"}
 HEALTH = ("GET", "/health", 200, {"Content-Type": "application/json"}, b'{"status":"ok"}')
 
 
-def test_the_contract_has_the_operations_of_the_gateway() -> None:
+def test_the_contract_has_the_operations_of_the_gateway_and_the_back_office() -> None:
     assert Contract().operations() == {
         ("GET", "/health"),
         ("POST", "/orders"),
@@ -37,6 +37,10 @@ def test_the_contract_has_the_operations_of_the_gateway() -> None:
         ("GET", "/admin/kills"),
         ("GET", "/admin/kill/{killId}"),
         ("POST", "/admin/kill/{killId}/clear"),
+        ("GET", "/positions"),
+        ("GET", "/balances"),
+        ("GET", "/ledger"),
+        ("GET", "/stats"),
         ("GET", "/metrics"),
         ("GET", "/"),
         ("GET", "/docs"),

@@ -89,7 +89,7 @@ async def test_orders_of_a_killed_worker_are_filled_by_the_next_one(
 
 
 def test_separate_processes_need_postgresql(tmp_path: Path) -> None:
-    for role in ("gateway", "worker"):
+    for role in ("gateway", "worker", "backoffice"):
         ended = run_command(role, SWITCHYARD_DATA_DIR=str(tmp_path))
         assert ended.returncode == 4
         assert "SWITCHYARD_DATABASE_URL" in ended.stderr

@@ -22,6 +22,7 @@ from referencing.jsonschema import DRAFT202012
 
 FOLDER = Path(__file__).parents[2] / "contracts"
 OPENAPI = "openapi.yaml"
+ROOT_SERVER = ({"url": "/"},)
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 
 
@@ -81,10 +82,18 @@ class Contract:
         self._operations = {
             (method.upper(), path) for path, item in paths.items() for method in item if method in METHODS
         }
+        # A path that names no server is one of the gateway's.
+        self._servers = {
+            path: [each["url"] for each in item.get("servers", ROOT_SERVER)] for path, item in paths.items()
+        }
 
-    def operations(self) -> set[tuple[str, str]]:
-        """Return every documented (METHOD, path template)."""
-        return set(self._operations)
+    def operations(self, *, of_backoffice: bool | None = None) -> set[tuple[str, str]]:
+        """Return every documented (METHOD, path template), or only those of one of the two servers."""
+        return {
+            (method, path)
+            for method, path in self._operations
+            if of_backoffice is None or any((url != "/") == of_backoffice for url in self._servers[path])
+        }
 
     def check(self, method: str, path: str, status: int, headers: Mapping[str, str], body: bytes) -> None:
         """Assert that the operation documents this answer: status, headers, content type and body.

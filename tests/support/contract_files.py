@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.contract import OPENAPI, documents, registry
+from tests.support.contract import METHODS, OPENAPI, documents, registry
 
 REQUEST = "order_request_v1.schema.json"
 SNAPSHOT = "order_snapshot_v1.schema.json"
@@ -30,7 +30,7 @@ def walk(node: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
 def operations() -> Iterator[tuple[str, Any, str, Any]]:
     for path, item in openapi()["paths"].items():
         for method, operation in item.items():
-            if method != "parameters":
+            if method in METHODS:
                 yield path, item, method, operation
 
 

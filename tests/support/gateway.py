@@ -116,6 +116,7 @@ async def running_gateway(folder: Path, **environment: str) -> AsyncIterator[Run
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
             "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": "0",
+            "SWITCHYARD_BACKOFFICE": "false",
             "JWT_HS256_SECRET": SECRET,
             **environment,
         }

@@ -50,6 +50,7 @@ OPERATION = _object(
                     "streams",
                     "market",
                     "kill switch",
+                    "back office",
                     "operations",
                     "account",
                     "documentation",
@@ -66,6 +67,7 @@ OPERATION = _object(
         "requestBody": _object({"content": MEDIA_TYPES}, {"required": {"const": True}, "description": TEXT}),
     },
 )
+SERVERS = {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})}
 STRUCTURE = _object(
     {
         "openapi": {"const": "3.1.0"},
@@ -80,11 +82,21 @@ STRUCTURE = _object(
             },
             {},
         ),
-        "servers": {"type": "array", "items": _object({"url": TEXT, "description": TEXT}, {})},
+        "servers": SERVERS,
         "security": SECURITY,
         "tags": {"type": "array", "items": _object({"name": TEXT, "description": TEXT}, {})},
         "paths": _map(
-            _object({}, {"parameters": PARAMETERS, "get": OPERATION, "post": OPERATION, "patch": OPERATION}), "^/"
+            _object(
+                {},
+                {
+                    "servers": SERVERS,
+                    "parameters": PARAMETERS,
+                    "get": OPERATION,
+                    "post": OPERATION,
+                    "patch": OPERATION,
+                },
+            ),
+            "^/",
         ),
         "components": _object(
             {

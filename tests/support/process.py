@@ -24,9 +24,12 @@ COMMAND = Path(sys.executable).with_name("switchyard")
 
 
 def clean_environment(**settings: str) -> dict[str, str]:
-    """The environment without the developer's own settings; modules of `tests` can be run in it."""
+    """The environment without the developer's own settings; modules of `tests` can be run in it.
+
+    Without a back office: most tests have no use for one, and its port would have to be free.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "JWT_", "SSE_"))}
-    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), **settings}
+    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "SWITCHYARD_BACKOFFICE": "false", **settings}
 
 
 class Process:
@@ -36,10 +39,12 @@ class Process:
         self.folder = folder
         self.role = role
         self.port = free_port()
+        self.backoffice_port = free_port()
         self.settings = {
             "SWITCHYARD_DATA_DIR": str(folder / "var"),
             "SWITCHYARD_STATE_DIR": str(folder / "state"),
             "SWITCHYARD_PORT": str(self.port),
+            "SWITCHYARD_BACKOFFICE_PORT": str(self.backoffice_port),
             "JWT_HS256_SECRET": SECRET,
             **settings,
         }
@@ -51,6 +56,11 @@ class Process:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def backoffice_url(self) -> str:
+        """Of a process that also keeps the books (`SWITCHYARD_BACKOFFICE`)."""
+        return f"http://127.0.0.1:{self.backoffice_port}"
 
     @property
     def log(self) -> str:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 from tests.support.polling import DEADLINE_SECONDS
+from tests.support.ports import free_port
 from tests.support.process import COMMAND, ROOT, clean_environment
 
 FOLDER = ROOT / "tests" / "records"
@@ -28,14 +29,25 @@ _VARIABLE = (
 
 
 class Session:
-    """A user's shell: a folder with `.venv/bin/switchyard`, where 8081 stands for the gateway's port."""
+    """A user's shell: a folder with `.venv/bin/switchyard`.
+
+    8081 stands for the gateway's port, 8082 for the back office's.
+    """
 
     def __init__(self, folder: Path, port: int, **settings: str) -> None:
         self._folder = folder
         self._port = port
+        self._books_port = free_port()
         (folder / ".venv").symlink_to(COMMAND.parents[1])
         self.environment = clean_environment(
-            SWITCHYARD_PORT=str(port), HOME=str(folder), COLUMNS="80", NO_COLOR="1", TERM="dumb", **settings
+            SWITCHYARD_PORT=str(port),
+            SWITCHYARD_BACKOFFICE="true",
+            SWITCHYARD_BACKOFFICE_PORT=str(self._books_port),
+            HOME=str(folder),
+            COLUMNS="80",
+            NO_COLOR="1",
+            TERM="dumb",
+            **settings,
         )
         self.environment.pop("XDG_STATE_HOME", None)
 
@@ -46,7 +58,8 @@ class Session:
 
     def plain(self, text: str) -> str:
         """The text as a record shows it."""
-        text = text.replace(str(self._folder), "/home/me").replace(str(self._port), "8081")
+        text = text.replace(str(self._folder), "/home/me")
+        text = text.replace(str(self._port), "8081").replace(str(self._books_port), "8082")
         for pattern, shown in _VARIABLE:
             text = pattern.sub(shown, text)
         return text

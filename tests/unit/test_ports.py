@@ -9,6 +9,8 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.backoffice.dump import SqliteLedgerDump
+from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
@@ -48,10 +50,12 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
+from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
 from switchyard.ports.buckets import TokenBuckets
+from switchyard.ports.bus import Bus
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
@@ -63,6 +67,8 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
+from switchyard.ports.ledger import Ledger
+from switchyard.ports.ledger_dump import LedgerDump
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
@@ -105,6 +111,9 @@ venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
 quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
+buses: list[type[Bus]] = [JournalBus]
+ledgers: list[type[Ledger]] = [SqliteLedger]
+ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

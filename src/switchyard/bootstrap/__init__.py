@@ -1,5 +1,6 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
+from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -17,10 +18,13 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
+from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
 __all__ = [
+    "BackOffice",
+    "BackOfficeProcess",
     "Database",
     "Desks",
     "Engine",
@@ -36,11 +40,14 @@ __all__ = [
     "open_database",
     "order_dump",
     "outbox_listing",
+    "rebuild_books",
     "rebuild_target",
+    "running_backoffice",
     "running_engine",
     "send_lingers",
     "sqlite_path",
     "upgrade_database",
     "upgrade_if_new",
     "venue_kinds",
+    "verify_books",
 ]

@@ -40,7 +40,8 @@ class Wakes:
         self.audit = Wake()
         self.stream = Wake()
         self.fills = Wake()
-        self.all = (self.dispatch, self.audit, self.stream, self.fills)
+        self.books = Wake()
+        self.all = (self.dispatch, self.audit, self.stream, self.fills, self.books)
 
     def notify(self) -> None:
         """Notify all stages: another process has committed."""
@@ -88,7 +89,7 @@ class Core:
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills],
+            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills, self.wakes.books],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
 from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.bootstrap.backoffice import BackOffice, start_backoffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
@@ -50,6 +51,8 @@ class Engine:
     desks: Desks
     """Set while a gateway runs, as is `caches`; a worker has neither."""
     caches: Caches
+    backoffice: BackOffice | None = None
+    """Set while a process keeps the books as well."""
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         core = self._core = Core(settings, database, wrappers)
@@ -132,6 +135,8 @@ class Engine:
             if self._role != "worker":
                 await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
+                if self._role == "up" and self.settings.backoffice:
+                    self.backoffice = await start_backoffice(core, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")

@@ -29,6 +29,8 @@ SwitchyardError
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
+├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
+├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
@@ -38,6 +40,7 @@ SwitchyardError
 │   ├── BrokerFailed          the broker did not answer a question that the request depends on
 │   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
+│   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)

@@ -54,6 +54,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_METRICS_PORT", "metrics_port", None, parse.whole(0, 65535),
             "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
             "worker serves neither. A gateway serves both on its own port."),
+    Setting("SWITCHYARD_BACKOFFICE", "backoffice", "true", parse.flag,
+            "Whether `up` also keeps the books: it posts the journal's events to `backoffice.db` in the data folder and "
+            "serves the back office's API. `false`: a separate `backoffice` process does, or none."),
+    Setting("SWITCHYARD_BACKOFFICE_PORT", "backoffice_port", "8082", parse.whole(0, 65535),
+            "TCP port of the back office's API, on the address `SWITCHYARD_HOST`; `0` chooses a free port."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
             "PostgreSQL database, as `postgresql://user:password@host:port/name`. Unset: SQLite in the data folder, for "
             "a single process.", secret=True),
@@ -305,6 +310,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address_max: int
     streams_per_account_max: int
     metrics_port: int | None
+    backoffice: bool
+    backoffice_port: int
     database_url: Secret | None
     redis_url: Secret | None
     worker: bool

@@ -2,6 +2,7 @@
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
@@ -18,6 +19,7 @@ class Metrics:
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
         )
         self.kills = KillMetrics(registry)
+        self.backoffice = BackOfficeMetrics(registry)
         self.routing = RoutingMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(

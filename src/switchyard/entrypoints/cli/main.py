@@ -8,6 +8,7 @@ import typer
 from switchyard import __version__
 from switchyard.entrypoints.cli import (
     account,
+    backoffice,
     explain,
     exposure,
     failures,
@@ -29,6 +30,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 processes.register(app)
+backoffice.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)

@@ -16,6 +16,7 @@ from switchyard.settings import Settings, configured_secrets, load_settings
 
 if TYPE_CHECKING:
     from switchyard.bootstrap import Engine, PortWrappers, Role
+    from switchyard.entrypoints.http.transport.server import HttpServer
 
 log = structlog.get_logger()
 
@@ -49,7 +50,7 @@ def register(app: typer.Typer) -> None:
 
 
 def up(host: Host = None, port: Port = None, database_url: Database = None) -> None:
-    """Run everything in one process: gateway, worker and readers."""
+    """Run everything in one process: gateway, worker, readers and back office."""
     run_process("up", {"SWITCHYARD_HOST": host, "SWITCHYARD_PORT": port, "SWITCHYARD_DATABASE_URL": database_url})
 
 
@@ -67,18 +68,24 @@ def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWra
     """Run the stages of a role until a signal or a failure ends the process."""
     import uvloop
 
+    settings = configured(options)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings, role, wrappers))
+    say(settings, f"switchyard {role} has stopped", "stopped", role=role)
+
+
+def configured(options: dict[str, str | None]) -> Settings:
+    """Read the settings of a process and set up its logs."""
     from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings(options=options)
     configure_logs(settings.log_level, settings.log_format, configured_secrets(settings))
     for name in settings.unknown_names:
         log.warning("setting_unknown", name=name, hint="ignored: it is not a setting of Switchyard")
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, role, wrappers))
-    _say(settings, f"switchyard {role} has stopped", "stopped", role=role)
+    return settings
 
 
-def _say(settings: Settings, text: str, event: str, **fields: str) -> None:
+def say(settings: Settings, text: str, event: str, **fields: str) -> None:
     """Report a step of the process's life: as a line for people, or as an event where logs are JSON."""
     if settings.log_format == "json":
         log.info(event, **fields)
@@ -86,19 +93,17 @@ def _say(settings: Settings, text: str, event: str, **fields: str) -> None:
         typer.echo(text, err=True)
 
 
-def _check_port(settings: Settings) -> None:
+def _check_port(host: str, port: int, setting: str, remedy: str) -> None:
     """Raise SettingError if the port is in use, before orders are sent that no client could follow."""
-    if settings.port == 0:
+    if port == 0:
         return
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((settings.host, settings.port), family=family).close()
+        socket.create_server((host, port), family=family).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise SettingError(
-                "SWITCHYARD_PORT",
-                f"{settings.host}:{settings.port} is in use by another process: stop it, or choose another port "
-                f"with --port",
+                setting, f"{host}:{port} is in use by another process: stop it, or choose another port{remedy}"
             ) from None
         # The server reports other problems of the address itself.
 
@@ -108,15 +113,23 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
     from switchyard.entrypoints.control.server import serving_commands
 
     if role != "worker":
-        _check_port(settings)
+        _check_port(settings.host, settings.port, "SWITCHYARD_PORT", " with --port")
     if role == "up":
         await upgrade_if_new(settings)
+    # After the database: if another `up` has it, that is the cause, and its port only a consequence.
+    if role == "up" and settings.backoffice:
+        _check_port(
+            settings.host,
+            settings.backoffice_port,
+            "SWITCHYARD_BACKOFFICE_PORT",
+            ", or set SWITCHYARD_BACKOFFICE=false to run without the back office",
+        )
     async with running_engine(settings, role, wrappers) as engine:
         loop = asyncio.get_running_loop()
 
         def stop() -> None:
             if not engine.stop.is_set():
-                _say(
+                say(
                     settings,
                     f"switchyard {role} is stopping: it finishes the requests and sends under way",
                     "stopping",
@@ -137,7 +150,7 @@ async def _serve(settings: Settings, role: "Role", wrappers: "PortWrappers | Non
 
 async def _work(settings: Settings, engine: "Engine") -> None:
     if settings.metrics_port is None:
-        _say(settings, "switchyard worker is running", "running", role="worker")
+        say(settings, "switchyard worker is running", "running", role="worker")
         await engine.stop.wait()
         return
     from switchyard.entrypoints.http.monitoring import build_monitoring
@@ -152,7 +165,7 @@ async def _work(settings: Settings, engine: "Engine") -> None:
     await server.start()
     try:
         url = f"http://{settings.host}:{server.port}"
-        _say(settings, f"switchyard worker is running, with metrics on {url}", "running", role="worker", metrics=url)
+        say(settings, f"switchyard worker is running, with metrics on {url}", "running", role="worker", metrics=url)
         await engine.stop.wait()
     finally:
         await server.stop(grace_seconds=5.0)
@@ -164,14 +177,31 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
 
     server = build_server(settings, engine)
     await server.start()
+    books = await _serve_books(settings, engine)
     try:
         # 0.0.0.0 is no host name of the gateway: requests for it get 421.
         url = gateway_url(settings.host, server.port)
         if role == "up" and settings.log_format != "json":
-            typer.echo(welcome(settings, engine.wall_clock, url, server.port))
+            books_url = None if books is None else gateway_url(settings.host, books.port)
+            typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
         else:
-            _say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
+            say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
         await engine.stop.wait()
     finally:
         engine.hub.close()
+        if books is not None:
+            await books.stop(grace_seconds=1.0)
         await server.stop(grace_seconds=5.0)
+
+
+async def _serve_books(settings: Settings, engine: "Engine") -> "HttpServer | None":
+    """Start the back office's server where this process keeps the books."""
+    if engine.backoffice is None:
+        return None
+    from switchyard.client.address import gateway_url
+    from switchyard.entrypoints.http.backoffice import build_backoffice
+
+    server = build_backoffice(settings, engine.backoffice)
+    await server.start()
+    log.info("backoffice_listening", url=gateway_url(settings.host, server.port))
+    return server

@@ -15,7 +15,7 @@ FIRST_TOKEN_TTL = timedelta(hours=24)
 FIRST_ACCOUNT = "demo"
 
 
-def welcome(settings: "Settings", clock: "Clock", url: str, port: int) -> str:
+def welcome(settings: "Settings", clock: "Clock", url: str, port: int, books_url: str | None) -> str:
     """The address, a token or how to get one, and a first order.
 
     A token is shown on a terminal only, because a file keeps it; and only if its secret is our own, because a
@@ -29,6 +29,12 @@ def welcome(settings: "Settings", clock: "Clock", url: str, port: int) -> str:
         token = f"$({token_command})"
         note = "" if settings.jwt_secret is None else ", where JWT_HS256_SECRET is set as here"
         intro = f"Get a token for the account '{FIRST_ACCOUNT}'{note}:\n{token_command}"
+    booked = (
+        ""
+        if books_url is None
+        else f"""
+See it booked:  curl -sS {books_url}/positions -H "Authorization: Bearer {token}\""""
+    )
     store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
     return f"""
 Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
@@ -41,7 +47,7 @@ curl -sS {url}/orders \\
   -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-order' \\
   -d '{{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000}}'
 
-Watch it fill:  {command(settings, "watch", port=port)}
+Watch it fill:  {command(settings, "watch", port=port)}{booked}
 """
 
 

@@ -57,11 +57,21 @@ class MonitoringRoutes:
         return starlette_response(json_response(200, {"status": "degraded", "venues": venues}))
 
     async def _show_metrics(self, request: Request) -> Response:
-        token = request.headers.get("x-metrics-token", "")
-        if self._metrics_token and not hmac.compare_digest(token.encode(), self._metrics_token.encode()):
-            raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
+        check_metrics_token(request, self._metrics_token)
         await self._observer.refresh()
-        return Response(generate_latest(self._metrics.registry), media_type=METRICS_TYPE)
+        return metrics_response(self._metrics)
+
+
+def check_metrics_token(request: Request, expected: str | None) -> None:
+    """Raise Unauthorized unless the request has the token that `/metrics` requires, if any."""
+    token = request.headers.get("x-metrics-token", "")
+    if expected and not hmac.compare_digest(token.encode(), expected.encode()):
+        raise Unauthorized("METRICS_TOKEN", "X-Metrics-Token is missing or wrong")
+
+
+def metrics_response(metrics: Metrics) -> Response:
+    """Return the registry in Prometheus's text format."""
+    return Response(generate_latest(metrics.registry), media_type=METRICS_TYPE)
 
 
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:

@@ -23,7 +23,9 @@ from switchyard.entrypoints.http.reference.markup import (
 Node = dict[str, Any]
 
 STYLE_PATH = "/docs/reference.css"
-VARIABLES = "URL=http://127.0.0.1:8081\nTOKEN=$(switchyard token --account demo)"
+VARIABLES = """URL=http://127.0.0.1:8081
+BACKOFFICE=http://127.0.0.1:8082
+TOKEN=$(switchyard token --account demo)"""
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
 
 
@@ -92,7 +94,7 @@ class _Page:
         return joined(
             element("h2", "Authentication"),
             schemas.table(("scheme", "sent as", "description"), rows),
-            element("p", "The commands on this page use two variables. On the gateway's machine set them with:"),
+            element("p", "The commands on this page use three variables. On the gateway's machine set them with:"),
             element("pre", element("code", VARIABLES)),
         )
 
@@ -161,7 +163,10 @@ class _Page:
                 filled = filled.replace(f"{{{parameter['name']}}}", str(parameter["example"]))
             elif parameter["in"] == "header" and parameter["name"] == "Idempotency-Key":
                 headers.append(f"{parameter['name']}: {parameter['example']}")
-        lines = [f'curl -sS{"N" if filled.endswith("/stream") else ""} "$URL{filled}"']
+        # Paths of another server than the gateway name it.
+        servers = [each["url"] for each in self._openapi["paths"][path].get("servers", [{"url": "/"}])]
+        server = "URL" if "/" in servers else "BACKOFFICE"
+        lines = [f'curl -sS{"N" if filled.endswith("/stream") else ""} "${server}{filled}"']
         if "bearer" in self._security(operation):
             lines.append('-H "Authorization: Bearer $TOKEN"')
         lines += [f"-H {shlex.quote(header)}" for header in headers]

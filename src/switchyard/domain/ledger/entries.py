@@ -1,0 +1,141 @@
+"""Ledger entries: what one event of the journal books, in legs that balance exactly, linked by a hash chain.
+
+Pure. An entry is made of the journal's events alone, so that the same journal always gives the same chain.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
+from typing import Final, Literal
+
+import msgspec
+
+from switchyard.domain.chain import GENESIS, link
+from switchyard.domain.events import encode
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.money import EXACT, ONE, ZERO
+from switchyard.domain.orders import Side
+
+EntryType = Literal["OrderAccepted", "Fill"]
+LedgerAccount = Literal[
+    "cash",  # money of the account; below zero where more was paid than received
+    "trading",  # the other side of the cash that fills move
+    "fees",  # the other side of the cash that fees move
+    "position",  # units of an instrument; below zero when short
+    "position_clearing",  # the other side of these units
+]
+IN_UNITS: Final[frozenset[LedgerAccount]] = frozenset({"position", "position_clearing"})
+"""The ledger accounts that count units of an instrument; the others count money."""
+
+# ISO 4217: no currency. For instruments whose settlement currency the catalogue does not name.
+NO_CURRENCY = "XXX"
+
+
+class Leg(msgspec.Struct, frozen=True):
+    """One line of an entry: above zero is a debit, below zero a credit."""
+
+    account: LedgerAccount
+    unit: str
+    """A currency or, on the two position accounts, a symbol."""
+    amount: Decimal
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One entry; an `OrderAccepted` is a memo and has no legs."""
+
+    number: int
+    """From 1, without a gap."""
+    entry_id: str
+    """Derived from what happened, so that nothing is booked twice: the order id, or `fill_entry_id`."""
+    type: EntryType
+    account_id: AccountId
+    order_id: OrderId
+    seq: int
+    """The journal's event that it books."""
+    at: datetime
+    """The time of that event."""
+    venue: VenueName
+    symbol: str
+    side: Side
+    qty: Decimal
+    """Of the order, or of the fill."""
+    price: Decimal | None = None
+    currency: str
+    """The settlement currency."""
+    multiplier: Decimal = ONE
+    strategy: str | None = None
+    client_order_id: str | None = None
+    exec_id: str | None = None
+    effective_at: datetime | None = None
+    """When the venue executed it, by the venue's clock."""
+    filled_qty_total: Decimal | None = None
+    """What the venue says is filled of the order; a cross-check only."""
+    fee: Decimal | None = None
+    """Below zero for a rebate."""
+    fee_currency: str | None = None
+    notes: tuple[str, ...] = ()
+    """What a person should look at; the booking is not changed by it."""
+    legs: tuple[Leg, ...] = ()
+
+
+class ChainedEntry(msgspec.Struct, frozen=True):
+    """An entry with its text and the hash of the chain up to it."""
+
+    entry: LedgerEntry
+    text: str
+    """The entry as JSON: exactly the hashed bytes."""
+    hash: str
+
+
+class LedgerHead(msgspec.Struct, frozen=True):
+    """The last entry's number and hash."""
+
+    number: int = 0
+    hash: str = GENESIS
+
+
+class Unbalanced(Exception):
+    """A defect: an entry whose legs do not sum to zero in each currency and each symbol."""
+
+
+_entry = msgspec.json.Decoder(LedgerEntry)
+
+
+def fill_entry_id(venue: str, account: str, exec_id: str) -> str:
+    """The id of an execution's entry: the same whatever order, report or event names the execution."""
+    # A JSON array, so that no two triples have the same text.
+    text = msgspec.json.encode([venue, account, exec_id])
+    return f"fill_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def chained(entry: LedgerEntry, previous_hash: str) -> ChainedEntry:
+    """The entry as the next of the chain."""
+    check_balanced(entry.legs)
+    text = encode(entry).decode()
+    return ChainedEntry(entry, text, link(previous_hash, text))
+
+
+def parse_entry(text: str) -> LedgerEntry:
+    """The entry of a stored text; ValueError where it is none."""
+    try:
+        return _entry.decode(text)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"not a ledger entry ({error})") from None
+
+
+def shown(text: str, hash_: str) -> str:
+    """A stored entry as the API shows it, with its hash."""
+    return f'{text[:-1]},"hash":"{hash_}"}}'
+
+
+def check_balanced(legs: Iterable[Leg]) -> None:
+    """Raise Unbalanced unless debits equal credits in each currency and in each symbol."""
+    sums: dict[tuple[bool, str], Decimal] = {}
+    for leg in legs:
+        # A symbol such as BTC can be a currency too: each is summed alone.
+        key = leg.account in IN_UNITS, leg.unit
+        sums[key] = EXACT.add(sums.get(key, ZERO), leg.amount)
+    for (_, unit), total in sums.items():
+        if total:
+            raise Unbalanced(f"the legs in {unit} sum to {total}")

@@ -1,0 +1,122 @@
+"""`backoffice`: the back office as a process of its own, and the command that builds its books again."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from switchyard.entrypoints.cli.connection import JsonOption
+from switchyard.entrypoints.cli.output import print_json
+from switchyard.entrypoints.cli.processes import Database, Host, configured, say
+from switchyard.settings import Settings
+
+DIFFERENT = 1  # the exit code of `rebuild --verify` where something differs
+
+app = typer.Typer(
+    help="Keep the books in a process of its own (needs PostgreSQL), or build them again.", invoke_without_command=True
+)
+PortOption = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_BACKOFFICE_PORT).")]
+
+
+def register(parent: typer.Typer) -> None:
+    """Add the commands."""
+    parent.add_typer(app, name="backoffice")
+
+
+@app.callback()
+def run(context: typer.Context, host: Host = None, port: PortOption = None, database_url: Database = None) -> None:
+    """Keep the books in a process of its own; needs PostgreSQL. `switchyard up` keeps them as well."""
+    if context.invoked_subcommand is not None:
+        return
+    import uvloop
+
+    settings = configured(
+        {
+            "SWITCHYARD_HOST": host,
+            "SWITCHYARD_BACKOFFICE_PORT": port,
+            "SWITCHYARD_DATABASE_URL": database_url,
+        }
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(settings))
+    say(settings, "switchyard backoffice has stopped", "stopped", role="backoffice")
+
+
+@app.command()
+def rebuild(
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Compare with the books in use and change nothing; exit code 1 if they differ."),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Read the journal from zero and build the books again; the former file is kept under another name.
+
+    Run it with the process that keeps the books stopped; on SQLite that is `switchyard up`.
+    """
+    from switchyard.bootstrap import rebuild_books, verify_books
+
+    settings = configured({})
+    if not verify:
+        with _progress() as progress:
+            rebuilt = asyncio.run(rebuild_books(settings, progress))
+        if json:
+            print_json(rebuilt)
+            return
+        kept = "" if rebuilt.replaced is None else f"; the former books are in {rebuilt.replaced}"
+        typer.echo(f"{rebuilt.entries} entries, up to event {rebuilt.seq}, hash {rebuilt.hash}{kept}")
+        return
+    with _progress() as progress:
+        checked = asyncio.run(verify_books(settings, progress))
+    if json:
+        print_json(checked)
+    else:
+        for line in checked.lines:
+            typer.echo(line, err=True)
+        verdict = f"{checked.differences} differences" if checked.differences else "no difference"
+        typer.echo(f"{checked.entries} entries, up to event {checked.seq}, hash {checked.hash}: {verdict}")
+    if checked.differences:
+        raise typer.Exit(DIFFERENT)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """A counter of events on a terminal's stderr; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    columns = TextColumn("event {task.completed:,.0f}"), TimeElapsedColumn()
+    terminal = Console(stderr=True)
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda seq: bar.update(task, completed=seq)
+
+
+async def _serve(settings: Settings) -> None:
+    from switchyard.bootstrap import running_backoffice
+    from switchyard.client.address import gateway_url
+    from switchyard.entrypoints.http.backoffice import build_backoffice
+
+    async with running_backoffice(settings) as office:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, office.stop.set)
+        server = build_backoffice(settings, office)
+        await server.start()
+        try:
+            url = gateway_url(settings.host, server.port)
+            say(
+                settings,
+                f"switchyard backoffice is listening on {url}",
+                "listening",
+                role="backoffice",
+                url=url,
+            )
+            await office.stop.wait()
+        finally:
+            await server.stop(grace_seconds=5.0)
+    if office.failure is not None:
+        raise office.failure

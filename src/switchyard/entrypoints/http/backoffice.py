@@ -1,0 +1,224 @@
+"""The back office's API (seed 001 section 5): `/health`, `/positions`, `/balances`, `/ledger`, `/stats`, `/metrics`.
+
+Reads the ledger and the consumer's figures; writes nothing.
+"""
+
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import get_args
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from switchyard.bootstrap import BackOffice
+from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage, PositionView
+from switchyard.domain.errors import InvalidField, NotFound, SwitchyardError
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.entries import NO_CURRENCY, EntryType, shown
+from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.money import ZERO
+from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
+from switchyard.entrypoints.http.exposure import served_names
+from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
+from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
+from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
+from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
+from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
+from switchyard.entrypoints.http.transport.doors import Doors
+from switchyard.entrypoints.http.transport.entrance import Entrance
+from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.ports.journal import SEQ_LIMIT
+from switchyard.ports.ledger import ENTRIES_MAX, EntryFilter
+from switchyard.settings import Settings, jwt_secret
+
+ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
+"""One less than a read of the ledger: one more entry shows whether there is another page."""
+BALANCES_PAGE_MAX = 500
+_TYPES: tuple[EntryType, ...] = get_args(EntryType)
+
+
+class ShownBalance(msgspec.Struct, kw_only=True):
+    """The money of an account in one currency."""
+
+    currency: str
+    cash: Decimal = ZERO
+    trading: Decimal = ZERO
+    fees: Decimal = ZERO
+
+
+class BackOfficeRoutes:
+    """The routes; each account sees its own books."""
+
+    def __init__(self, office: BackOffice, tokens: TokenVerifier, metrics_token: str | None) -> None:
+        self._office = office
+        self._tokens = tokens
+        self._metrics_token = metrics_token
+        self.routes = [
+            Route("/health", self._show_health),
+            Route("/metrics", self._show_metrics),
+            Route("/positions", self._list_positions),
+            Route("/balances", self._list_balances),
+            Route("/ledger", self._list_entries),
+            Route("/stats", self._show_stats),
+        ]
+
+    async def _show_health(self, _request: Request) -> Response:
+        problem = self._office.consumer.problem
+        if problem is None:
+            return starlette_response(json_response(200, {"status": "ok"}))
+        return starlette_response(json_response(503, {"status": "halted", "reason": problem}))
+
+    async def _show_metrics(self, request: Request) -> Response:
+        check_metrics_token(request, self._metrics_token)
+        return metrics_response(self._office.metrics)
+
+    async def _list_positions(self, request: Request) -> Response:
+        account = self._account(request, ("accountId", "flat", "limit", "cursor"))
+        query = request.query_params
+        limit = whole_number(query, "limit", 100, 1, POSITIONS_PAGE_MAX)
+        shows_flat = choices(query, "flat", ("true", "false"))[-1:] == ("true",)
+        symbol, _, currency = query.get("cursor", "").rpartition(":")
+        found = await self._office.ledger.holdings(account, symbol, currency, limit + 1, flat=shows_flat)
+        page = found[:limit]
+        body = PositionPage(
+            account_id=account,
+            positions=tuple(map(_shown_position, page)),
+            next_cursor=f"{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
+        )
+        return starlette_response(json_response(200, body))
+
+    async def _list_balances(self, request: Request) -> Response:
+        account = self._account(request, ("accountId", "limit", "cursor"))
+        limit = whole_number(request.query_params, "limit", 100, 1, BALANCES_PAGE_MAX)
+        rows = await self._office.ledger.balances(account, request.query_params.get("cursor", ""), limit + 1)
+        found: dict[str, ShownBalance] = {}
+        for row in rows:
+            setattr(found.setdefault(row.unit, ShownBalance(currency=row.unit)), row.account, row.amount)
+        page = list(found.values())[:limit]
+        body = {
+            "accountId": account,
+            "balances": page,
+            "nextCursor": page[-1].currency if len(found) > limit else None,
+        }
+        return starlette_response(json_response(200, body))
+
+    async def _list_entries(self, request: Request) -> Response:
+        account = self._account(request, ("accountId", "orderId", "limit", "since", "after", "type", "cursor"))
+        query = request.query_params
+        limit = whole_number(query, "limit", 100, 1, ENTRIES_PAGE_MAX)
+        since = _start(instant(query, "since"), instant(query, "after"))
+        cursor = event_cursor(query, "cursor")
+        if cursor is None:
+            # A time names where to begin, so reading goes on from there; without one the newest entries come first.
+            cursor = EventCursor(True, 0) if since is not None else EventCursor(False, SEQ_LIMIT)
+        found = await self._office.ledger.entries(
+            EntryFilter(
+                account_id=account,
+                order_id=OrderId(query["orderId"]) if "orderId" in query else None,
+                type=_entry_type(query.get("type")),
+                since=since,
+                after=cursor.number if cursor.forward else 0,
+                before=None if cursor.forward else cursor.number,
+                newest=not cursor.forward,
+                limit=limit + 1,
+            )
+        )
+        page = found[:limit] if cursor.forward else found[-limit:]
+        following = "null"
+        if len(found) > limit:
+            following = f'"after:{page[-1].number}"' if cursor.forward else f'"before:{page[0].number}"'
+        lines = ",".join([shown(entry.text, entry.hash) for entry in page])
+        name = msgspec.json.encode(account).decode()
+        body = f'{{"accountId":{name},"entries":[{lines}],"nextCursor":{following}}}'
+        return Response(body, media_type="application/json")
+
+    async def _show_stats(self, request: Request) -> Response:
+        self._account(request, ())
+        consumer = self._office.consumer
+        state = consumer.state
+        body = {
+            "startedAt": consumer.started_at,
+            "processed": consumer.processed,
+            "skipped": consumer.skipped,
+            "lastEventAt": state.read_at,
+            "lastKafkaOffset": state.place.seq or None,
+            "ledgerReplay": consumer.replayed,
+        }
+        return starlette_response(json_response(200, body))
+
+    def _account(self, request: Request, known: tuple[str, ...]) -> AccountId:
+        """The token's account; another one in the query is not found."""
+        account = self._tokens.verify(authorization_header(request.scope))
+        only(request.query_params, known)
+        if request.query_params.get("accountId", account) != account:
+            raise NotFound
+        return account
+
+
+def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
+    """Build the server of the back office's API; not started yet."""
+    tokens = TokenVerifier(
+        jwt_secret(settings), clock=office.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
+    )
+    bad_tokens = BadTokens(office.clock)
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        judged = bad_tokens.judged(error, client_address(request.scope))
+        return starlette_response(error_response(judged))
+
+    app = Starlette(
+        routes=BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+        exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error},
+    )
+    # A redirect would name the host that the request claims.
+    app.router.redirect_slashes = False
+    caps = ConnectionCaps(
+        total_max=connections_within_file_limit(settings.connections_max),
+        per_address_max=settings.connections_per_address_max,
+        proxies=Proxies(settings.trusted_proxies),
+        on_rejection=office.metrics.connections_rejected.inc,
+    )
+    entrance = Entrance(app, Doors(served_names(settings)), caps)
+    return HttpServer(
+        entrance,
+        host=settings.host,
+        port=settings.backoffice_port,
+        port_setting="SWITCHYARD_BACKOFFICE_PORT",
+        caps=caps,
+    )
+
+
+def _shown_position(holding: Holding) -> PositionView:
+    return PositionView(
+        symbol=holding.symbol,
+        qty=holding.qty,
+        average_price=holding.average_price,
+        cost_basis=holding.cost_basis,
+        realised_pnl=holding.realised_pnl,
+        currency=None if holding.currency == NO_CURRENCY else holding.currency,
+        updated_at=holding.updated_at,
+    )
+
+
+def _start(since: datetime | None, after: datetime | None) -> datetime | None:
+    """The earliest time that both parameters allow."""
+    starts = [] if since is None else [since]
+    if after is not None:
+        try:
+            starts.append(after + timedelta(microseconds=1))  # the resolution of an entry's time
+        except OverflowError:
+            raise InvalidField("after", "must be before the year 10000") from None
+    return max(starts) if starts else None
+
+
+def _entry_type(text: str | None) -> EntryType | None:
+    if text is None:
+        return None
+    for known in _TYPES:
+        if text == known:
+            return known
+    raise InvalidField("type", f"must be one of {', '.join(_TYPES)}")

@@ -1,0 +1,41 @@
+"""The port of a whole ledger, page by page, for checks; see `ports/ledger.py` for its everyday use."""
+
+from decimal import Decimal
+from typing import Protocol
+
+import msgspec
+
+from switchyard.domain.ids import OrderId
+from switchyard.domain.ledger.books import BalanceKey, HoldingKey
+from switchyard.domain.ledger.entries import Leg
+from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.orders import BookedOrder
+from switchyard.ports.ledger import StoredEntry
+
+
+class DumpedEntry(msgspec.Struct, frozen=True):
+    """An entry, and its legs as their own rows have them."""
+
+    stored: StoredEntry
+    entry_id: str
+    legs: tuple[Leg, ...]
+
+
+class LedgerDump(Protocol):
+    """All rows of a ledger; each method returns the next rows after a key, in the order of their keys."""
+
+    async def dumped_entries(self, after: int, limit: int) -> list[DumpedEntry]:
+        """Return entries of all accounts."""
+        ...
+
+    async def dumped_orders(self, after: OrderId, limit: int) -> list[BookedOrder]:
+        """Return orders of all accounts."""
+        ...
+
+    async def dumped_holdings(self, after: HoldingKey, limit: int) -> list[Holding]:
+        """Return positions of all accounts."""
+        ...
+
+    async def dumped_balances(self, after: BalanceKey, limit: int) -> list[tuple[BalanceKey, Decimal]]:
+        """Return balances of all accounts, by account, unit and ledger account."""
+        ...

@@ -1,0 +1,23 @@
+"""The metrics of the back office."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+
+class BackOfficeMetrics:
+    """How far the books are, and whether they have stopped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.seq = Gauge("backoffice_seq", "Number of the last event that the books have read", registry=registry)
+        self.lag = Gauge("backoffice_lag_events", "Events that the books have not read yet", registry=registry)
+        self.halted = Gauge(
+            "backoffice_halted", "1 if the books have stopped at an event that they cannot take", registry=registry
+        )
+        self.entries = Counter("backoffice_entries_total", "Entries booked", registry=registry)
+        self.repeats = Counter(
+            "backoffice_repeats_total", "Events dropped because their entry was booked before", registry=registry
+        )
+        self.notes = Counter(
+            "backoffice_notes_total",
+            "Notes on entries, such as a total that the fills do not explain",
+            registry=registry,
+        )

@@ -1,0 +1,218 @@
+"""The back office's API, its commands and its start, as a user meets them."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import apsw
+import pytest
+
+from switchyard.bootstrap import verify_books
+from switchyard.domain.errors import AlreadyRunning
+from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
+from switchyard.entrypoints.http.reference.page import reference_page
+from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
+from tests.support.contract import Contract
+from tests.support.gateway import RunningGateway, running_gateway
+from tests.support.polling import until
+from tests.support.process import SECRET, run_command
+
+
+@asynccontextmanager
+async def trading(folder: Path, **settings: str) -> AsyncIterator[tuple[RunningGateway, RunningBackOffice]]:
+    """A gateway that keeps the books, with the back office's API."""
+    settings = {**KEEPS_BOOKS, "SWITCHYARD_BACKOFFICE_PORT": "0", **settings}
+    async with running_gateway(folder, **settings) as gateway, running_backoffice_api(gateway) as office:
+        yield gateway, office
+
+
+async def filled(gateway: RunningGateway, office: RunningBackOffice, account: str = "demo", **changes: Any) -> str:
+    """Place an order, wait until it is filled and booked, and return its id."""
+    order_id = str((await gateway.place(account=account, **changes)).json["orderId"])
+    await gateway.until_status(order_id, "FILLED", account=account)
+
+    async def is_booked() -> bool:
+        path = f"/ledger?orderId={order_id}&type=Fill"
+        return bool((await office.get(path, account)).json["entries"])
+
+    await until(is_booked)
+    return order_id
+
+
+async def until_read(gateway: RunningGateway, office: RunningBackOffice) -> None:
+    """Wait until the books have read the whole journal."""
+
+    async def is_read() -> bool:
+        return bool((await office.get("/stats")).json["lastKafkaOffset"] == await gateway.journal_seq())
+
+    await until(is_read)
+
+
+async def all_entries(office: RunningBackOffice, query: str, account: str = "demo") -> list[Any]:
+    """The entries of all pages, in the order of the pages."""
+    entries: list[Any] = []
+    cursor = ""
+    while True:
+        page = (await office.get(f"/ledger?{query}{cursor}", account)).json
+        entries += page["entries"]
+        if page["nextCursor"] is None:
+            return entries
+        cursor = f"&cursor={page['nextCursor']}"
+
+
+async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_account_only(tmp_path: Path) -> None:
+    async with trading(tmp_path, EXCHANGE_SIM_PARTIAL_STEPS_SIM="4") as (gateway, office):
+        first = await filled(gateway, office)
+        await filled(gateway, office, side="SELL", qty=3000)
+        await filled(gateway, office, symbol="EURUSD", account="other")
+        await until_read(gateway, office)
+        shown = await office.get("/positions")
+        [position] = shown.json["positions"]
+        assert shown.json == (await gateway.get("/positions")).json | {"positions": [position]}
+        same = ("symbol", "currency", "qty", "averagePrice", "costBasis", "realisedPnl")
+        [at_gateway] = (await gateway.get("/positions")).json["positions"]
+        assert {name: position[name] for name in same} == {name: at_gateway[name] for name in same}
+        assert (position["symbol"], position["currency"], position["qty"]) == ("USDJPY", "JPY", -2000)
+        [balance] = (await office.get("/balances")).json["balances"]
+        assert balance["cash"] == -balance["trading"]
+        assert balance["cash"] == pytest.approx(position["realisedPnl"] - position["costBasis"])
+        entries = (await office.get("/ledger?limit=999")).json["entries"]
+        assert [entry["type"] for entry in entries].count("Fill") == 8
+        assert {entry["accountId"] for entry in entries} == {"demo"}
+        # Paging reaches every entry, backwards and forwards, with every filter.
+        assert sorted(await all_entries(office, "limit=3"), key=lambda entry: entry["number"]) == entries
+        assert await all_entries(office, "limit=3&since=0") == entries
+        fills = [entry for entry in entries if entry["type"] == "Fill"]
+        assert await all_entries(office, "limit=2&since=0&type=Fill") == fills
+        assert await all_entries(office, f"limit=1&since=0&orderId={first}") == [
+            entry for entry in entries if entry["orderId"] == first
+        ]
+        at = fills[2]["at"]
+        assert await all_entries(office, f"since={at}") == [entry for entry in entries if entry["at"] >= at]
+        assert await all_entries(office, f"after={at}") == [entry for entry in entries if entry["at"] > at]
+        stats = (await office.get("/stats")).json
+        assert stats["lastKafkaOffset"] == await gateway.journal_seq()
+        assert stats["processed"] == stats["lastKafkaOffset"]
+        # Another account's books look like books that do not exist.
+        foreign = await office.get(f"/ledger?orderId={first}", "other")
+        assert foreign.body == (await office.get("/ledger?orderId=ord_unknown", "other")).body
+        for path in ("/positions", "/balances", "/ledger"):
+            assert (await office.get(f"{path}?accountId=other")).status == 404
+            assert (await office.get(f"{path}?accountId=demo")).status == 200
+            assert (await office.get(path, account=None)).status == 401
+        assert (await office.get("/stats", account=None)).status == 401
+        assert (await office.get("/health", account=None)).json == {"status": "ok"}
+        for query in (
+            "type=Bust",
+            "limit=0",
+            "limit=1000",
+            "since=yesterday",
+            "cursor=7",
+            "colour=red",
+            "after=9999-12-31T23:59:59.999999Z",
+        ):
+            assert (await office.get(f"/ledger?{query}")).status == 422, query
+
+
+async def test_pages_of_positions_and_balances_reach_every_row(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        for symbol in ("USDJPY", "EURUSD", "BTC", "EURJPY"):
+            await filled(gateway, office, symbol=symbol, qty=1)
+        for path, name, key, expected in (
+            ("/positions", "positions", "symbol", ["BTC", "EURJPY", "EURUSD", "USDJPY"]),
+            ("/balances", "balances", "currency", ["JPY", "USD"]),
+        ):
+            found, cursor = [], ""
+            while True:
+                page = (await office.get(f"{path}?limit=1{cursor}")).json
+                found += [row[key] for row in page[name]]
+                if page["nextCursor"] is None:
+                    break
+                cursor = f"&cursor={page['nextCursor']}"
+            assert found == expected
+
+
+async def test_the_served_routes_are_those_of_the_contract_and_of_the_reference_page(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        assert gateway.engine.backoffice is not None
+        tokens = TokenVerifier(SECRET, clock=gateway.engine.wall_clock)
+        routes = BackOfficeRoutes(gateway.engine.backoffice, tokens, None).routes
+        shared = {("GET", "/health"), ("GET", "/metrics")}
+        assert {("GET", route.path) for route in routes} == Contract().operations(of_backoffice=True) | shared
+        shown = reference_page().decode()
+        for _, path in Contract().operations(of_backoffice=True) - Contract().operations(of_backoffice=False):
+            assert f'"$BACKOFFICE{path}"' in shown.replace("&quot;", '"').replace("&#34;", '"')
+        # A web page whose name resolves to this machine must not read the books.
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{office.url}/positions", headers={"Host": "evil.example"}) as response,
+        ):
+            assert response.status == 421
+
+
+async def test_books_that_stopped_say_so_and_orders_go_on(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        await filled(gateway, office)
+    connection = apsw.Connection(str(tmp_path / "var" / "backoffice.db"))
+    connection.execute("UPDATE ledger SET hash = replace(hash, substr(hash, 1, 1), 'x')")
+    connection.close()
+    async with trading(tmp_path) as (gateway, office):
+        health = await office.get("/health", account=None)
+        assert (health.status, health.json["status"]) == (503, "halted")
+        assert "another history" in health.json["reason"]
+        order_id = (await gateway.place()).json["orderId"]
+        await gateway.until_status(order_id, "FILLED")
+        assert len((await office.get("/positions")).json["positions"]) == 1
+        metrics = (await office.get("/metrics", account=None)).body.decode()
+        assert "backoffice_halted 1.0" in metrics
+
+
+async def test_a_rebuild_finds_a_changed_file_and_replaces_it(tmp_path: Path) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        settings = gateway.engine.settings
+        for _ in range(3):
+            await filled(gateway, office)
+        with pytest.raises(AlreadyRunning):
+            await verify_books(settings, print)
+    verified = await verify_books(settings, print)
+    assert (verified.entries, verified.differences) == (6, 0)
+    books = tmp_path / "var" / "backoffice.db"
+    connection = apsw.Connection(str(books))
+    connection.execute("UPDATE balances SET amount = '1' WHERE account = 'cash'")
+    connection.close()
+    environment = {"SWITCHYARD_DATA_DIR": str(settings.data_dir), "SWITCHYARD_STATE_DIR": str(settings.state_dir)}
+    checked = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **environment)
+    assert checked.returncode == 1
+    assert "balance ('demo', 'cash', 'JPY')" in checked.stderr
+    assert "6 entries" in checked.stdout
+    assert "1 differences" in checked.stdout
+    rebuilt = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--json", **environment)
+    assert json.loads(rebuilt.stdout) == {
+        "entries": 6,
+        "seq": verified.seq,
+        "hash": verified.hash,
+        "replaced": f"{books}.replaced-1",
+    }
+    assert await verify_books(settings, print) == verified
+    assert {path.name for path in books.parent.glob("backoffice*")} == {
+        "backoffice.db",
+        "backoffice.db.lock",
+        "backoffice.db.replaced-1",
+    }
+
+
+async def test_a_port_in_use_is_named_before_any_order_is_sent(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        settings = {"SWITCHYARD_DATA_DIR": str(tmp_path / "var"), "SWITCHYARD_PORT": "0", **KEEPS_BOOKS}
+        done = await asyncio.to_thread(run_command, "up", SWITCHYARD_BACKOFFICE_PORT=port, **settings)
+    assert done.returncode == 4
+    assert "SWITCHYARD_BACKOFFICE_PORT" in done.stderr
+    assert "SWITCHYARD_BACKOFFICE=false" in done.stderr
+    assert not (tmp_path / "var" / "backoffice.db").exists()

@@ -1,0 +1,241 @@
+"""The back office follows the journal of every engine: nothing twice, nothing left out, and it stops at a gap."""
+
+import shutil
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.backoffice.dump import SqliteLedgerDump
+from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.memory.clock import START, ManualClock
+from switchyard.domain.bus import BusEvent, Place
+from switchyard.domain.changes import Change
+from switchyard.domain.decisions import apply_report
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.ledger.entries import parse_entry
+from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import Position
+from switchyard.domain.risk.reservations import Terms
+from switchyard.flow.backoffice.consumer import EVENTS_MAX, Consumer
+from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers, rebuild
+from switchyard.ports.bus import Bus
+from switchyard.ports.journal import Journal
+from switchyard.ports.ledger import EntryFilter, LedgerUnavailable, Posted
+from switchyard.telemetry.metrics import Metrics
+from tests.support.build import ACCOUNT, a_report, an_accept, state_after
+from tests.support.databases import Database
+from tests.support.journal_checks import commit
+
+
+class Trading:
+    """Places orders and fills them in two parts, as the stages would."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._position: Position | None = None
+        self._count = 0
+
+    async def fill_orders(self, count: int) -> None:
+        for _ in range(count):
+            accepted = an_accept(terms=Terms(currency="JPY", price=Decimal("150.125")))
+            await commit(self._journal, accepted)
+            state = state_after(accepted)
+            for _part in range(2):
+                change = self._filled(state)
+                state = OrderState(order=change.orders[0], outbox=change.outbox or state.outbox)
+                await commit(self._journal, change)
+
+    def _filled(self, state: OrderState) -> Change:
+        self._count += 1
+        report = a_report(state, exec_id=f"exec-{self._count}", qty=Decimal(500))
+        change = apply_report(state, self._position, report, START)
+        [self._position] = change.positions
+        return change
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(tmp_path / "backoffice.db")
+    yield ledger
+    await ledger.close()
+
+
+async def started(bus: Bus, ledger: SqliteLedger, metrics: Metrics | None = None) -> Consumer:
+    office = (metrics or Metrics()).backoffice
+    consumer = Consumer(bus, ledger, clock=ManualClock(), metrics=office, shares=False)
+    await consumer.open()
+    return consumer
+
+
+async def caught_up(consumer: Consumer) -> None:
+    while await consumer.run_once():
+        pass
+
+
+async def quantity(ledger: SqliteLedger) -> Decimal:
+    [holding] = await ledger.holdings(ACCOUNT, "", "", 10)
+    return holding.qty
+
+
+async def test_every_fill_is_booked_once_across_restarts_and_a_rebuild_gives_the_same_books(
+    database: Database, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    trading, bus = Trading(database.journal), JournalBus(database.journal)
+    await trading.fill_orders(3)
+    consumer = await started(bus, ledger)
+    await caught_up(consumer)
+    assert consumer.state.place.seq == (await database.journal.head(0)).seq
+    assert (consumer.processed, consumer.skipped) == (15, 6)
+    await trading.fill_orders(2)
+    again = await started(bus, ledger)
+    assert again.replayed == 9
+    await caught_up(again)
+    assert await quantity(ledger) == 5000
+    entries = [parse_entry(row.text) for row in await ledger.entries(EntryFilter(account_id=ACCOUNT))]
+    assert [entry.type for entry in entries] == ["OrderAccepted", "Fill", "Fill"] * 5
+    cash = sum(leg.amount for entry in entries for leg in entry.legs if leg.account == "cash")
+    assert cash == -5000 * Decimal("150.125")
+    assert await bus.lag(again.state.place) == 0
+    assert await bus.lag(Place()) == 25
+
+    new = await SqliteLedger.open(tmp_path / "again.db")
+    await rebuild(bus, new, again.state.place)
+    found = Differences()
+    await check_ledger(new, SqliteLedgerDump(new), found)
+    await compare_ledgers((ledger, SqliteLedgerDump(ledger)), (new, SqliteLedgerDump(new)), found)
+    assert found.lines == []
+    await new.close()
+
+
+async def test_books_that_are_older_than_the_journal_continue_from_their_own_place(
+    database: Database, tmp_path: Path
+) -> None:
+    trading, bus = Trading(database.journal), JournalBus(database.journal)
+    await trading.fill_orders(1)
+    live = await SqliteLedger.open(tmp_path / "backoffice.db")
+    await caught_up(await started(bus, live))
+    await live.close()
+    shutil.copy(tmp_path / "backoffice.db", tmp_path / "backup.db")
+    await trading.fill_orders(1)
+    await database.journal.open_epoch(0, 0, START)  # after a `db restored` that lost nothing of what was booked
+    await trading.fill_orders(1)
+    heads = []
+    for name in ("backoffice.db", "backup.db"):
+        ledger = await SqliteLedger.open(tmp_path / name)
+        consumer = await started(bus, ledger)
+        await caught_up(consumer)
+        assert consumer.problem is None
+        assert await quantity(ledger) == 3000
+        heads.append((await ledger.state()).head)
+        await ledger.close()
+    assert heads[0] == heads[1]
+
+
+async def test_books_of_another_history_stop_before_they_book_anything(
+    database: Database, ledger: SqliteLedger
+) -> None:
+    trading, bus = Trading(database.journal), JournalBus(database.journal)
+    await trading.fill_orders(1)
+    await caught_up(await started(bus, ledger))
+    await trading.fill_orders(1)
+    metrics = Metrics()
+    consumer = await started(Shifted(bus), ledger, metrics)
+    assert consumer.problem is not None
+    assert "another history" in consumer.problem
+    assert "backoffice rebuild" in consumer.problem
+    assert await consumer.run_once() == 0
+    assert metrics.registry.get_sample_value("backoffice_halted") == 1
+    assert await quantity(ledger) == 1000
+
+
+async def test_the_bus_rejects_a_place_of_another_history_before_and_at_its_end(journal: Journal) -> None:
+    await Trading(journal).fill_orders(1)
+    bus, head = JournalBus(journal), await journal.head(0)
+    for seq in (1, head.seq):
+        with pytest.raises(HistoryMismatch, match=r"another history|does not have event"):
+            await bus.page(Place(head.epoch, seq, "f" * 64), 10)
+    with pytest.raises(HistoryMismatch, match="does not have event"):
+        await bus.page(Place(head.epoch, head.seq + 1, head.hash), 10)
+    assert await bus.page(Place(head.epoch, head.seq, head.hash), 10) == []
+
+
+class Shifted:
+    """The bus of another journal: its events have the same numbers and other hashes."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    async def check(self, place: Place) -> None:
+        await self._bus.check(Place(place.epoch, place.seq, "f" * 64))
+
+    async def page(self, after: Place, limit: int) -> list[BusEvent]:
+        return await self._bus.page(after, limit)
+
+    async def lag(self, place: Place) -> int:
+        return await self._bus.lag(place)
+
+
+class Lossy:
+    """A journal that leaves an event out, as a database does that lost a row."""
+
+    def __init__(self, journal: Journal, lost_seq: int) -> None:
+        self._journal = journal
+        self._lost_seq = lost_seq
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._journal, name)
+
+    async def read(self, shard: int, after_seq: int, limit: int) -> object:
+        return [event for event in await self._journal.read(shard, after_seq, limit) if event.seq != self._lost_seq]
+
+
+@pytest.mark.parametrize("lost_seq", [1, 4, 5])
+async def test_a_missing_event_stops_the_books_and_nothing_after_it_is_booked(
+    database: Database, ledger: SqliteLedger, lost_seq: int
+) -> None:
+    await Trading(database.journal).fill_orders(2)
+    lossy: Journal = Lossy(database.journal, lost_seq)  # type: ignore[assignment]
+    consumer = await started(JournalBus(lossy), ledger)
+    await caught_up(consumer)
+    assert consumer.problem is not None
+    assert "missing" in consumer.problem
+    assert consumer.state.place.seq == 0
+
+
+async def test_the_events_before_one_that_cannot_be_booked_are_booked(database: Database, ledger: SqliteLedger) -> None:
+    await Trading(database.journal).fill_orders(1)
+    stray = an_accept()
+    state = state_after(stray)
+    report = a_report(state, exec_id="stray")
+    await commit(database.journal, Change(events=apply_report(state, None, report, START).events))
+    consumer = await started(JournalBus(database.journal), ledger)
+    await caught_up(consumer)
+    assert consumer.problem is not None
+    assert f"event 6 cannot be booked: the books have not read the acceptance of its order {state.order.order_id}" in (
+        consumer.problem
+    )
+    assert consumer.state.place.seq == 5
+    assert await quantity(ledger) == 1000
+
+
+async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
+    database: Database, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Trading(database.journal).fill_orders(EVENTS_MAX // 5 + 1)
+    consumer = await started(JournalBus(database.journal), ledger)
+    post = ledger.post
+
+    async def post_and_fail(after: Place, events: list[BusEvent]) -> Posted:
+        await post(after, events)
+        raise LedgerUnavailable("the disk was full for a moment")
+
+    monkeypatch.setattr(ledger, "post", post_and_fail)
+    with pytest.raises(LedgerUnavailable):
+        await consumer.run_once()
+    monkeypatch.undo()
+    await caught_up(consumer)
+    assert consumer.problem is None
+    assert await quantity(ledger) == 1000 * (EVENTS_MAX // 5 + 1)
