@@ -95,7 +95,7 @@ async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) 
     order_id = (await embedded.place()).json["orderId"]
     kill = await embedded.engine.kill_switch.set(KillRequest(symbol="EURUSD", by="ann", reason="drill"))
     for command in shown.commands:
-        if "/stream" in command or "$BACKOFFICE" in command:  # does not end; `test_backoffice.py` pastes the others
+        if "/stream" in command or "$BACKOFFICE" in command:  # does not end; not served here
             continue
         pasted = command.replace("ord_01JCQ8Z4M0W6T1V9K3X5R7N2BD", order_id).replace("acct-1", "demo")
         pasted = pasted.replace("kill_01JCQ8Z4M0W6T1V9K3X5R7N2BD", kill.kill_id)

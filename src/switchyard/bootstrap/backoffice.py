@@ -53,7 +53,7 @@ def books_path(settings: Settings) -> Path:
 
 
 async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
-    """Keep the books in a process that also handles orders; whatever is wrong with them, orders go on."""
+    """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
     ledger = await _opened(core.settings, stack)
     consumer = Consumer(
         JournalBus(core.database.journal),
