@@ -165,3 +165,40 @@ async def test_the_client_amends(embedded: RunningGateway) -> None:
         assert (again.status, again.replayed, again.amend_id) == ("AMENDED", True, result.amend_id)
         await client.amend(order_id, qty=3000, version=order["version"])
         await until_amended(embedded, order_id, 3000)
+
+
+async def test_an_order_that_reduces_nothing_any_more_is_judged_by_the_limits(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, RISK_MAX_OPEN_NOTIONAL="600000") as gateway:
+        await gateway.until_status((await gateway.place(side="BUY", qty=1000)).json["orderId"], "FILLED")
+        order_id = (await gateway.place(side="SELL", type="LIMIT", price=400)).json["orderId"]
+        await gateway.until_status((await gateway.place(side="SELL", qty=1000)).json["orderId"], "FILLED")
+
+        too_much = await amend(gateway, order_id, "key", price=700)
+        assert (too_much.status, too_much.json["reason"]) == (422, "LIMIT_OPEN_NOTIONAL")
+        assert (await amend(gateway, order_id, "key", qty=900, price=500)).status == 202
+        assert (await until_amended(gateway, order_id, 900))["price"] == 500
+
+
+async def test_an_amended_close_does_not_turn_the_position_around(embedded: RunningGateway) -> None:
+    bought = await embedded.place(side="BUY", qty=1000)
+    await embedded.until_status(bought.json["orderId"], "FILLED")
+    body = {"type": "LIMIT", "price": 400}
+    placed = await embedded.request("POST", "/positions/USDJPY/close", body=body)
+    order_id = placed.json["orderId"]
+    await embedded.until_status(order_id, "WORKING")
+    sold = await embedded.place(side="SELL", qty=600)
+    await embedded.until_status(sold.json["orderId"], "FILLED")
+
+    async def is_settled() -> bool:
+        answer = await amend(embedded, order_id, "at-the-market", price=1)
+        return bool(answer.json["status"] != "PENDING")
+
+    await until(is_settled)
+    refused = await amend(embedded, order_id, "at-the-market", price=1)
+    assert refused.json["reason"] == "NOT_REDUCING: the position in USDJPY is 400 by now"
+    # It may become smaller, and then fits the position again.
+    await amend(embedded, order_id, "smaller", qty=400)
+    await until_amended(embedded, order_id, 400)
+    await amend(embedded, order_id, "again", price=1)
+    await embedded.until_status(order_id, "FILLED")
+    assert (await embedded.get("/positions")).json["positions"] == []

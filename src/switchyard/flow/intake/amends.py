@@ -235,7 +235,7 @@ class AmendDesk:
             expires_at=now + self._key_ttl,
             version=known.version,
         )
-        is_reducing = order.reducing and (reducing or qty <= order.qty)
+        is_reducing = order.reducing and reducing
         amended = replace(order, amend_qty=qty, amend_reserve_price=reserve, reducing=is_reducing)
         before, after = reserved(order), reserved(amended)
         assert before is not None and after is not None, "an order that has ended cannot be amended"

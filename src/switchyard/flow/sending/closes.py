@@ -1,11 +1,15 @@
 """Orders that close a position, before they are sent: by then the position may have been closed in another way.
 
-Reads positions; writes nothing. First attempts are judged as well, because an order may wait for hours for its venue.
+Reads positions; writes nothing. First attempts are judged as well, because an order may wait for hours for its venue,
+and so are amends of their prices: one that brings a resting close to the market would turn the position around.
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import assert_never
 
-from switchyard.domain.money import ZERO, plain
+from switchyard.domain.amends import amend_of
+from switchyard.domain.money import EXACT, ZERO, plain
 from switchyard.domain.outbox import OutboxKey
 from switchyard.domain.risk.reasons import Violation
 from switchyard.domain.risk.reservations import is_reducing
@@ -24,7 +28,7 @@ class Closes:
     async def breaches(self, page: Sequence[Due]) -> Mapping[OutboxKey, Violation]:
         """The rows of the page that must not be sent now, each with its reason."""
         found = await self._guard.breaches(page)
-        closes = [due for due in page if due.row.kind == "new" and due.state.order.reduce_only]
+        closes = [due for due in page if due.state.order.reduce_only and _is_judged(due)]
         if not closes:
             return found
         keys = {(due.state.order.account_id, due.state.order.symbol) for due in closes}
@@ -34,7 +38,26 @@ class Closes:
         for due in closes:
             order = due.state.order
             position = positions.get((order.account_id, order.symbol), ZERO)
-            if not is_reducing(position, ZERO, order.side, order.qty):
+            if not is_reducing(position, ZERO, order.side, _qty_left(due)):
                 detail = f"the position in {order.symbol} is {plain(position)} by now"
                 gone[due.row.key] = Violation("NOT_REDUCING", detail)
         return {**found, **gone}
+
+
+def _is_judged(due: Due) -> bool:
+    """Whether the row may bring the close to the market; an amend of its quantity alone can only make it smaller."""
+    match due.row.kind:
+        case "new":
+            return True
+        case "amend":
+            return amend_of(due.row).price != due.state.order.price
+        case "cancel":
+            return False
+        case unreachable:
+            assert_never(unreachable)
+
+
+def _qty_left(due: Due) -> Decimal:
+    """What the close may still fill once the row is carried out."""
+    qty = amend_of(due.row).qty if due.row.kind == "amend" else due.state.order.qty
+    return EXACT.subtract(qty, due.state.order.filled_qty)

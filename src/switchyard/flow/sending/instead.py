@@ -57,8 +57,8 @@ class Instead:
             return decisions.record_amend_refused(state, row, "KILL_SWITCH", now, detail=kill.kill_id)
         if amend_of(row).qty <= order.filled_qty:
             return decisions.record_amend_refused(state, row, "QTY_FILLED", now)
-        if breach is not None and breach.reason == "COLLAR":
-            return decisions.record_amend_refused(state, row, "COLLAR", now, detail=breach.detail)
+        if breach is not None and breach.reason in ("COLLAR", "NOT_REDUCING"):
+            return decisions.record_amend_refused(state, row, _code(breach), now, detail=breach.detail)
         return None
 
     def of_sending(
