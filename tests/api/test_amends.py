@@ -9,6 +9,7 @@ import pytest
 from switchyard.client import AsyncClient
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.venue_process import VenueProcess
 
 
 async def resting(gateway: RunningGateway, **changes: Any) -> str:
@@ -96,6 +97,22 @@ async def test_an_order_has_one_amend_at_a_time_and_parts_that_are_filled_stay(t
         assert (order["status"], order["qty"], order["version"]) == ("ACCEPTED", 2000, 3)
         ioc = (await gateway.place(type="MARKET")).json["orderId"]
         assert (await amend(gateway, ioc, "ioc", qty=2000)).json["reason"] in ("NOT_AMENDABLE", "ORDER_FINAL")
+
+
+async def test_an_order_that_was_amended_before_it_was_sent_has_its_own_id_at_a_venue_that_replaces_orders(
+    tmp_path: Path,
+) -> None:
+    broker = VenueProcess(tmp_path, "--amend", "cancel_replace")
+    async with running_gateway(tmp_path, **broker.client_settings(VENUE_AMEND_SIM="cancel_replace")) as gateway:
+        order_id = (await gateway.place(type="LIMIT", price=1)).json["orderId"]
+        assert (await amend(gateway, order_id, "key", qty=2000)).json["status"] == "AMENDED"
+        await broker.start()
+        try:
+            await gateway.until_status(order_id, "WORKING")
+            assert (await gateway.request("POST", f"/orders/{order_id}/cancel")).status == 202
+            assert (await gateway.until_status(order_id, "CANCELED"))["qty"] == 2000
+        finally:
+            broker.close()
 
 
 async def test_amends_at_the_same_time_are_one_and_the_others_are_told_so(gateway: RunningGateway) -> None:

@@ -82,7 +82,9 @@ def request_amend(
         return request
     after = OrderState(order=requested, outbox=(*state.outbox, row))
     dead = ended_attempt(row, now, "dead", "AMENDED_BEFORE_SENDING", None)
-    return merged([request, _settled("Amended", after, with_terms(requested, amend), dead, now)])
+    # No venue ever sees the amend's id: the order goes out, and is cancelled, under its own.
+    changed = with_terms(requested, replace(amend, replaces=False))
+    return merged([request, _settled("Amended", after, changed, dead, now)])
 
 
 def record_amended(state: OrderState, row: OutboxRow, venue_order_id: str | None, now: datetime) -> Change:
