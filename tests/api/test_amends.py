@@ -219,3 +219,38 @@ async def test_an_amended_close_does_not_turn_the_position_around(embedded: Runn
     await amend(embedded, order_id, "again", price=1)
     await embedded.until_status(order_id, "FILLED")
     assert (await embedded.get("/positions")).json["positions"] == []
+
+
+async def test_an_amend_without_a_quote_frees_no_money_that_a_stop_order_may_need(tmp_path: Path) -> None:
+    broker = await VenueProcess(tmp_path, "--amend", "in_place").start()
+    settings = broker.client_settings(
+        VENUE_AMEND_SIM="in_place",
+        VENUE_ORDER_TYPES_SIM="LIMIT,MARKET,STOP",
+        VENUE_QUOTES_POLL_SEC_SIM="0.1",
+        SWITCHYARD_QUOTE_AGE_MAX_SEC="1",
+        RISK_MAX_OPEN_NOTIONAL="1000000",
+    )
+    try:
+        async with running_gateway(tmp_path, **settings) as gateway:
+
+            async def has_quote() -> bool:
+                return bool((await gateway.get("/quotes/USDJPY")).status == 200)
+
+            async def has_no_quote() -> bool:
+                return not await has_quote()
+
+            await until(has_quote)
+            placed = await gateway.place(type="STOP", stopPrice=500, timeInForce="GTC")
+            order_id = placed.json["orderId"]
+            await gateway.until_status(order_id, "WORKING")
+            await broker.set_faults(quotes_5xx=1.0)
+            await until(has_no_quote)
+
+            unknown = await amend(gateway, order_id, "unknown", stopPrice=5000)
+            assert (unknown.status, unknown.json["reason"]) == (422, "LIMIT_NO_PRICE")
+            assert (await amend(gateway, order_id, "smaller", qty=900)).status == 202
+            await until_amended(gateway, order_id, 900)
+            exposure = (await gateway.get("/risk/exposure")).json
+            assert exposure["currencies"][0]["openNotional"] == 450_000
+    finally:
+        broker.close()

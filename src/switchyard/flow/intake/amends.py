@@ -240,7 +240,9 @@ class AmendDesk:
         before, after = reserved(order), reserved(amended)
         assert before is not None and after is not None, "an order that has ended cannot be amended"
         claim = None
-        if after.qty > before.qty or after.notional > before.notional:
+        # Without a price it would reserve no money at all, and so free what it reserves now.
+        is_unpriced = reserve is None and order.reserve_price is not None
+        if after.qty > before.qty or after.notional > before.notional or is_unpriced:
             limits = self._rooms.amend_limits(order.account_id, order.symbol)
             if limits.needs_price and reserve is None and not is_reducing:
                 detail = f"a limit needs a price, and {order.symbol} has no quote"
@@ -271,6 +273,8 @@ class AmendDesk:
             violation = self._risk.judge(subject)
             if violation is not None and not (order.reducing and violation.reason in WAIVED_FOR_REDUCING):
                 raise self._rejected(order.account_id, order.order_id, violation)
+        if quote is None and qty <= order.qty and (price, stop_price) == (order.price, order.stop_price):
+            return order.reserve_price  # only a smaller part of what was judged
         return reserve_price(wanted, quote, instrument.collar_percent)
 
     async def _load(self, account: AccountId, order_id: OrderId) -> OrderState:
