@@ -100,7 +100,8 @@ def switchyard(
         "SWITCHYARD_DATA_DIR": str(data),
         "SWITCHYARD_STATE_DIR": str(folder / "state"),
         "SWITCHYARD_PORT": str(port),
-        "SWITCHYARD_BACKOFFICE_PORT": str(free_port()),
+        # The base has no books, and they read the journal beside the orders: their cost is measured on its own.
+        "SWITCHYARD_BACKOFFICE": "false",
         "SWITCHYARD_WORKER": str(worker).lower(),
         "SWITCHYARD_LOG_LEVEL": "warning",
         "JWT_HS256_SECRET": secret,

@@ -165,7 +165,7 @@ async def decided_by_a_person() -> Life:
         lambda state: decisions.record_doubt(state, state.row("new", 1), "SENDER_DIED", None, life.clock.now())
     )
     await life.then(lambda state: decisions.request_cancel(state, life.clock.now()))
-    decision = DecisionFact(verdict="not-sent", by="maria", reason="not on the broker's screen")
+    decision = DecisionFact(verdict="not-sent", by="duty-desk", reason="not on the broker's screen")
     return await life.then(
         lambda state: decisions.decide_by_hand(state, state.row("new", 1), decision, life.clock.now()), 3600 * 20
     )

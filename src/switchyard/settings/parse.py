@@ -221,7 +221,7 @@ def _names(value: str, what: str) -> dict[str, str]:
 
 def account_names(value: str) -> Mapping[AccountId, str]:
     """A venue's account for each of ours, as `OURS=THEIRS` separated by commas."""
-    return {account(ours): theirs for ours, theirs in _names(value, "alice=A-17,bob=A-18").items()}
+    return {account(ours): theirs for ours, theirs in _names(value, "desk-1=A-17,desk-2=A-18").items()}
 
 
 def symbol_names(value: str) -> Mapping[str, str]:

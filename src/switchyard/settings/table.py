@@ -207,7 +207,7 @@ VENUE_SETTINGS: tuple[Setting, ...] = (
             "Broker: header that carries `VENUE_TOKEN_`. In another header than `Authorization` the token is sent as it is, "
             "such as `X-Api-Key: TOKEN`."),
     Setting("VENUE_ACCOUNTS_", "accounts", "", parse.account_names,
-            "Broker: its account for each of ours, such as `alice=A-17,bob=A-18`; it is sent with every order. Orders of an "
+            "Broker: its account for each of ours, such as `desk-1=A-17,desk-2=A-18`; it is sent with every order. Orders of an "
             "account that is not listed are rejected. Unset: no account is sent."),
     Setting("VENUE_SYMBOLS_", "symbols", "", parse.symbol_names,
             "Broker: its name for each of our symbols, such as `USDJPY=USD/JPY,BTC=XBT`, in orders, answers and quotes. A "
