@@ -125,8 +125,9 @@ async def test_bad_input_gets_the_same_error_with_a_server_and_without(
     order_id = await in_doubt(switchyard, broker)
     commands = {
         (UNKNOWN_ORDER, "sent"): "was not found; `switchyard outbox list`",
-        ("ord_1:amend:1", "sent"): "ID",
+        ("ord_1:modify:1", "sent"): "ID",
         (f"{order_id}:cancel:1", "sent"): "not found",
+        (f"{order_id}:amend:1", "sent"): "not found",
         (f"{order_id}:cancel:²", "sent"): "ID",
         ("x" * 100_000, "sent"): "ID",
         (order_id, "perhaps"): "--as",
