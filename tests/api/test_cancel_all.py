@@ -69,7 +69,13 @@ async def test_filters_select_and_equal_requests_at_once_have_one_plan(gateway: 
 
 
 @pytest.mark.parametrize(
-    ("body", "field"), [({"symbl": "x"}, "symbl"), ({"venue": "nowhere"}, "venue"), ({"symbol": "a b"}, "symbol")]
+    ("body", "field"),
+    [
+        ({"symbl": "x"}, "symbl"),
+        ({"venue": "nowhere"}, "venue"),
+        ({"symbol": "a b"}, "symbol"),
+        ({"cursor": "x"}, "cursor"),
+    ],
 )
 async def test_a_wrong_filter_cancels_nothing(embedded: RunningGateway, body: dict[str, Any], field: str) -> None:
     order_id = await rest(embedded)

@@ -1,5 +1,6 @@
 """A request to cancel all open orders of an account, and its answer. Pure."""
 
+import re
 from typing import Literal
 
 import msgspec
@@ -12,6 +13,8 @@ from switchyard.domain.orders import Order
 
 # Orders of one request: its answer stays below 100 KB, and a repeat can list the same orders.
 ORDERS_MAX = 500
+# An order id. Any other text would sort before or after all orders, and cancel all of them or none.
+_CURSOR = re.compile(r"ord_[0-9A-Z]{26}")
 
 CancelResult = Literal[
     "CANCEL_REQUESTED",  # a cancel is on its way to the venue, from this request or an earlier one
@@ -72,6 +75,8 @@ def checked_cancel_all(request: CancelAllRequest) -> CancelAllRequest:
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}")
     if request.strategy is not None:
         check_strategy(request.strategy)
+    if request.cursor is not None and not _CURSOR.fullmatch(request.cursor):
+        raise InvalidField("cursor", "must be the nextCursor of the previous answer")
     return request
 
 
