@@ -94,11 +94,8 @@ async def test_writing_continues_after_a_full_disk_without_skipping_a_line(
     await log.check()
 
 
-async def test_a_cancelled_write_loses_no_line_and_repeats_none(
-    log: AuditFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = log.writer()
-    await log.add_events(3)
+async def cancelled_while_writing(writer: audit.AuditWriter, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Cancel the writer while its thread is held in a write; the thread goes on once the event is set."""
     write, is_writing, may_write = os.write, threading.Event(), threading.Event()
 
     def blocked(descriptor: int, data: memoryview) -> int:
@@ -113,6 +110,15 @@ async def test_a_cancelled_write_loses_no_line_and_repeats_none(
     with pytest.raises(asyncio.CancelledError):
         await running
     monkeypatch.undo()
+    return may_write
+
+
+async def test_a_cancelled_write_loses_no_line_and_repeats_none(
+    log: AuditFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = log.writer()
+    await log.add_events(3)
+    may_write = await cancelled_while_writing(writer, monkeypatch)
     may_write.set()
     await log.write_all(writer)
     await log.check()
@@ -136,20 +142,7 @@ async def test_a_writer_that_was_cancelled_while_it_wrote_is_complete_when_it_is
 ) -> None:
     writer = log.writer()
     await log.add_events(3)
-    write, is_writing, may_write = os.write, threading.Event(), threading.Event()
-
-    def blocked(descriptor: int, data: memoryview) -> int:
-        is_writing.set()
-        assert may_write.wait(DEADLINE_SECONDS)
-        return write(descriptor, data)
-
-    monkeypatch.setattr(os, "write", blocked)
-    running = asyncio.create_task(writer.run_once())
-    assert await asyncio.to_thread(is_writing.wait, DEADLINE_SECONDS)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    monkeypatch.undo()
+    may_write = await cancelled_while_writing(writer, monkeypatch)
     await log.add_events(2)
     closing = asyncio.create_task(writer.close())
     may_write.set()

@@ -1,7 +1,7 @@
 """The circuit breaker of a venue: whether orders may be sent to it, judged by its answers. In memory.
 
-Counts transport faults, 5xx and 429, never rejections. It is closed again by reads: good probes and a report stream
-that is heard. Written by the sends, the venue's watch and its gate; read by the dispatcher and the router.
+Counts transport faults, 5xx and 429, never rejections. Reads close it again: good probes, and reports that
+can be read. Written by the sends, the venue's watch and its gate; read by the dispatcher and the router.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class VenueBreaker:
     """Opens after `faults_max` faults in a row; with 0 it never opens.
 
     While it is open nothing is sent. After the pause it is half open: it closes with `PROBES_GOOD` good probes in a row
-    and a report stream that is heard. Then one order at a time is sent until the venue answers one; a fault before that
+    and reports that can be read. Then one order at a time is sent until the venue answers one; a fault before that
     opens it again, for twice as long.
     """
 
