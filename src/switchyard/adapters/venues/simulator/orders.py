@@ -165,18 +165,8 @@ def amend_entry(order: BrokerOrder, now: datetime, replaced: BrokerOrder | None 
 
 
 def repeat_entry(order: BrokerOrder, now: datetime) -> Entry:
-    """The log entry of an amend that was carried out before."""
-    state = order.state
-    return Entry(
-        event="repeat",
-        client_order_id=order.client_order_id,
-        venue_order_id=state.venue_order_id,
-        exec_id=None,
-        qty=state.qty,
-        price=state.limit_price,
-        at=now,
-        amend_id=state.amended_by,
-    )
+    """The log entry of an amend that was carried out before; a restart needs nothing of it."""
+    return replace(amend_entry(order, now), event="repeat", order=None)
 
 
 def report_of(entry: Entry) -> Report:
