@@ -240,6 +240,8 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at: datetime
     fee: Decimal | None = None
     fee_currency: Currency | None = None
+    account: Id | None = None
+    """The account at the broker, where the order named one."""
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.price)
@@ -250,7 +252,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Every fill exactly once, independent of repeated, reordered or dropped reports."""
 
     fills: tuple[StatementLine, ...]
-    last_number: int
+    last_number: Annotated[int, msgspec.Meta(ge=0)]
+    """The number of the last line of this page: `after` of the next request."""
 
 
 encode = msgspec.json.Encoder(decimal_format="number").encode

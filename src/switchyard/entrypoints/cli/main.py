@@ -17,6 +17,7 @@ from switchyard.entrypoints.cli import (
     market,
     outbox,
     processes,
+    reconcile,
     reference,
     simulator,
     trading,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+reconcile.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)

@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import assert_never
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
@@ -120,13 +121,14 @@ class Broker:
             match entry.event:
                 case "order":
                     assert entry.order is not None
-                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order, account=entry.account))
                 case "amend" if entry.replaces is not None:
                     assert entry.order is not None
                     replaced = self._orders[entry.replaces]
                     replaced.replaced_by = entry.client_order_id
                     replaced.state = replace(replaced.state, status="CANCELED", due_at=None)
-                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
+                    account = replaced.account
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order, account=account))
                 case "amend":
                     assert entry.order is not None
                     self._orders[entry.venue_order_id].state = entry.order
@@ -201,7 +203,8 @@ class Broker:
         rules = replace(self._rules, partial_steps=2) if only_half else self._rules
         self._display(now)
         state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules, self._displayed)
-        order = BrokerOrder(message.client_order_id, now, state)
+        account = None if message.account is UNSET else message.account
+        order = BrokerOrder(message.client_order_id, now, state, account=account)
         self._add(order)
         self._log.append(order_entry(order, message))
         if only_half:
@@ -271,6 +274,7 @@ class Broker:
             state.amended_by,
             now,
             replace(state, number=number, venue_order_id=venue_order_id, client_id=client_id, report_count=0),
+            account=order.account,
         )
         order.replaced_by = successor.client_order_id
         self._add(successor)
@@ -405,4 +409,5 @@ def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
         at=report.at,
         fee=report.fee,
         fee_currency=report.fee_currency,
+        account=order.account,
     )

@@ -1,0 +1,32 @@
+"""Single rows of a ledger file, found by their ids. Reads only."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from switchyard.adapters.backoffice import schema
+from switchyard.adapters.backoffice.ledger import SqliteLedger, account_of
+from switchyard.domain.ids import AccountId
+from switchyard.domain.ledger.accounts import BookedAccount
+from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
+
+ENTRIES = "SELECT number, text, hash FROM json_each(?) CROSS JOIN entries ON entry_id = value LIMIT ?"
+
+
+class SqliteLedgerLookup:
+    """ports.ledger_lookup.LedgerLookup of one file."""
+
+    def __init__(self, ledger: SqliteLedger) -> None:
+        self._ledger = ledger
+
+    async def find_entries(self, entry_ids: Sequence[str]) -> list[StoredEntry]:
+        """The entries that exist."""
+        ids = msgspec.json.encode(entry_ids).decode()
+        rows = await self._ledger.read(lambda connection: connection.execute(ENTRIES, (ids, ENTRIES_MAX)).fetchall())
+        return [StoredEntry(*row) for row in rows]
+
+    async def find_account(self, account: AccountId) -> BookedAccount | None:
+        """The account's row."""
+        ids = msgspec.json.encode([account]).decode()
+        rows = await self._ledger.read(lambda connection: connection.execute(schema.FIND_ACCOUNTS, (ids,)).fetchall())
+        return account_of(rows[0]) if rows else None

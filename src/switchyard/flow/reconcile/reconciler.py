@@ -1,0 +1,377 @@
+"""One pass: compares the books with their own entries, with the gateway and with the venues, and settles the breaks.
+
+Reads the ledger, the gateway's rows and the venues; writes only breaks. It repairs nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Final
+
+import msgspec
+import structlog
+
+from switchyard.domain.errors import Unavailable
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ledger.accounts import BookedAccount
+from switchyard.domain.ledger.books import BalanceKey, HoldingKey
+from switchyard.domain.ledger.entries import LedgerEntry
+from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.reconcile.breaks import (
+    BREAK_CLASSES,
+    BREAK_STATES,
+    CURRENT_STATES,
+    Break,
+    Difference,
+    Findings,
+    needed_former,
+    settled,
+)
+from switchyard.domain.reconcile.gateway import gateway_scope
+from switchyard.domain.reconcile.ledger import broken_chain, compare_sums, compare_tables, ledger_scope
+from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope
+from switchyard.flow.reconcile.collected import Collected
+from switchyard.flow.reconcile.gateway_side import GatewaySide
+from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
+from switchyard.flow.reconcile.open_orders import compare_open_orders
+from switchyard.flow.reconcile.pace import Pace
+from switchyard.flow.reconcile.statement_match import StatementMatch, TooMany
+from switchyard.ports.breaks import BREAKS_MAX, BreakFilter, BreakStore
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.ports.ledger import ENTRIES_MAX
+from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
+from switchyard.ports.queries import Queries
+from switchyard.ports.statement import VenueStatement
+from switchyard.ports.venue import VenueUnavailable
+from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
+
+log = structlog.get_logger()
+
+# How long a pass waits for the books to read what the gateway had when the pass began.
+BEHIND_SECONDS_MAX: Final = 10.0
+POLL_SECONDS: Final = 0.1
+# An account whose tables change faster than they are read is left for the next pass.
+TRIES_MAX: Final = 3
+# A pass reads what is new; once a day everything is read again, because folded entries may be changed afterwards.
+FULL_SECONDS: Final = 24 * 3600.0
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the last pass did."""
+
+    compared_at: datetime
+    differences: int
+    accounts: int
+    not_compared: Mapping[str, str]
+
+
+class Reconciler:
+    """Compares again and again; `last` is the last pass."""
+
+    def __init__(
+        self,
+        *,
+        dump: LedgerDump,
+        lookup: LedgerLookup,
+        gateway: GatewaySide,
+        journal: Journal,
+        queries: Queries,
+        venues: Mapping[VenueName, VenueStatement | str],
+        breaks: BreakStore,
+        clock: Clock,
+        pace: Pace,
+        metrics: ReconcileMetrics,
+        quiet: timedelta,
+        interval: timedelta,
+    ) -> None:
+        """`venues`: every configured venue, or why it cannot be asked."""
+        self._dump = dump
+        self._lookup = lookup
+        self._gateway = gateway
+        self._journal = journal
+        self._queries = queries
+        self._venues = venues
+        self.breaks = breaks
+        self._clock = clock
+        self._pace = pace
+        self._metrics = metrics
+        self._quiet = quiet
+        self._interval_seconds = interval.total_seconds()
+        self._passing = asyncio.Lock()
+        self.last: Pass | None = None
+        self._began_at = clock.monotonic()
+        self._compared_at: float | None = None
+        self._restart()
+        metrics.age.set_function(self._age_seconds)
+
+    async def run(self) -> None:
+        """Make a pass at every interval, for as long as the process lives."""
+        while True:
+            try:
+                await self.run_once()
+            except Unavailable as error:
+                log.warning("reconcile_interrupted", error=str(error))
+            await asyncio.sleep(self._interval_seconds)
+
+    async def run_once(self, *, full: bool = False) -> Pass:
+        """Make one pass; with `full` everything is read again."""
+        async with self._passing:
+            if full or self._clock.monotonic() - self._read_from > FULL_SECONDS:
+                self._restart()
+            try:
+                findings = await self._compare()
+            except BaseException:
+                # What was read and not settled would be skipped by the next pass.
+                self._restart()
+                raise
+            await self._settle(findings)
+            return await self._note(findings)
+
+    def position_at(self, venue: VenueName) -> StatementMatch | None:
+        """The match of a venue's statement, if it can be asked."""
+        return self._matches.get(venue)
+
+    def _restart(self) -> None:
+        self._read_from = self._clock.monotonic()
+        self._fold = LedgerFold(self._dump, self._pace)
+        self._matches = {
+            name: StatementMatch(
+                venue, journal=self._journal, queries=self._queries, lookup=self._lookup, fold=self._fold
+            )
+            for name, venue in self._venues.items()
+            if not isinstance(venue, str)
+        }
+
+    async def _compare(self) -> Findings:
+        started_at = self._clock.now()
+        quiet_since = started_at - self._quiet
+        known = await self._current()
+        findings = Collected()
+        for name, why in self._venues.items():
+            if isinstance(why, str):
+                findings.skip(fills_scope(name), why)
+                findings.skip(open_orders_scope(name), why)
+        # The venues first: what they have, the gateway and the books have soon after.
+        open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
+        await self._read_statements(known, findings)
+        behind = await self._fold_all(findings)
+        fills = await self._match_fills(known, behind, quiet_since, findings)
+        for found in open_orders:
+            for one, is_active in found:
+                # Another quantity is the sum of fills that are reported one by one.
+                if one.class_ == "amount" and one.order_id in fills:
+                    continue
+                findings.add(one, is_active=is_active)
+        for fold in list(self._fold.accounts.values()):
+            if fold.account not in behind:
+                await self._compare_account(fold, quiet_since, fills, findings)
+        return findings.result()
+
+    async def _open_orders(
+        self, match: StatementMatch, quiet_since: datetime, findings: Collected
+    ) -> list[tuple[Difference, bool]]:
+        scope = open_orders_scope(match.name)
+        try:
+            found = await compare_open_orders(match.venue, self._journal, self._queries, quiet_since, self._pace)
+        except VenueUnavailable as error:
+            findings.skip(scope, str(error))
+            return []
+        findings.compared.add(scope)
+        return found
+
+    async def _read_statements(self, known: Mapping[str, Break], findings: Collected) -> None:
+        if any(match.lost for match in self._matches.values()):
+            self._restart()
+
+        def adopted(found_id: str) -> AccountId | None:
+            one = known.get(found_id)
+            return None if one is None else one.adopted_account
+
+        async def fold_page(accounts: set[AccountId], until: datetime) -> None:
+            for account in accounts:
+                await self._fold.advance(account, self._note_entry, until)
+
+        for match in self._matches.values():
+            try:
+                await match.read(adopted, fold_page)
+            except VenueUnavailable as error:
+                findings.skip(fills_scope(match.name), str(error))
+            except TooMany:
+                findings.skip(fills_scope(match.name), "too many of its fills are not in the books to list them")
+
+    async def _fold_all(self, findings: Collected) -> set[AccountId]:
+        """Fold every account to its end, once the books have read it; returns those that are behind or halted."""
+        behind: set[AccountId] = set()
+        deadline = self._clock.monotonic() + BEHIND_SECONDS_MAX
+        before = AccountId("")
+        while page := await self._dump.dumped_accounts(before, ENTRIES_MAX):
+            for account in page:
+                wanted = await self._gateway.last_seq(account.account_id)
+                if not await self._is_read(account, wanted, deadline):
+                    behind.add(account.account_id)
+                    why = account.halted or f"the books have read event {account.seq} of {wanted}"
+                    findings.skip(gateway_scope(account.account_id), why)
+                await self._fold.advance(account.account_id, self._note_entry)
+            before = page[-1].account_id
+        return behind
+
+    async def _is_read(self, account: BookedAccount, wanted: int, deadline: float) -> bool:
+        """Wait until the books have read the account's event."""
+        while account.seq < wanted:
+            if account.halted is not None or self._clock.monotonic() >= deadline:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+            account = await self._lookup.find_account(account.account_id) or account
+        return True
+
+    async def _match_fills(
+        self, known: Mapping[str, Break], behind: set[AccountId], quiet_since: datetime, findings: Collected
+    ) -> dict[OrderId, list[tuple[Difference, bool]]]:
+        """Compare the statements with the folded entries; returns the differences by order."""
+        by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
+
+        def adopted(found_id: str) -> AccountId | None:
+            one = known.get(found_id)
+            return None if one is None else one.adopted_account
+
+        for match in self._matches.values():
+            scope = fills_scope(match.name)
+            if scope in findings.skipped:
+                continue
+            await match.recheck(adopted)
+            findings.compared.add(scope)
+            for one, found_id in match.differences(quiet_since):
+                if one is None or one.account_id in behind:
+                    findings.left.add(found_id)
+                else:
+                    findings.add(one)
+            for order_id, one, is_recorded in (*match.recorded_differences(), *await match.unknown_there()):
+                by_order.setdefault(order_id, []).append((one, is_recorded))
+        return by_order
+
+    async def _compare_account(
+        self,
+        fold: AccountFold,
+        quiet_since: datetime,
+        fills: Mapping[OrderId, list[tuple[Difference, bool]]],
+        findings: Collected,
+    ) -> None:
+        found, left = await self._gateway.compare(fold, quiet_since, fills)
+        findings.left |= left
+        findings.compared.add(gateway_scope(fold.account))
+        for one in found:
+            findings.add(one)
+        await self._compare_tables(fold, findings)
+
+    async def _compare_tables(self, fold: AccountFold, findings: Collected) -> None:
+        """Compare the account's tables with its entries, at a moment at which neither changes."""
+        scope = ledger_scope(fold.account)
+        for _ in range(TRIES_MAX):
+            await self._fold.advance(fold.account, self._note_entry)
+            head = fold.head
+            holdings, balances = await self._tables(fold.account)
+            stored = await self._lookup.find_account(fold.account) or BookedAccount(account_id=fold.account)
+            if stored.head.number < head.number or await self._dump.dumped_entries(fold.account, head.number, 1):
+                continue  # it was written meanwhile
+            break
+        else:
+            findings.skip(scope, "the account is too busy to be read at one moment")
+            return
+        findings.compared.add(scope)
+        chain = list(fold.chain)
+        missing = fold.missing
+        if stored.head != head:
+            missing += (cut := stored.head.number - head.number)
+            problem = f"the last entry is {head.number}, the account's row says {stored.head.number}"
+            chain.append(broken_chain(fold.account, stored.head.number, cut, problem))
+        if chain:
+            # Entries that are gone and fills that are missing are the same, as far as their numbers agree.
+            lacking = findings.missing_here(fold.account)
+            findings.add_all(one for one in chain if one.class_ != "missing_here" or missing > lacking)
+            return
+        findings.add_all(compare_tables(fold.account, (fold.books.holdings, fold.books.balances), (holdings, balances)))
+        findings.add_all(compare_sums(fold.account, fold.books.balances))
+
+    async def _tables(self, account: AccountId) -> tuple[dict[HoldingKey, Holding], dict[BalanceKey, Decimal]]:
+        """All rows of positions and balances of an account."""
+        holdings: dict[HoldingKey, Holding] = {}
+        after: HoldingKey = account, "", ""
+        while page := await self._dump.dumped_holdings(after, ENTRIES_MAX):
+            ours = [row for row in page if row.account_id == account]
+            holdings |= {(row.account_id, row.symbol, row.currency): row for row in ours}
+            if len(ours) < ENTRIES_MAX:
+                break
+            after = account, ours[-1].symbol, ours[-1].currency
+        balances: dict[BalanceKey, Decimal] = {}
+        last: BalanceKey = account, "cash", ""
+        while rows := await self._dump.dumped_balances(last, ENTRIES_MAX):
+            own = [row for row in rows if row[0][0] == account]
+            balances |= own
+            if len(own) < ENTRIES_MAX:
+                break
+            last = own[-1][0]
+        return holdings, balances
+
+    def _note_entry(self, entry: LedgerEntry) -> None:
+        for match in self._matches.values():
+            match.note_entry(entry)
+
+    async def _current(self) -> dict[str, Break]:
+        """All breaks that are not closed."""
+        found: dict[str, Break] = {}
+        after = ""
+        while page := await self.breaks.page(BreakFilter(states=CURRENT_STATES, after=after)):
+            found |= {one.break_id: one for one in page}
+            after = page[-1].break_id
+        return found
+
+    async def _settle(self, findings: Findings) -> None:
+        known = await self._current()
+        new = needed_former(known.values(), findings)
+        former: dict[str, Break] = {}
+        for start in range(0, len(new), BREAKS_MAX):
+            former |= await self.breaks.find(new[start : start + BREAKS_MAX])
+        after = settled(known.values(), former.values(), findings, self._clock.now())
+        for start in range(0, len(after), BREAKS_MAX):
+            await self.breaks.save(after[start : start + BREAKS_MAX])
+        for one in after:
+            before = known.get(one.break_id)
+            if one.state == "open" and (before is None or before.state != "open"):
+                log.error(
+                    "break_open",
+                    break_id=one.break_id,
+                    kind=one.kind,
+                    break_class=one.class_,
+                    account_id=one.account_id,
+                    venue=one.venue,
+                    amount=str(one.amount),
+                    unit=one.unit,
+                )
+
+    async def show_counts(self) -> None:
+        """Set the gauges of breaks."""
+        counts = await self.breaks.counts()
+        for class_ in BREAK_CLASSES:
+            for state in BREAK_STATES:
+                if state != "closed":
+                    self._metrics.breaks.labels(class_, state).set(counts.get((class_, state), 0))
+
+    async def _note(self, findings: Findings) -> Pass:
+        await self.show_counts()
+        self._metrics.not_compared.set(len(findings.not_compared))
+        self._compared_at = self._clock.monotonic()
+        self.last = Pass(
+            compared_at=self._clock.now(),
+            differences=len(findings.differences),
+            accounts=len(self._fold.accounts),
+            not_compared=findings.not_compared,
+        )
+        return self.last
+
+    def _age_seconds(self) -> float:
+        """Since the last pass, or since the start where there was none."""
+        since = self._began_at if self._compared_at is None else self._compared_at
+        return self._clock.monotonic() - since
