@@ -17,6 +17,7 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.reconcile import reconcile_beside
 from switchyard.bootstrap.venue_states import venue_state
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
@@ -146,6 +147,8 @@ class Engine:
             elif self.settings.database_url is not None:
                 reader = HealthReader(core.health, self.settings.venue_names, self._database.journal, core.clock)
                 core.supervisor.start(stack, "venue health", reader.run)
+            if self.backoffice is not None:
+                self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.ledger, stack)
             self._database.listen(core.wakes.notify)
             yield
 

@@ -8,6 +8,7 @@ from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
@@ -18,6 +19,9 @@ from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.reconciler import Reconciler
 from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
+from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.statement import VenueStatement
 from switchyard.ports.venue import Venue
@@ -30,9 +34,30 @@ def breaks_path(settings: Settings) -> Path:
     return settings.data_dir / "breaks.db"
 
 
+async def reconcile_beside(core: Core, ledger: Ledger, stack: AsyncExitStack) -> ReconcileDesk:
+    """Reconcile in a process that also handles orders; after its venues are open."""
+    venues = (
+        statements_of(core.settings, core.venues)
+        if core.venues
+        else await open_statements(core.settings, core.clock, stack)
+    )
+    return await start_reconciler(
+        core.settings,
+        ledger,
+        core.database,
+        venues=venues,
+        quotes=core.quotes,
+        clock=core.clock,
+        metrics=core.metrics,
+        supervisor=core.supervisor,
+        stack=stack,
+        shares=True,
+    )
+
+
 async def start_reconciler(
     settings: Settings,
-    ledger: SqliteLedger,
+    ledger: Ledger,
     database: Database,
     *,
     venues: dict[VenueName, VenueStatement | str],
@@ -48,10 +73,11 @@ async def start_reconciler(
     stack.push_async_callback(breaks.close)
     reconciler: Reconciler | None = None
     if settings.reconcile:
+        dump, lookup = _reads_of(ledger)
         pace = Pace(clock, shares=shares)
         reconciler = Reconciler(
-            dump=SqliteLedgerDump(ledger),
-            lookup=SqliteLedgerLookup(ledger),
+            dump=dump,
+            lookup=lookup,
             gateway=GatewaySide(
                 journal=database.journal,
                 queries=database.queries,
@@ -81,6 +107,12 @@ async def start_reconciler(
         venues=settings.venue_names,
         reconciler=reconciler,
     )
+
+
+def _reads_of(ledger: Ledger) -> tuple[LedgerDump, LedgerLookup]:
+    """All rows of the books in use."""
+    assert isinstance(ledger, SqliteLedger)
+    return SqliteLedgerDump(ledger), SqliteLedgerLookup(ledger)
 
 
 def statements_of(settings: Settings, opened: dict[VenueName, Venue]) -> dict[VenueName, VenueStatement | str]:

@@ -1,6 +1,7 @@
 """Single rows of a ledger file, found by their ids. Reads only."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,11 +23,14 @@ class SqliteLedgerLookup:
     async def find_entries(self, entry_ids: Sequence[str]) -> list[StoredEntry]:
         """The entries that exist."""
         ids = msgspec.json.encode(entry_ids).decode()
-        rows = await self._ledger.read(lambda connection: connection.execute(ENTRIES, (ids, ENTRIES_MAX)).fetchall())
+        rows = await self._rows(ENTRIES, (ids, ENTRIES_MAX))
         return [StoredEntry(*row) for row in rows]
 
     async def find_account(self, account: AccountId) -> BookedAccount | None:
         """The account's row."""
         ids = msgspec.json.encode([account]).decode()
-        rows = await self._ledger.read(lambda connection: connection.execute(schema.FIND_ACCOUNTS, (ids,)).fetchall())
+        rows = await self._rows(schema.FIND_ACCOUNTS, (ids,))
         return account_of(rows[0]) if rows else None
+
+    async def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return await self._ledger.read(lambda connection: connection.execute(sql, values).fetchall())

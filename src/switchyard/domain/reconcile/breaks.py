@@ -6,7 +6,7 @@ from pass to pass.
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, Literal
 
@@ -156,17 +156,20 @@ def break_id(kind: Kind, subject: Iterable[str]) -> str:
     return f"brk_{hashlib.sha256(text).hexdigest()[:24]}"
 
 
-def settled(known: Iterable[Break], closed: Iterable[Break], findings: Findings, now: datetime) -> list[Break]:
+def settled(
+    known: Collection[Break], closed: Iterable[Break], findings: Findings, now: datetime, confirm_after: timedelta
+) -> list[Break]:
     """The breaks that the pass changes or sees again; `known` are all current ones, `closed` former ones that return.
 
-    A break that was only seen again has its old version.
+    A break that was only seen again has its old version. A pass confirms a suspicion that is at least `confirm_after`
+    old: two passes may follow each other at once, and the cause may just need a moment.
     """
     after: list[Break] = []
     current = {one.break_id for one in known}
     for one in known:
         difference = findings.differences.get(one.break_id)
         if difference is not None:
-            after.append(_seen_again(one, difference, now))
+            after.append(_seen_again(one, difference, now, confirm_after))
         elif one.scope in findings.compared and one.break_id not in findings.left:
             after.append(_changed(one, now, state="closed"))
     former = {one.break_id: one for one in closed}
@@ -230,7 +233,7 @@ def _appeared(found: Difference, former: Break | None, now: datetime) -> Break:
     )
 
 
-def _seen_again(one: Break, found: Difference, now: datetime) -> Break:
+def _seen_again(one: Break, found: Difference, now: datetime, confirm_after: timedelta) -> Break:
     seen = replace(
         one,
         last_seen_at=now,
@@ -241,9 +244,9 @@ def _seen_again(one: Break, found: Difference, now: datetime) -> Break:
         fill=found.fill,
     )
     has_other_figures = (found.amount, found.unit, found.class_) != (one.amount, one.unit, one.class_)
-    state = one.state
-    if state == "suspected" or (state == "explained" and (found.amount, found.unit) != (one.amount, one.unit)):
-        state = "open"
+    is_confirmed = one.state == "suspected" and now - one.first_seen_at >= confirm_after
+    is_other = one.state == "explained" and (found.amount, found.unit) != (one.amount, one.unit)
+    state: BreakState = "open" if is_confirmed or is_other else one.state
     if state == one.state and not has_other_figures:
         return seen
     after = _changed(seen, now, state=state)

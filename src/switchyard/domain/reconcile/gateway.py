@@ -88,8 +88,9 @@ def compare_positions(
         explained[one.unit] = EXACT.add(explained.get(one.unit, ZERO), one.amount)
     for symbol in sorted(gateway.keys() | books.keys()):
         there, here = gateway.get(symbol, ZERO), books.get(symbol, ZERO)
-        amount = minus(EXACT.subtract(there, here), explained.get(symbol, ZERO))
-        if amount:
+        whole = minus(there, here)
+        amount = minus(whole, explained.get(symbol, ZERO))
+        if whole and amount:
             yield Difference(
                 kind="position",
                 class_="amount" if here and there else "missing_there" if here else "missing_here",

@@ -1,4 +1,4 @@
-"""`reconcile`: compare the books now, list breaks, explain one, adopt a foreign fill. Calls the back office over HTTP."""
+"""`reconcile`: compare the books now, list breaks, explain one, adopt a foreign fill. Calls the back office."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from switchyard.entrypoints.cli.connection import COMMAND_TOKEN_TTL, TOKEN_VARIA
 from switchyard.entrypoints.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from switchyard.client.calls import Call, Response
+    from switchyard.client.calls import Response
 
 T = TypeVar("T")
 

@@ -334,7 +334,7 @@ class Reconciler:
         former: dict[str, Break] = {}
         for start in range(0, len(new), BREAKS_MAX):
             former |= await self.breaks.find(new[start : start + BREAKS_MAX])
-        after = settled(known.values(), former.values(), findings, self._clock.now())
+        after = settled(known.values(), former.values(), findings, self._clock.now(), self._quiet)
         for start in range(0, len(after), BREAKS_MAX):
             await self.breaks.save(after[start : start + BREAKS_MAX])
         for one in after:
@@ -366,7 +366,7 @@ class Reconciler:
         self.last = Pass(
             compared_at=self._clock.now(),
             differences=len(findings.differences),
-            accounts=len(self._fold.accounts),
+            accounts=sum(bool(account) for account in self._fold.accounts),
             not_compared=findings.not_compared,
         )
         return self.last

@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -28,7 +29,7 @@ def statement_page(path: Path, after: int, limit: int) -> StatementPage:
     """The next executions, numbered as their reports; raises VenueUnavailable."""
     try:
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
-            rows = connection.execute(FILLS, (after, limit)).fetchall()
+            rows: list[Any] = connection.execute(FILLS, (after, limit)).fetchall()
     except apsw.Error as error:
         raise VenueUnavailable(f"the paper exchange's book cannot be read: {error}") from error
     fills = [_fill(_report.decode(report), _order.decode(order)) for _, report, order in rows]
