@@ -9,10 +9,12 @@ from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger
@@ -22,6 +24,9 @@ from switchyard.telemetry.metrics import Metrics
 
 class BackOffice:
     """The parts of the back office that its API uses."""
+
+    reconcile: ReconcileDesk
+    """Set once the venues that it compares with are open."""
 
     def __init__(self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock) -> None:
         self.ledger = ledger
@@ -90,7 +95,20 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
-        yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        office = BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        office.reconcile = await start_reconciler(
+            settings,
+            ledger,
+            database,
+            venues=await open_statements(settings, clock, stack),
+            quotes=None,
+            clock=clock,
+            metrics=metrics,
+            supervisor=supervisor,
+            stack=stack,
+            shares=False,
+        )
+        yield office
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:

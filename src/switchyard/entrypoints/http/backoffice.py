@@ -25,6 +25,7 @@ from switchyard.entrypoints.http.errors import error_response, json_response, on
 from switchyard.entrypoints.http.exposure import served_names
 from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
+from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
@@ -170,7 +171,10 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
         return starlette_response(error_response(judged))
 
     app = Starlette(
-        routes=BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+        routes=[
+            *BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+            *ReconcileRoutes(office.reconcile, tokens).routes,
+        ],
         exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error},
     )
     # A redirect would name the host that the request claims.
