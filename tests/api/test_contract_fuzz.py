@@ -56,6 +56,9 @@ sensible = everything([GenerationMode.POSITIVE])
 sensible.config.phases.coverage.enabled = False
 
 
+NO_BREAK = "brk_000000000000000000000000"
+
+
 @pytest.fixture(scope="module")
 def embedded_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     process = Process(tmp_path_factory.mktemp("anything"), **SETTINGS)
@@ -97,8 +100,8 @@ def kill_id(process_with_an_order: tuple[Process, str]) -> str:
 
 
 def operator(process: Process) -> dict[str, str]:
-    """The headers of somebody who may set kills."""
-    return process.headers(scopes=["admin:kill"], subject="ann")
+    """The headers of somebody who may do everything."""
+    return process.headers(scopes=["admin:kill", "admin:reconcile"], subject="ann")
 
 
 async def newest_order(process: Process) -> str:
@@ -140,7 +143,7 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
             body.pop("venue", None)
         case _:
             body.pop("accountId", None)  # it must be the token's
-            known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id}
+            known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id, "breakId": NO_BREAK}
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
     case.call_and_validate(base_url=server_of(case, process), headers=headers, checks=CHECKS)
 

@@ -11,7 +11,7 @@ import msgspec
 
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.domain.chain import stamp
-from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch, Unavailable
+from switchyard.domain.errors import AlreadyRunning, CannotStart, JournalUnavailable, SchemaMismatch
 from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 
@@ -148,7 +148,7 @@ def _available() -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise Unavailable(f"the breaks cannot be read or written: {error}") from error
+        raise JournalUnavailable(f"the breaks cannot be read or written: {error}") from error
 
 
 def _json(value: object) -> str:
