@@ -23,7 +23,7 @@ whole_number WAIT_SEC
 whole_number QTY
 token=$(token_of "$BACKOFFICE_ACCOUNT_ID" "${BACKOFFICE_JWT:-}")
 
-before=$(position_of "$SYMBOL") || fail "the back office has no positions: $fetch_error"
+before=$(position_of "$SYMBOL") || fail "the back office does not show positions"
 place "$SYMBOL" BUY "$QTY"
 expected=$(python3 -c 'import sys; from decimal import Decimal; print(Decimal(sys.argv[1]) + int(sys.argv[2]))' "$before" "$QTY")
 until_true "$WAIT_SEC" position_is "$SYMBOL" "$expected" ||

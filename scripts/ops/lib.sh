@@ -111,7 +111,10 @@ is_booked() {
 
 # position_of SYMBOL: prints the quantity in the books, 0 where there is none.
 position_of() {
-    fetch "$BACKOFFICE_URL/positions?limit=500&flat=true" "$token" || return 1
+    fetch "$BACKOFFICE_URL/positions?limit=500&flat=true" "$token" || {
+        printf '%s\n' "$fetch_error" >&2
+        return 1
+    }
     printf '%s' "$answer" | python3 -c '
 import json, sys
 from decimal import Decimal

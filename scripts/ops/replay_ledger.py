@@ -34,10 +34,9 @@ def main(folder: Path) -> int:
     if last and last[-1]["number"] != number:
         return CHANGED
     problems += compare(folder, balances)
-    for line in problems[:100]:
-        print("FAIL ", line)
-    if not problems:
-        print(f"ok    {number} entries replayed: chain, balances and positions agree")
+    lines = [f"FAIL  {problem}" for problem in problems[:100]]
+    lines = lines or [f"ok    {number} entries replayed: chain, balances and positions agree"]
+    sys.stdout.write("\n".join(lines) + "\n")
     return 1 if problems else 0
 
 
@@ -70,7 +69,6 @@ def take(entry: dict, balances: defaultdict) -> list[str]:
 
 def compare(folder: Path, balances: dict) -> list[str]:
     """Differences between the sums of the legs and what the back office shows."""
-    problems = []
     shown = {}
     for path in sorted(folder.glob("balances.*")):
         for row in read(path)["balances"]:
@@ -81,12 +79,13 @@ def compare(folder: Path, balances: dict) -> list[str]:
         for row in read(path)["positions"]:
             held[row["symbol"]] = EXACT.add(held[row["symbol"]], row["qty"])
     shown |= {("position", symbol): qty for symbol, qty in held.items()}
-    for key in sorted(shown.keys() | {key for key in balances if key[0] in ("cash", "position")}):
-        if shown.get(key, Decimal(0)) != balances.get(key, Decimal(0)):
-            problems.append(
-                f"{key[0]} {key[1]}: the entries give {balances.get(key, 0)}, the back office {shown.get(key, 0)}"
-            )
-    return problems
+    none = Decimal(0)
+    return [
+        f"{name} {unit}: the entries give {balances.get((name, unit), none)}, the back office has "
+        f"{shown.get((name, unit), none)}"
+        for name, unit in sorted(shown.keys() | {key for key in balances if key[0] in ("cash", "position")})
+        if shown.get((name, unit), none) != balances.get((name, unit), none)
+    ]
 
 
 def read(path: Path) -> dict:

@@ -1,8 +1,7 @@
 """Seeded differences of every class: a pass reports exactly those, and each lives as its break."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from decimal import Decimal
 from pathlib import Path
@@ -15,7 +14,6 @@ from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.ports.breaks import BreakFilter
 from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
 from tests.support.gateway import RunningGateway, running_gateway
-from tests.support.polling import until
 
 # Nothing but the test makes a pass or looks for missed reports.
 SETTINGS = {
