@@ -109,6 +109,11 @@ def fill_entry_id(venue: str, account: str, exec_id: str) -> str:
     return f"fill_{hashlib.sha256(text).hexdigest()[:32]}"
 
 
+def reversal_entry_id(*names: str) -> str:
+    """The id of a reversal: by venue, account and execution id of the revision, or by account and key."""
+    return f"rev_{hashlib.sha256(msgspec.json.encode(names)).hexdigest()[:32]}"
+
+
 def chained(entry: LedgerEntry, previous_hash: str) -> ChainedEntry:
     """The entry as the next of the chain."""
     check_balanced(entry.legs)

@@ -1,9 +1,10 @@
 """Compares a venue's statement and open orders with the books and the gateway's orders. Pure."""
 
+from collections.abc import Iterable
 from decimal import Decimal
 
 from switchyard.domain.ids import AccountId, VenueName
-from switchyard.domain.ledger.entries import LedgerEntry
+from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id, reversal_entry_id
 from switchyard.domain.ledger.postings import signed_qty
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
@@ -37,10 +38,19 @@ def recorded_ids(venue: VenueName, fill: StatementFill, scope: ExecutionIdScope,
     return [unique.exec_id, qualified(unique).exec_id]
 
 
+def entry_ids(venue: VenueName, account: AccountId, fill: StatementFill, exec_ids: Iterable[str]) -> list[str]:
+    """The ids of the ledger entries that may book the line: of a bust its reversal, of all others the fill."""
+    if fill.exec_type == "CANCEL":
+        return [reversal_entry_id(venue, account, exec_id) for exec_id in exec_ids]
+    return [fill_entry_id(venue, account, exec_id) for exec_id in exec_ids]
+
+
 def missing_fill(
     venue: VenueName, fill: StatementFill, order: Order | None, account: AccountId | None, *, is_recorded: bool
 ) -> Difference:
-    """A fill that the venue has and the books have not."""
+    """A fill, or a revision of one, that the venue has and the books have not."""
+    if fill.exec_type in ("CANCEL", "CORRECT"):
+        return _missing_revision(venue, fill, order, account)
     # A report that is outstanding changes its order; the sweep of open orders asks for it.
     is_coming = order is not None and not is_recorded and not is_final(order.status)
     units = signed_qty(fill.side, fill.qty)
@@ -60,8 +70,31 @@ def missing_fill(
     )
 
 
+def _missing_revision(
+    venue: VenueName, fill: StatementFill, order: Order | None, account: AccountId | None
+) -> Difference:
+    is_bust = fill.exec_type == "CANCEL"
+    units = signed_qty(fill.side, fill.qty)
+    return Difference(
+        kind="fill",
+        class_="amount",
+        scope=fills_scope(venue),
+        subject=(venue, fill.venue_client_order_id, fill.exec_id),
+        account_id=account,
+        venue=venue,
+        order_id=None if order is None else order.order_id,
+        amount=minus(ZERO, units) if is_bust else canonical(units),
+        unit=fill.symbol,
+        here=f"{fill.ref_exec_id} is booked as it was",
+        there=f"{fill.ref_exec_id} is void" if is_bust else f"{fill.ref_exec_id} is {_fill_text(fill)}",
+        fill=fill,
+    )
+
+
 def other_figures(venue: VenueName, fill: StatementFill, entry: LedgerEntry) -> Difference | None:
     """A fill that both have with another symbol, side, quantity, price or fee."""
+    if fill.exec_type == "CANCEL":
+        return None  # the entry takes the fill back
     there, here = signed_qty(fill.side, fill.qty), signed_qty(entry.side, entry.qty)
     amount, unit = minus(there, here), fill.symbol
     if fill.symbol != entry.symbol:

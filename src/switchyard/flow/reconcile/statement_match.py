@@ -11,10 +11,11 @@ from typing import Final
 import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id, parse_entry
+from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.orders import Order
 from switchyard.domain.reconcile.breaks import Difference, StatementFill, break_id
 from switchyard.domain.reconcile.venue import (
+    entry_ids,
     missing_fill,
     other_figures,
     recorded_ids,
@@ -197,8 +198,9 @@ class StatementMatch:
         wanted: dict[str, list[Line]] = {}
         for line, names in zip(lines, recorded_as, strict=True):
             line.entry = None
-            for name in names if line.account is not None else ():
-                wanted.setdefault(fill_entry_id(self.name, str(line.account), name), []).append(line)
+            if line.account is not None:
+                for entry_id in entry_ids(self.name, line.account, line.fill, names):
+                    wanted.setdefault(entry_id, []).append(line)
         ids = list(wanted)
         for start in range(0, len(ids), PAGE):
             for stored in await self._lookup.find_entries(ids[start : start + PAGE]):
@@ -213,6 +215,8 @@ class StatementMatch:
         entry = line.entry
         if entry is None:
             self._lines[key] = line
+            return
+        if line.fill.exec_type == "CANCEL":
             return
         is_folded = entry.number <= self._fold.account(entry.account_id).head.number
         if self._ours.pop(entry.entry_id, None) is None and not self.lost:

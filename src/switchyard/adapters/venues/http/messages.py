@@ -140,6 +140,8 @@ def _statement_fill(line: StatementLine, names: VenueNames) -> StatementFill:
         fee=None if line.fee is None else canonical(line.fee),
         fee_currency=line.fee_currency,
         account_id=None if line.account is None else names.account_here(line.account),
+        exec_type=line.exec_type,
+        ref_exec_id=line.ref_exec_id,
     )
 
 

@@ -146,7 +146,8 @@ class Broker:
                     published.clear()
                 case "revise":
                     assert entry.exec_id is not None
-                    executions[entry.venue_order_id, entry.exec_id] = report_of(entry)
+                    order = self._orders[entry.venue_order_id]
+                    executions[entry.venue_order_id, entry.exec_id] = self._add_to_statement(order, entry)
                 case "trigger":
                     assert entry.order is not None and entry.exec_id is not None
                     self._orders[entry.venue_order_id].state = entry.order
@@ -387,10 +388,11 @@ class Broker:
         ]
 
     def _add_to_statement(self, order: BrokerOrder, entry: Entry) -> Report:
-        """Return the report of the entry; a fill also becomes a statement line."""
+        """Return the report of the entry; a fill and a revision of one also become statement lines."""
         report = report_of(entry)
-        if entry.event == "fill":
+        if entry.event in ("fill", "revise"):
             self._statement.append(_statement_line(order, report))
+        if entry.event == "fill":
             symbol, moved = order.state.symbol, report.last_qty if order.state.side == "BUY" else -report.last_qty
             self._positions[symbol] = EXACT.add(self._positions.get(symbol, ZERO), moved)
         return report
@@ -410,4 +412,6 @@ def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
         fee=report.fee,
         fee_currency=report.fee_currency,
         account=order.account,
+        exec_type=report.exec_type,
+        ref_exec_id=report.ref_exec_id,
     )
