@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
+from switchyard.flow.reconcile import ledger_fold, statement_match
 from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.ports.breaks import BreakFilter
 from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
@@ -190,3 +192,97 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
         assert {key: one.first_seen_at for key, one in again.items()} == {
             key: one.first_seen_at for key, one in suspected.items() if one.class_ != "timing"
         }
+
+
+async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        office = site.office
+        first = await office.get("/reconcile")
+        assert (first.json["balances"], first.json["positions"], first.json["breaks"]) == ({}, {}, [])
+        await site.filled(qty=1000)
+        await site.filled("other", symbol="BTC", qty=1)
+        assert await site.compare() == {}
+        shown = (await office.get("/reconcile")).json
+        assert (shown["accountId"], shown["quoteCcy"], shown["unvalued"]) == ("demo", "JPY", [])
+        assert (shown["truncated"], shown["notCompared"]) == (False, [])
+        [(symbol, position)] = shown["positions"].items()
+        assert (symbol, position["qty"], position["gatewayQty"], position["currency"]) == ("USDJPY", 1000, 1000, "JPY")
+        assert 100_000 < position["valueInQuoteCcy"] < 200_000
+        balance = shown["balances"]["JPY"]
+        assert balance["cashInQuoteCcy"] == balance["cash"] == -position["costBasis"]
+        # By the pair of the two currencies, in the one direction or the other; else null, and named.
+        in_dollars = (await office.get("/reconcile?quoteCcy=USD&accountId=demo&limit=5")).json
+        assert in_dollars["positions"]["USDJPY"]["valueInQuoteCcy"] == 1000
+        unknown = (await office.get("/reconcile?quoteCcy=CHF", "other")).json
+        assert (unknown["positions"]["BTC"]["valueInQuoteCcy"] is None) == ("BTC" in unknown["unvalued"])
+        nothing = (await office.get("/reconcile?quoteCcy=NOK")).json
+        assert (nothing["unvalued"], nothing["balances"]["JPY"]["cashInQuoteCcy"]) == (["JPY", "USDJPY"], None)
+        assert (await office.get("/reconcile?accountId=other")).status == 404
+        assert (await office.get("/reconcile", account=None)).status == 401
+        for query in ("quoteCcy=yen", "limit=0", "limit=1001", "colour=red"):
+            assert (await office.get(f"/reconcile?{query}")).status == 422, query
+        site.change("backoffice.db", "UPDATE balances SET amount = '1' WHERE account_id = 'demo' AND account = 'cash'")
+        [found] = (await site.compare()).values()
+        [own] = (await office.get("/reconcile")).json["breaks"]
+        assert (own["breakId"], own["class"], own["state"]) == (found.break_id, "amount", "suspected")
+        assert (await office.get("/reconcile", "other")).json["breaks"] == []
+
+
+async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.filled()
+        site.change("backoffice.db", "UPDATE balances SET amount = '1' WHERE account = 'cash'")
+        assert (await site.office.get("/admin/breaks")).status == 403
+        run = await site.office.operate("POST", "/admin/reconcile?full=true")
+        assert (run.status, run.json["differences"], run.json["accounts"]) == (200, 1, 1)
+        [one] = (await site.office.operate("GET", "/admin/breaks?state=suspected&accountId=demo")).json["breaks"]
+        path = f"/admin/breaks/{one['breakId']}"
+        reason = {"reason": "the auditor knows"}
+        early = await site.office.operate("POST", f"{path}/explain", reason)
+        assert (early.status, early.json["reason"]) == (409, "BREAK_STATE")
+        await site.office.operate("POST", "/admin/reconcile")
+        assert (await site.office.operate("POST", f"{path}/explain", {"reason": " "})).status == 422
+        told = (await site.office.operate("POST", f"{path}/explain", reason)).json
+        assert [version["state"] for version in told["history"]] == ["explained", "open", "suspected"]
+        assert (told["break"]["by"], told["break"]["reason"]) == ("ann", "the auditor knows")
+        await site.office.operate("POST", "/admin/reconcile")
+        assert (await site.office.operate("GET", path)).json["break"]["state"] == "explained"
+        # Another amount is another story; a repaired table closes it, and the history stays.
+        site.change("backoffice.db", "UPDATE balances SET amount = '2' WHERE account = 'cash'")
+        await site.office.operate("POST", "/admin/reconcile")
+        opened = (await site.office.operate("GET", path)).json["break"]
+        assert (opened["state"], opened["by"], opened["firstSeenAt"]) == ("open", None, one["firstSeenAt"])
+        entries = "SELECT -CAST(amount AS REAL) FROM balances WHERE account = 'trading'"
+        cash = json.loads(json.dumps(site.value("backoffice.db", entries)))
+        site.change(
+            "backoffice.db", f"UPDATE balances SET amount = '{Decimal(str(cash)).normalize():f}' WHERE account = 'cash'"
+        )
+        await site.office.operate("POST", "/admin/reconcile")
+        assert (await site.office.operate("GET", "/admin/breaks")).json["breaks"] == []
+        closed = (await site.office.operate("GET", path)).json
+        assert [version["state"] for version in closed["history"]] == [
+            "closed",
+            "open",
+            "explained",
+            "open",
+            "suspected",
+        ]
+        assert (await site.office.operate("GET", "/admin/breaks/brk_unknown")).status == 404
+        assert (await site.office.operate("POST", f"{path}/adopt", reason)).status == 409
+        assert (await site.office.operate("GET", "/admin/breaks?state=gone")).status == 422
+
+
+async def test_long_histories_of_several_venues_are_matched_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_site(tmp_path, SOR_VENUES="sim,simb", SOR_SYMBOL_ROUTES="USDJPY=sim,EURUSD=simb") as site:
+        for number in range(20):
+            await site.filled(symbol=("USDJPY", "EURUSD")[number % 2], account=("demo", "other")[number % 3 == 0])
+        monkeypatch.setattr(statement_match, "PAGE", 2)
+        monkeypatch.setattr(statement_match, "UNMATCHED_MAX", 9)
+        monkeypatch.setattr(ledger_fold, "ENTRIES_MAX", 3)
+        monkeypatch.setattr(ledger_fold, "ORDERS_MAX", 2)
+        assert await site.compare(full=True) == {}
+        assert site.desk.reconciler is not None
+        assert site.desk.reconciler.last is not None
+        assert site.desk.reconciler.last.not_compared == {}

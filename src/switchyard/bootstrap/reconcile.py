@@ -84,6 +84,7 @@ async def start_reconciler(
                 accounts=database.accounts,
                 ledger=ledger,
                 pace=pace,
+                clock=clock,
             ),
             journal=database.journal,
             queries=database.queries,

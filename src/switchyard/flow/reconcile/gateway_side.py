@@ -15,6 +15,7 @@ from switchyard.domain.reconcile.gateway import BookedFills, compare_positions, 
 from switchyard.flow.reconcile.ledger_fold import AccountFold, units_of
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
+from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger import EntryFilter, Ledger
 from switchyard.ports.queries import Queries
@@ -28,12 +29,15 @@ FillsByOrder = Mapping[OrderId, list[tuple[Difference, bool]]]
 class GatewaySide:
     """Orders and positions of accounts, as the gateway has them."""
 
-    def __init__(self, *, journal: Journal, queries: Queries, accounts: Accounts, ledger: Ledger, pace: Pace) -> None:
+    def __init__(
+        self, *, journal: Journal, queries: Queries, accounts: Accounts, ledger: Ledger, pace: Pace, clock: Clock
+    ) -> None:
         self._journal = journal
         self._queries = queries
         self._accounts = accounts
         self._ledger = ledger
         self._pace = pace
+        self._clock = clock
 
     async def compare(
         self, fold: AccountFold, quiet_since: datetime, fills: FillsByOrder
@@ -47,6 +51,10 @@ class GatewaySide:
         positions, active = await self._positions(fold, quiet_since, orders)
         return shown + positions, left | active
 
+    async def drop_agreeing(self, fold: AccountFold) -> None:
+        """Drop the orders that agree and have ended from a fold that grows."""
+        await self._compare_orders(fold, list(fold.orders), self._clock.now())
+
     async def last_seq(self, account: AccountId) -> int:
         """The number of the account's last event."""
         events = await self._queries.last_events(account_id=account, limit=1)
@@ -54,9 +62,13 @@ class GatewaySide:
 
     async def _orders(self, fold: AccountFold, quiet_since: datetime) -> tuple[list[Difference], set[str]]:
         await self._add_unfinished(fold)
+        return await self._compare_orders(fold, list(fold.orders), quiet_since)
+
+    async def _compare_orders(
+        self, fold: AccountFold, ids: list[OrderId], quiet_since: datetime
+    ) -> tuple[list[Difference], set[str]]:
         found: list[Difference] = []
         left: set[str] = set()
-        ids = list(fold.orders)
         for start in range(0, len(ids), PAGE):
             page = ids[start : start + PAGE]
             states = await self._journal.load(page)

@@ -3,9 +3,10 @@
 Reads the ledger page by page from where the last pass ended; writes nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from decimal import Decimal
+from typing import Final
 
 from switchyard.domain.chain import link
 from switchyard.domain.ids import AccountId, OrderId
@@ -20,6 +21,8 @@ from switchyard.ports.ledger import ENTRIES_MAX
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
 
 OnEntry = Callable[[LedgerEntry], None]
+# Orders that a fold keeps before it asks which of them agree and have ended; more only where more are open.
+ORDERS_MAX: Final = 20_000
 
 
 class AccountFold:
@@ -39,6 +42,7 @@ class AccountFold:
         """By symbol: how many fills that were."""
         self.orders: dict[OrderId, BookedFills | None] = {}
         """The orders that are not yet known to agree and to have ended; none: to be read whole from the ledger."""
+        self.orders_max = ORDERS_MAX
 
     def take(self, dumped: DumpedEntry) -> LedgerEntry | None:
         """Fold the next entry; returns none where it cannot be read."""
@@ -82,9 +86,10 @@ class AccountFold:
 class LedgerFold:
     """All accounts."""
 
-    def __init__(self, dump: LedgerDump, pace: Pace) -> None:
+    def __init__(self, dump: LedgerDump, pace: Pace, drop_agreeing: Callable[[AccountFold], Awaitable[None]]) -> None:
         self._dump = dump
         self._pace = pace
+        self._drop_agreeing = drop_agreeing
         self.accounts: dict[AccountId, AccountFold] = {}
 
     def account(self, account: AccountId) -> AccountFold:
@@ -101,6 +106,9 @@ class LedgerFold:
                 if last is not None:
                     on_entry(last)
             await self._pace.rest()
+            if len(fold.orders) > fold.orders_max:
+                await self._drop_agreeing(fold)
+                fold.orders_max = max(ORDERS_MAX, 2 * len(fold.orders))
             if len(page) < ENTRIES_MAX or (until is not None and last is not None and last.at > until):
                 break
         return fold

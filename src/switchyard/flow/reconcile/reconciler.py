@@ -6,7 +6,6 @@ Reads the ledger, the gateway's rows and the venues; writes only breaks. It repa
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -15,9 +14,7 @@ import structlog
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey, HoldingKey
 from switchyard.domain.ledger.entries import LedgerEntry
-from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.reconcile.breaks import (
     BREAK_CLASSES,
     BREAK_STATES,
@@ -29,14 +26,14 @@ from switchyard.domain.reconcile.breaks import (
     settled,
 )
 from switchyard.domain.reconcile.gateway import gateway_scope
-from switchyard.domain.reconcile.ledger import broken_chain, compare_sums, compare_tables, ledger_scope
 from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
 from switchyard.flow.reconcile.open_orders import compare_open_orders
 from switchyard.flow.reconcile.pace import Pace
-from switchyard.flow.reconcile.statement_match import StatementMatch, TooMany
+from switchyard.flow.reconcile.statement_match import AdoptedAccount, StatementMatch, TooMany
+from switchyard.flow.reconcile.tables import compare_tables_of
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter, BreakStore
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -53,8 +50,6 @@ log = structlog.get_logger()
 # How long a pass waits for the books to read what the gateway had when the pass began.
 BEHIND_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.1
-# An account whose tables change faster than they are read is left for the next pass.
-TRIES_MAX: Final = 3
 # A pass reads what is new; once a day everything is read again, because folded entries may be changed afterwards.
 FULL_SECONDS: Final = 24 * 3600.0
 
@@ -130,13 +125,9 @@ class Reconciler:
             await self._settle(findings)
             return await self._note(findings)
 
-    def position_at(self, venue: VenueName) -> StatementMatch | None:
-        """The match of a venue's statement, if it can be asked."""
-        return self._matches.get(venue)
-
     def _restart(self) -> None:
         self._read_from = self._clock.monotonic()
-        self._fold = LedgerFold(self._dump, self._pace)
+        self._fold = LedgerFold(self._dump, self._pace, self._gateway.drop_agreeing)
         self._matches = {
             name: StatementMatch(
                 venue, journal=self._journal, queries=self._queries, lookup=self._lookup, fold=self._fold
@@ -150,15 +141,20 @@ class Reconciler:
         quiet_since = started_at - self._quiet
         known = await self._current()
         findings = Collected()
+
+        def adopted(found_id: str) -> AccountId | None:
+            one = known.get(found_id)
+            return None if one is None else one.adopted_account
+
         for name, why in self._venues.items():
             if isinstance(why, str):
                 findings.skip(fills_scope(name), why)
                 findings.skip(open_orders_scope(name), why)
         # The venues first: what they have, the gateway and the books have soon after.
         open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
-        await self._read_statements(known, findings)
+        await self._read_statements(adopted, findings)
         behind = await self._fold_all(findings)
-        fills = await self._match_fills(known, behind, quiet_since, findings)
+        fills = await self._match_fills(adopted, behind, quiet_since, findings)
         for found in open_orders:
             for one, is_active in found:
                 # Another quantity is the sum of fills that are reported one by one.
@@ -182,25 +178,33 @@ class Reconciler:
         findings.compared.add(scope)
         return found
 
-    async def _read_statements(self, known: Mapping[str, Break], findings: Collected) -> None:
-        if any(match.lost for match in self._matches.values()):
+    async def _read_statements(self, adopted: AdoptedAccount, findings: Collected) -> None:
+        """Read every statement to its end: always the one that is furthest behind, and the ledger as far as all are.
+
+        So neither side gets far ahead of the other, however long their histories are.
+        """
+        if any([match.lost and await match.answers() for match in self._matches.values()]):
             self._restart()
-
-        def adopted(found_id: str) -> AccountId | None:
-            one = known.get(found_id)
-            return None if one is None else one.adopted_account
-
-        async def fold_page(accounts: set[AccountId], until: datetime) -> None:
-            for account in accounts:
-                await self._fold.advance(account, self._note_entry, until)
-
-        for match in self._matches.values():
+        reading = dict(self._matches)
+        while reading:
+            match = min(reading.values(), key=lambda each: each.reached_at)
             try:
-                await match.read(adopted, fold_page)
+                accounts = await match.read_page(adopted)
             except VenueUnavailable as error:
                 findings.skip(fills_scope(match.name), str(error))
+                del reading[match.name]
+                continue
             except TooMany:
                 findings.skip(fills_scope(match.name), "too many of its fills are not in the books to list them")
+                del reading[match.name]
+                continue
+            if match.at_end:
+                del reading[match.name]
+            if reading:
+                until = min(each.reached_at for each in reading.values())
+                for account in accounts:
+                    await self._fold.advance(account, self._note_entry, until)
+            await self._pace.rest()
 
     async def _fold_all(self, findings: Collected) -> set[AccountId]:
         """Fold every account to its end, once the books have read it; returns those that are behind or halted."""
@@ -214,7 +218,8 @@ class Reconciler:
                     behind.add(account.account_id)
                     why = account.halted or f"the books have read event {account.seq} of {wanted}"
                     findings.skip(gateway_scope(account.account_id), why)
-                await self._fold.advance(account.account_id, self._note_entry)
+                await self._advance(account.account_id)
+                await self._pace.rest()
             before = page[-1].account_id
         return behind
 
@@ -228,26 +233,23 @@ class Reconciler:
         return True
 
     async def _match_fills(
-        self, known: Mapping[str, Break], behind: set[AccountId], quiet_since: datetime, findings: Collected
+        self, adopted: AdoptedAccount, behind: set[AccountId], quiet_since: datetime, findings: Collected
     ) -> dict[OrderId, list[tuple[Difference, bool]]]:
-        """Compare the statements with the folded entries; returns the differences by order."""
+        """Compare the statements with the folded entries; returns the differences by order.
+
+        What is known of a venue that does not answer still explains differences of its orders.
+        """
         by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
-
-        def adopted(found_id: str) -> AccountId | None:
-            one = known.get(found_id)
-            return None if one is None else one.adopted_account
-
         for match in self._matches.values():
             scope = fills_scope(match.name)
-            if scope in findings.skipped:
-                continue
             await match.recheck(adopted)
-            findings.compared.add(scope)
-            for one, found_id in match.differences(quiet_since):
-                if one is None or one.account_id in behind:
-                    findings.left.add(found_id)
-                else:
-                    findings.add(one)
+            if scope not in findings.skipped:
+                findings.compared.add(scope)
+                for one, found_id in match.differences(quiet_since):
+                    if one is None or one.account_id in behind:
+                        findings.left.add(found_id)
+                    else:
+                        findings.add(one)
             for order_id, one, is_recorded in (*match.recorded_differences(), *await match.unknown_there()):
                 by_order.setdefault(order_id, []).append((one, is_recorded))
         return by_order
@@ -264,56 +266,11 @@ class Reconciler:
         findings.compared.add(gateway_scope(fold.account))
         for one in found:
             findings.add(one)
-        await self._compare_tables(fold, findings)
+        await compare_tables_of(fold, self._dump, self._lookup, findings, self._advance)
+        await self._pace.rest()
 
-    async def _compare_tables(self, fold: AccountFold, findings: Collected) -> None:
-        """Compare the account's tables with its entries, at a moment at which neither changes."""
-        scope = ledger_scope(fold.account)
-        for _ in range(TRIES_MAX):
-            await self._fold.advance(fold.account, self._note_entry)
-            head = fold.head
-            holdings, balances = await self._tables(fold.account)
-            stored = await self._lookup.find_account(fold.account) or BookedAccount(account_id=fold.account)
-            if stored.head.number < head.number or await self._dump.dumped_entries(fold.account, head.number, 1):
-                continue  # it was written meanwhile
-            break
-        else:
-            findings.skip(scope, "the account is too busy to be read at one moment")
-            return
-        findings.compared.add(scope)
-        chain = list(fold.chain)
-        missing = fold.missing
-        if stored.head != head:
-            missing += (cut := stored.head.number - head.number)
-            problem = f"the last entry is {head.number}, the account's row says {stored.head.number}"
-            chain.append(broken_chain(fold.account, stored.head.number, cut, problem))
-        if chain:
-            # Entries that are gone and fills that are missing are the same, as far as their numbers agree.
-            lacking = findings.missing_here(fold.account)
-            findings.add_all(one for one in chain if one.class_ != "missing_here" or missing > lacking)
-            return
-        findings.add_all(compare_tables(fold.account, (fold.books.holdings, fold.books.balances), (holdings, balances)))
-        findings.add_all(compare_sums(fold.account, fold.books.balances))
-
-    async def _tables(self, account: AccountId) -> tuple[dict[HoldingKey, Holding], dict[BalanceKey, Decimal]]:
-        """All rows of positions and balances of an account."""
-        holdings: dict[HoldingKey, Holding] = {}
-        after: HoldingKey = account, "", ""
-        while page := await self._dump.dumped_holdings(after, ENTRIES_MAX):
-            ours = [row for row in page if row.account_id == account]
-            holdings |= {(row.account_id, row.symbol, row.currency): row for row in ours}
-            if len(ours) < ENTRIES_MAX:
-                break
-            after = account, ours[-1].symbol, ours[-1].currency
-        balances: dict[BalanceKey, Decimal] = {}
-        last: BalanceKey = account, "cash", ""
-        while rows := await self._dump.dumped_balances(last, ENTRIES_MAX):
-            own = [row for row in rows if row[0][0] == account]
-            balances |= own
-            if len(own) < ENTRIES_MAX:
-                break
-            last = own[-1][0]
-        return holdings, balances
+    async def _advance(self, account: AccountId) -> None:
+        await self._fold.advance(account, self._note_entry)
 
     def _note_entry(self, entry: LedgerEntry) -> None:
         for match in self._matches.values():

@@ -4,8 +4,8 @@ Reads the statement page by page from where the last pass ended, the gateway's o
 keeps only what is unmatched. Writes nothing.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -32,6 +32,7 @@ from switchyard.ports.venue import VenueUnavailable
 PAGE: Final = 500
 # A venue with more unmatched fills has another problem than single fills: it is named as not compared.
 UNMATCHED_MAX: Final = 20_000
+BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 
 LineKey = tuple[str, str]
 """Client order id and execution id."""
@@ -71,6 +72,10 @@ class StatementMatch:
         """Entry ids of matched lines whose entries are not folded yet."""
         self._lines: dict[LineKey, Line] = {}
         self._repeated: dict[LineKey, tuple[StatementFill, LedgerEntry]] = {}
+        self.at_end = False
+        """Whether this pass has reached the end of the statement."""
+        self.reached_at = BEGINNING
+        """The time of the last line."""
         self.lost = False
         """Whether the statement must be matched again from its start: too many fills waited for a venue that did not
         answer, or its numbers have started again."""
@@ -93,25 +98,29 @@ class StatementMatch:
             self._theirs.clear()
             self.lost = True
 
-    async def read(
-        self, adopted: AdoptedAccount, on_page: Callable[[set[AccountId], datetime], Awaitable[None]]
-    ) -> None:
-        """Match the next lines to the end of the statement; raises VenueUnavailable and TooMany.
+    async def read_page(self, adopted: AdoptedAccount) -> set[AccountId]:
+        """Match the next lines and return their accounts; raises VenueUnavailable and TooMany."""
+        if len(self._lines) + len(self._theirs) > UNMATCHED_MAX:
+            raise TooMany
+        page = await self.venue.statement(self._after, PAGE)
+        if page.last_number < self._after:
+            self.lost = True
+            raise VenueUnavailable("the statement's numbers have started again: the next pass reads it from there")
+        self.at_end = not page.fills
+        if self.at_end:
+            return set()
+        accounts = await self._match([Line(fill) for fill in page.fills], adopted)
+        self._after = page.last_number
+        self.reached_at = max(fill.at for fill in page.fills)
+        return accounts
 
-        `on_page` folds the entries of the page's accounts up to its last time, so that neither side gets far ahead.
-        """
-        while True:
-            page = await self.venue.statement(self._after, PAGE)
-            if page.last_number < self._after:
-                self.lost = True
-                raise VenueUnavailable("the statement's numbers have started again: the next pass reads it from there")
-            if not page.fills:
-                break
-            accounts = await self._match([Line(fill) for fill in page.fills], adopted)
-            await on_page(accounts, page.fills[-1].at)
-            self._after = page.last_number
-            if len(self._lines) + len(self._theirs) > UNMATCHED_MAX:
-                raise TooMany
+    async def answers(self) -> bool:
+        """Whether the venue can be asked again."""
+        try:
+            await self.venue.statement(0, 1)
+        except VenueUnavailable:
+            return False
+        return True
 
     async def recheck(self, adopted: AdoptedAccount) -> None:
         """Look again for the lines that had no entry, or other figures."""
