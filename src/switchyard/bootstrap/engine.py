@@ -148,7 +148,7 @@ class Engine:
                 reader = HealthReader(core.health, self.settings.venue_names, self._database.journal, core.clock)
                 core.supervisor.start(stack, "venue health", reader.run)
             if self.backoffice is not None:
-                self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.ledger, stack)
+                self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.books, stack)
             self._database.listen(core.wakes.notify)
             yield
 

@@ -4,10 +4,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
-from switchyard.adapters.backoffice.dump import SqliteLedgerDump
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
+from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.adapters.venues.http.venue import HttpVenue
+from switchyard.bootstrap.books import OpenBooks, books_url
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
@@ -19,9 +18,6 @@ from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.reconciler import Reconciler
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
-from switchyard.ports.ledger_dump import LedgerDump
-from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.quotes import Quotes
 from switchyard.ports.statement import VenueStatement
 from switchyard.ports.venue import Venue
@@ -34,7 +30,7 @@ def breaks_path(settings: Settings) -> Path:
     return settings.data_dir / "breaks.db"
 
 
-async def reconcile_beside(core: Core, ledger: Ledger, stack: AsyncExitStack) -> ReconcileDesk:
+async def reconcile_beside(core: Core, books: OpenBooks, stack: AsyncExitStack) -> ReconcileDesk:
     """Reconcile in a process that also handles orders; after its venues are open."""
     venues = (
         statements_of(core.settings, core.venues)
@@ -43,7 +39,7 @@ async def reconcile_beside(core: Core, ledger: Ledger, stack: AsyncExitStack) ->
     )
     return await start_reconciler(
         core.settings,
-        ledger,
+        books,
         core.database,
         venues=venues,
         quotes=core.quotes,
@@ -57,7 +53,7 @@ async def reconcile_beside(core: Core, ledger: Ledger, stack: AsyncExitStack) ->
 
 async def start_reconciler(
     settings: Settings,
-    ledger: Ledger,
+    books: OpenBooks,
     database: Database,
     *,
     venues: dict[VenueName, VenueStatement | str],
@@ -69,15 +65,16 @@ async def start_reconciler(
     shares: bool,
 ) -> ReconcileDesk:
     """Open the breaks and compare for as long as the process lives, unless the setting says otherwise."""
-    breaks = await SqliteBreaks.open(breaks_path(settings))
+    url, ledger = books_url(settings), books.ledger
+    breaks = await SqliteBreaks.open(breaks_path(settings)) if url is None else await PostgresBreaks.open(url)
     stack.push_async_callback(breaks.close)
     reconciler: Reconciler | None = None
     if settings.reconcile:
-        dump, lookup = _reads_of(ledger)
         pace = Pace(clock, shares=shares)
         reconciler = Reconciler(
-            dump=dump,
-            lookup=lookup,
+            dump=books.dump,
+            lookup=books.lookup,
+            manual=ledger,
             gateway=GatewaySide(
                 journal=database.journal,
                 queries=database.queries,
@@ -100,6 +97,7 @@ async def start_reconciler(
         supervisor.start(stack, "reconcile", reconciler.run)
     return ReconcileDesk(
         ledger=ledger,
+        manual=ledger,
         queries=database.queries,
         breaks=breaks,
         clock=clock,
@@ -108,12 +106,6 @@ async def start_reconciler(
         venues=settings.venue_names,
         reconciler=reconciler,
     )
-
-
-def _reads_of(ledger: Ledger) -> tuple[LedgerDump, LedgerLookup]:
-    """All rows of the books in use."""
-    assert isinstance(ledger, SqliteLedger)
-    return SqliteLedgerDump(ledger), SqliteLedgerLookup(ledger)
 
 
 def statements_of(settings: Settings, opened: dict[VenueName, Venue]) -> dict[VenueName, VenueStatement | str]:

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from switchyard.adapters.backoffice import schema
-from switchyard.adapters.backoffice.ledger import SqliteLedger, account_of
+from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.posting import time_of
+from switchyard.adapters.backoffice.rows import account_of
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
@@ -30,7 +32,7 @@ class SqliteLedgerLookup:
         """The account's row."""
         ids = msgspec.json.encode([account]).decode()
         rows = await self._rows(schema.FIND_ACCOUNTS, (ids,))
-        return account_of(rows[0]) if rows else None
+        return account_of(rows[0], time_of) if rows else None
 
     async def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return await self._ledger.read(lambda connection: connection.execute(sql, values).fetchall())

@@ -1,4 +1,4 @@
-"""Breaks in PostgreSQL, in the schema `backoffice`."""
+"""Breaks in PostgreSQL, in a schema of their own: `backoffice rebuild` replaces that of the books."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,8 +13,8 @@ from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
 # Two processes may start at once; the number only has to differ from the other advisory locks.
 SCHEMA_LOCK = 8_214_015
 SCHEMA = """
-CREATE SCHEMA IF NOT EXISTS backoffice;
-CREATE TABLE IF NOT EXISTS backoffice.breaks (
+CREATE SCHEMA IF NOT EXISTS reconciliation;
+CREATE TABLE IF NOT EXISTS reconciliation.breaks (
     break_id   text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C",  -- NULL: it cannot be told
     class      text NOT NULL,
@@ -22,9 +22,9 @@ CREATE TABLE IF NOT EXISTS backoffice.breaks (
     version    bigint NOT NULL,
     body       text NOT NULL      -- the Break as JSON
 );
-CREATE INDEX IF NOT EXISTS breaks_current ON backoffice.breaks (break_id) WHERE state <> 'closed';
-CREATE INDEX IF NOT EXISTS breaks_of_account ON backoffice.breaks (account_id, break_id);
-CREATE TABLE IF NOT EXISTS backoffice.break_versions (
+CREATE INDEX IF NOT EXISTS breaks_current ON reconciliation.breaks (break_id) WHERE state <> 'closed';
+CREATE INDEX IF NOT EXISTS breaks_of_account ON reconciliation.breaks (account_id, break_id);
+CREATE TABLE IF NOT EXISTS reconciliation.break_versions (
     break_id text COLLATE "C" NOT NULL,
     version  bigint NOT NULL,
     at       text NOT NULL,
@@ -33,16 +33,16 @@ CREATE TABLE IF NOT EXISTS backoffice.break_versions (
 );
 """
 PAGE = """
-SELECT body FROM backoffice.breaks WHERE break_id > $1 AND ($2::text IS NULL OR account_id = $2)
+SELECT body FROM reconciliation.breaks WHERE break_id > $1 AND ($2::text IS NULL OR account_id = $2)
 AND state = ANY ($3::text[]) {closed} ORDER BY break_id LIMIT $4
 """
-FIND = "SELECT body FROM backoffice.breaks WHERE break_id = ANY ($1::text[])"
+FIND = "SELECT body FROM reconciliation.breaks WHERE break_id = ANY ($1::text[])"
 SAVE = """
 WITH given AS (
     SELECT * FROM jsonb_to_recordset($1::text::jsonb)
     AS row (break_id text, account_id text, class text, state text, version bigint, at text, body text)
 ), written AS (
-    INSERT INTO backoffice.breaks AS kept (break_id, account_id, class, state, version, body)
+    INSERT INTO reconciliation.breaks AS kept (break_id, account_id, class, state, version, body)
     SELECT break_id, account_id, class, state, version, body FROM given
     ON CONFLICT (break_id) DO UPDATE SET
         account_id = excluded.account_id, class = excluded.class, state = excluded.state, version = excluded.version,
@@ -50,14 +50,14 @@ WITH given AS (
     WHERE kept.version IN (excluded.version, excluded.version - 1)
     RETURNING break_id
 ), versions AS (
-    INSERT INTO backoffice.break_versions (break_id, version, at, body)
+    INSERT INTO reconciliation.break_versions (break_id, version, at, body)
     SELECT break_id, version, at, body FROM given WHERE break_id IN (SELECT break_id FROM written)
     ON CONFLICT DO NOTHING
 )
 SELECT count(*) AS count FROM written
 """
-HISTORY = "SELECT body FROM backoffice.break_versions WHERE break_id = $1 ORDER BY version DESC LIMIT $2"
-COUNTS = "SELECT class, state, count(*) AS count FROM backoffice.breaks GROUP BY class, state"
+HISTORY = "SELECT body FROM reconciliation.break_versions WHERE break_id = $1 ORDER BY version DESC LIMIT $2"
+COUNTS = "SELECT class, state, count(*) AS count FROM reconciliation.breaks GROUP BY class, state"
 
 
 class PostgresBreaks:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.postings import signed_qty
+from switchyard.domain.ledger.holdings import signed_qty
 from switchyard.domain.money import EXACT, ZERO, plain
 from switchyard.domain.orders import Order
 from switchyard.domain.reconcile.breaks import Difference

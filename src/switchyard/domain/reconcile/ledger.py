@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.books import BalanceKey, HoldingKey
-from switchyard.domain.ledger.entries import IN_UNITS
-from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.books import BalanceKey
+from switchyard.domain.ledger.entries import IN_UNITS, LedgerEntry
+from switchyard.domain.ledger.holdings import Holding, HoldingKey, signed_qty
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.reconcile.breaks import BreakClass, Difference
 
@@ -89,6 +89,24 @@ def broken_chain(account: AccountId, number: int, missing: int, problem: str) ->
         unit="",
         here=problem,
         there="entries without a gap, each with the hash of its text and of the one before it",
+    )
+
+
+def orphan(entry: LedgerEntry) -> Difference:
+    """An entry that was booked from an event which the journal no longer has."""
+    units = signed_qty(entry.side, entry.qty or ZERO) if entry.legs else ZERO
+    return Difference(
+        kind="orphan",
+        class_="missing_there",
+        scope=ledger_scope(entry.account_id),
+        subject=(entry.account_id, entry.entry_id),
+        account_id=entry.account_id,
+        venue=entry.venue or None,
+        order_id=entry.order_id or None,
+        amount=minus(ZERO, units),
+        unit=entry.symbol,
+        here=f"entry {entry.number}, {entry.type}, of event {entry.seq}",
+        there="the journal was restored and does not have that event",
     )
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id, reversal_entry_id
-from switchyard.domain.ledger.postings import signed_qty
+from switchyard.domain.ledger.holdings import signed_qty
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.orders import Order
@@ -95,7 +95,7 @@ def other_figures(venue: VenueName, fill: StatementFill, entry: LedgerEntry) -> 
     """A fill that both have with another symbol, side, quantity, price or fee."""
     if fill.exec_type == "CANCEL":
         return None  # the entry takes the fill back
-    there, here = signed_qty(fill.side, fill.qty), signed_qty(entry.side, entry.qty)
+    there, here = signed_qty(fill.side, fill.qty), signed_qty(entry.side, entry.qty or ZERO)
     amount, unit = minus(there, here), fill.symbol
     if fill.symbol != entry.symbol:
         amount = canonical(there)
@@ -154,7 +154,7 @@ def unknown_fill(venue: VenueName, entry: LedgerEntry) -> Difference:
         account_id=entry.account_id,
         venue=venue,
         order_id=entry.order_id,
-        amount=minus(ZERO, signed_qty(entry.side, entry.qty)),
+        amount=minus(ZERO, signed_qty(entry.side, entry.qty or ZERO)),
         unit=entry.symbol,
         here=_entry_text(entry),
         there="not in the statement",
@@ -224,4 +224,4 @@ def _fill_text(fill: StatementFill) -> str:
 def _entry_text(entry: LedgerEntry) -> str:
     price = "no price" if entry.price is None else plain(entry.price)
     fee = "" if not entry.fee else f", fee {plain(entry.fee)} {entry.fee_currency or ''}".rstrip()
-    return f"entry {entry.number}: {entry.side} {plain(entry.qty)} {entry.symbol} at {price}{fee}"
+    return f"entry {entry.number}: {entry.side} {plain(entry.qty or ZERO)} {entry.symbol} at {price}{fee}"

@@ -12,8 +12,17 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.ledger.entries import NO_CURRENCY
 from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.domain.money import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
-from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break, BreakChanged, adopted, check_decision, explained
+from switchyard.domain.reconcile.breaks import (
+    CURRENT_STATES,
+    Break,
+    BreakChanged,
+    StatementFill,
+    adopted,
+    check_decision,
+    explained,
+)
 from switchyard.domain.reconcile.gateway import gateway_scope
 from switchyard.domain.reconcile.ledger import ledger_scope
 from switchyard.domain.reconcile.views import (
@@ -31,6 +40,7 @@ from switchyard.flow.reconcile.reconciler import Pass, Reconciler
 from switchyard.ports.breaks import BreakFilter, BreakStore
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.queries import Queries
 from switchyard.ports.quotes import Quotes
 
@@ -45,6 +55,7 @@ class ReconcileDesk:
         self,
         *,
         ledger: Ledger,
+        manual: ManualLedger,
         queries: Queries,
         breaks: BreakStore,
         clock: Clock,
@@ -54,6 +65,7 @@ class ReconcileDesk:
         reconciler: Reconciler | None,
     ) -> None:
         self._ledger = ledger
+        self._manual = manual
         self._queries = queries
         self._breaks = breaks
         self._clock = clock
@@ -99,7 +111,35 @@ class ReconcileDesk:
         if account is None:
             raise InvalidField("accountId", "required: the venue does not name the account of this fill")
         after = adopted(one, account, by, reason, self._clock.now())
-        raise NotImplementedError(after)
+        # The entry first: after a crash between the two, a repeat finds it booked.
+        await self._manual.enter(self._entry(one, one.fill, account, by, reason), self._clock.now())
+        await self._save(after)
+        return await self.show(break_id)
+
+    def _entry(self, one: Break, fill: StatementFill, account: AccountId, by: str, reason: str) -> ManualEntry:
+        assert one.venue is not None, "a fill has a venue"
+        exec_id = None if self.reconciler is None else self.reconciler.recorded_id(one.venue, fill)
+        if exec_id is None:
+            raise BreakChanged(f"{one.venue} is not compared by this process: adopt the fill where it is")
+        instrument = self._catalogue.find(fill.symbol)
+        return ManualEntry(
+            type="Fill",
+            account_id=account,
+            key=f"adopt-{one.break_id}",
+            by=by,
+            reason=reason,
+            currency=instrument.settlement or NO_CURRENCY,
+            multiplier=instrument.multiplier,
+            symbol=fill.symbol,
+            side=fill.side,
+            qty=fill.qty,
+            price=fill.price,
+            venue=one.venue,
+            exec_id=exec_id,
+            fee=fill.fee,
+            fee_currency=fill.fee_currency,
+            effective_at=fill.at,
+        )
 
     async def account(self, account: AccountId, quote_ccy: str, limit: int) -> ReconcileView:
         """One account's books, valued where rates are known, with its breaks."""

@@ -8,11 +8,12 @@ from typing import Final
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.lifecycle import is_final
-from switchyard.domain.money import EXACT
+from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.reconcile.breaks import Difference, break_id
 from switchyard.domain.reconcile.gateway import BookedFills, compare_positions, order_difference, unexplained
 from switchyard.flow.reconcile.ledger_fold import AccountFold, units_of
+from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
 from switchyard.ports.clock import Clock
@@ -40,15 +41,17 @@ class GatewaySide:
         self._clock = clock
 
     async def compare(
-        self, fold: AccountFold, quiet_since: datetime, fills: FillsByOrder
+        self, fold: AccountFold, quiet_since: datetime, fills: FillsByOrder, orphans: Orphans
     ) -> tuple[list[Difference], set[str]]:
         """The differences of an account that was folded to its end, and the ids of what was active just now.
 
         Orders that agree and have ended are dropped from the fold: their next entry brings them back.
         """
         orders, left = await self._orders(fold, quiet_since)
+        lost = orphans.order_ids(fold.account)
+        orders = [one for one in orders if one.order_id not in lost]
         shown = [one for order in orders if (one := unexplained(order, fills.get(OrderId(order.subject[0]), ())))]
-        positions, active = await self._positions(fold, quiet_since, orders)
+        positions, active = await self._positions(fold, quiet_since, orders, orphans)
         return shown + positions, left | active
 
     async def drop_agreeing(self, fold: AccountFold) -> None:
@@ -113,7 +116,7 @@ class GatewaySide:
         return booked
 
     async def _positions(
-        self, fold: AccountFold, quiet_since: datetime, orders: list[Difference]
+        self, fold: AccountFold, quiet_since: datetime, orders: list[Difference], orphans: Orphans
     ) -> tuple[list[Difference], set[str]]:
         """Positions with as many fills on both sides, or without activity, are compared."""
         there: dict[str, Decimal] = {}
@@ -127,5 +130,9 @@ class GatewaySide:
                     left.add(break_id("position", (fold.account, position.symbol)))
             after = page[-1].symbol
             await self._pace.rest()
-        found = compare_positions(fold.account, there, fold.units, orders)
+        here = dict(fold.units)
+        for entry in orphans.of(fold.account):
+            # The gateway does not have them either; each is a break of its own.
+            here[entry.symbol] = EXACT.subtract(here.get(entry.symbol, ZERO), units_of(entry))
+        found = compare_positions(fold.account, there, here, orders)
         return [one for one in found if one.break_id not in left], left

@@ -11,7 +11,7 @@ from typing import Final
 from switchyard.domain.chain import link
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, parse_entry
+from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, parse_entry
 from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.gateway import BookedFills
@@ -60,10 +60,23 @@ class AccountFold:
             return None
         if (entry.number, entry.entry_id, entry.legs) != (stored.number, dumped.entry_id, dumped.legs):
             self._note(stored.number, 0, f"the rows of entry {stored.number} differ from its text")
-        self.books.apply(entry)
+        try:
+            self.books.apply(entry)
+        except (Unbalanced, ArithmeticError) as error:
+            # After a missing entry, the results of the later ones cannot be what they say.
+            if not self.chain:
+                self._note(stored.number, 0, f"entry {stored.number}: {error}")
         if is_of_the_journal(entry):
             self._count(entry)
         return entry
+
+    def forget_days(self) -> None:
+        """Drop what the fold keeps by day and entry, which no comparison needs."""
+        books = self.books
+        for part in (books.results, books.day_balances, books.day_holdings, books.reversed, books.confirmed):
+            part.clear()
+        for changed in (books.changed_orders, books.changed_holdings, books.changed_balances, books.changed_accounts):
+            changed.clear()
 
     def _note(self, number: int, missing: int, problem: str) -> None:
         self.missing += missing
@@ -105,6 +118,7 @@ class LedgerFold:
                 last = fold.take(dumped)
                 if last is not None:
                     on_entry(last)
+            fold.forget_days()
             await self._pace.rest()
             if len(fold.orders) > fold.orders_max:
                 await self._drop_agreeing(fold)
@@ -115,8 +129,8 @@ class LedgerFold:
 
 
 def is_of_the_journal(entry: LedgerEntry) -> bool:
-    """Whether the gateway has a counterpart of the entry."""
-    return bool(entry.seq)
+    """Whether the gateway has a counterpart of the entry: people's entries have none."""
+    return bool(entry.order_id) and entry.by is None
 
 
 def units_of(entry: LedgerEntry) -> Decimal:

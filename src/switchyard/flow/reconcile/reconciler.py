@@ -14,7 +14,7 @@ import structlog
 from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.entries import LedgerEntry
+from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.reconcile.breaks import (
     BREAK_CLASSES,
     BREAK_STATES,
@@ -22,17 +22,21 @@ from switchyard.domain.reconcile.breaks import (
     Break,
     Difference,
     Findings,
+    StatementFill,
+    break_id,
     needed_former,
     settled,
 )
 from switchyard.domain.reconcile.gateway import gateway_scope
-from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope
+from switchyard.domain.reconcile.ledger import orphan
+from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope, recorded_ids
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
 from switchyard.flow.reconcile.open_orders import compare_open_orders
+from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
-from switchyard.flow.reconcile.statement_match import AdoptedAccount, StatementMatch, TooMany
+from switchyard.flow.reconcile.statement_match import AccountOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
 from switchyard.ports.breaks import BREAKS_MAX, BreakFilter, BreakStore
 from switchyard.ports.clock import Clock
@@ -40,6 +44,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.ledger import ENTRIES_MAX
 from switchyard.ports.ledger_dump import LedgerDump
 from switchyard.ports.ledger_lookup import LedgerLookup
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.queries import Queries
 from switchyard.ports.statement import VenueStatement
 from switchyard.ports.venue import VenueUnavailable
@@ -52,6 +57,7 @@ BEHIND_SECONDS_MAX: Final = 10.0
 POLL_SECONDS: Final = 0.1
 # A pass reads what is new; once a day everything is read again, because folded entries may be changed afterwards.
 FULL_SECONDS: Final = 24 * 3600.0
+ORPHANS_MAX: Final = 10_000
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -71,6 +77,7 @@ class Reconciler:
         *,
         dump: LedgerDump,
         lookup: LedgerLookup,
+        manual: ManualLedger,
         gateway: GatewaySide,
         journal: Journal,
         queries: Queries,
@@ -85,6 +92,7 @@ class Reconciler:
         """`venues`: every configured venue, or why it cannot be asked."""
         self._dump = dump
         self._lookup = lookup
+        self._manual = manual
         self._gateway = gateway
         self._journal = journal
         self._queries = queries
@@ -125,6 +133,11 @@ class Reconciler:
             await self._settle(findings)
             return await self._note(findings)
 
+    def recorded_id(self, venue: VenueName, fill: StatementFill) -> str | None:
+        """The execution id under which the fill is booked; none where the venue is not configured."""
+        match = self._matches.get(venue)
+        return None if match is None else recorded_ids(venue, fill, match.venue.capabilities.execution_ids, None)[0]
+
     def _restart(self) -> None:
         self._read_from = self._clock.monotonic()
         self._fold = LedgerFold(self._dump, self._pace, self._gateway.drop_agreeing)
@@ -142,9 +155,11 @@ class Reconciler:
         known = await self._current()
         findings = Collected()
 
-        def adopted(found_id: str) -> AccountId | None:
-            one = known.get(found_id)
-            return None if one is None else one.adopted_account
+        orphans = Orphans(await self._orphans())
+
+        def account_of(venue: VenueName, fill: StatementFill) -> AccountId | None:
+            one = known.get(break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)))
+            return orphans.account_of(venue, fill) if one is None else one.adopted_account
 
         for name, why in self._venues.items():
             if isinstance(why, str):
@@ -152,9 +167,9 @@ class Reconciler:
                 findings.skip(open_orders_scope(name), why)
         # The venues first: what they have, the gateway and the books have soon after.
         open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
-        await self._read_statements(adopted, findings)
+        await self._read_statements(account_of, findings)
         behind = await self._fold_all(findings)
-        fills = await self._match_fills(adopted, behind, quiet_since, findings)
+        fills = await self._match_fills(account_of, behind, quiet_since, findings)
         for found in open_orders:
             for one, is_active in found:
                 # Another quantity is the sum of fills that are reported one by one.
@@ -163,7 +178,7 @@ class Reconciler:
                 findings.add(one, is_active=is_active)
         for fold in list(self._fold.accounts.values()):
             if fold.account not in behind:
-                await self._compare_account(fold, quiet_since, fills, findings)
+                await self._compare_account(fold, quiet_since, fills, orphans, findings)
         return findings.result()
 
     async def _open_orders(
@@ -178,7 +193,7 @@ class Reconciler:
         findings.compared.add(scope)
         return found
 
-    async def _read_statements(self, adopted: AdoptedAccount, findings: Collected) -> None:
+    async def _read_statements(self, account_of: AccountOf, findings: Collected) -> None:
         """Read every statement to its end: always the one that is furthest behind, and the ledger as far as all are.
 
         So neither side gets far ahead of the other, however long their histories are.
@@ -189,7 +204,7 @@ class Reconciler:
         while reading:
             match = min(reading.values(), key=lambda each: each.reached_at)
             try:
-                accounts = await match.read_page(adopted)
+                accounts = await match.read_page(account_of)
             except VenueUnavailable as error:
                 findings.skip(fills_scope(match.name), str(error))
                 del reading[match.name]
@@ -233,7 +248,7 @@ class Reconciler:
         return True
 
     async def _match_fills(
-        self, adopted: AdoptedAccount, behind: set[AccountId], quiet_since: datetime, findings: Collected
+        self, account_of: AccountOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
     ) -> dict[OrderId, list[tuple[Difference, bool]]]:
         """Compare the statements with the folded entries; returns the differences by order.
 
@@ -242,7 +257,7 @@ class Reconciler:
         by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
         for match in self._matches.values():
             scope = fills_scope(match.name)
-            await match.recheck(adopted)
+            await match.recheck(account_of)
             if scope not in findings.skipped:
                 findings.compared.add(scope)
                 for one, found_id in match.differences(quiet_since):
@@ -259,13 +274,15 @@ class Reconciler:
         fold: AccountFold,
         quiet_since: datetime,
         fills: Mapping[OrderId, list[tuple[Difference, bool]]],
+        orphans: Orphans,
         findings: Collected,
     ) -> None:
-        found, left = await self._gateway.compare(fold, quiet_since, fills)
+        found, left = await self._gateway.compare(fold, quiet_since, fills, orphans)
         findings.left |= left
         findings.compared.add(gateway_scope(fold.account))
         for one in found:
             findings.add(one)
+        findings.add_all(orphan(entry) for entry in orphans.of(fold.account))
         await compare_tables_of(fold, self._dump, self._lookup, findings, self._advance)
         await self._pace.rest()
 
@@ -275,6 +292,15 @@ class Reconciler:
     def _note_entry(self, entry: LedgerEntry) -> None:
         for match in self._matches.values():
             match.note_entry(entry)
+
+    async def _orphans(self) -> list[LedgerEntry]:
+        """The entries that an adopted journal does not have."""
+        found: list[LedgerEntry] = []
+        after = AccountId(""), 0
+        while len(found) < ORPHANS_MAX and (page := await self._manual.orphans(after, ENTRIES_MAX)):
+            found += [parse_entry(each.text) for each in page]
+            after = found[-1].account_id, found[-1].number
+        return found
 
     async def _current(self) -> dict[str, Break]:
         """All breaks that are not closed."""

@@ -13,7 +13,7 @@ import msgspec
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.orders import Order
-from switchyard.domain.reconcile.breaks import Difference, StatementFill, break_id
+from switchyard.domain.reconcile.breaks import Difference, StatementFill
 from switchyard.domain.reconcile.venue import (
     entry_ids,
     missing_fill,
@@ -36,8 +36,8 @@ BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 
 LineKey = tuple[str, str]
 """Client order id and execution id."""
-AdoptedAccount = Callable[[str], AccountId | None]
-"""The account to which the foreign fill of a break was booked."""
+AccountOf = Callable[[VenueName, StatementFill], AccountId | None]
+"""The account to which a fill of an order that the gateway does not have is booked."""
 
 
 class TooMany(Exception):
@@ -98,7 +98,7 @@ class StatementMatch:
             self._theirs.clear()
             self.lost = True
 
-    async def read_page(self, adopted: AdoptedAccount) -> set[AccountId]:
+    async def read_page(self, account_of: AccountOf) -> set[AccountId]:
         """Match the next lines and return their accounts; raises VenueUnavailable and TooMany."""
         if len(self._lines) + len(self._theirs) > UNMATCHED_MAX:
             raise TooMany
@@ -109,7 +109,7 @@ class StatementMatch:
         self.at_end = not page.fills
         if self.at_end:
             return set()
-        accounts = await self._match([Line(fill) for fill in page.fills], adopted)
+        accounts = await self._match([Line(fill) for fill in page.fills], account_of)
         self._after = page.last_number
         self.reached_at = max(fill.at for fill in page.fills)
         return accounts
@@ -122,12 +122,12 @@ class StatementMatch:
             return False
         return True
 
-    async def recheck(self, adopted: AdoptedAccount) -> None:
+    async def recheck(self, account_of: AccountOf) -> None:
         """Look again for the lines that had no entry, or other figures."""
         waiting = list(self._lines.values())
         self._lines.clear()
         for start in range(0, len(waiting), PAGE):
-            await self._match(waiting[start : start + PAGE], adopted, again=True)
+            await self._match(waiting[start : start + PAGE], account_of, again=True)
 
     def differences(self, quiet_since: datetime) -> Iterator[tuple[Difference | None, str]]:
         """All present differences with their break ids; none for one that was active just now."""
@@ -171,7 +171,7 @@ class StatementMatch:
             ]
         return found
 
-    async def _match(self, lines: Sequence[Line], adopted: AdoptedAccount, *, again: bool = False) -> set[AccountId]:
+    async def _match(self, lines: Sequence[Line], account_of: AccountOf, *, again: bool = False) -> set[AccountId]:
         """Match these lines; returns the accounts that they belong to."""
         ids = list({line.fill.venue_client_order_id for line in lines})
         states = await self._journal.load_by_client_order_id(ids)
@@ -182,8 +182,7 @@ class StatementMatch:
             line.order = None if state is None else state.order
             line.account = line.fill.account_id if line.order is None else line.order.account_id
             if line.order is None:
-                found_id = break_id("fill", (self.name, line.fill.venue_client_order_id, line.fill.exec_id))
-                line.account = adopted(found_id) or line.account
+                line.account = account_of(self.name, line.fill) or line.account
             recorded_as.append(recorded_ids(self.name, line.fill, scope, line.order))
         await self._find_entries(lines, recorded_as)
         unbooked = [

@@ -6,9 +6,9 @@ from typing import Final
 
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey, HoldingKey
+from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import LedgerHead
-from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.holdings import Holding, HoldingKey, key_of
 from switchyard.domain.reconcile.ledger import broken_chain, compare_sums, compare_tables, ledger_scope
 from switchyard.flow.reconcile.collected import Collected
 from switchyard.flow.reconcile.ledger_fold import AccountFold
@@ -65,19 +65,13 @@ def _add_chain(fold: AccountFold, stored: LedgerHead, findings: Collected) -> No
 async def _tables(dump: LedgerDump, account: AccountId) -> tuple[dict[HoldingKey, Holding], dict[BalanceKey, Decimal]]:
     """All rows of positions and balances of an account."""
     holdings: dict[HoldingKey, Holding] = {}
-    after: HoldingKey = account, "", ""
+    after: HoldingKey = account, "", "", ""
     while page := await dump.dumped_holdings(after, ENTRIES_MAX):
-        ours = [row for row in page if row.account_id == account]
-        holdings |= {(row.account_id, row.symbol, row.currency): row for row in ours}
-        if len(ours) < ENTRIES_MAX:
-            break
-        after = account, ours[-1].symbol, ours[-1].currency
+        holdings |= {key_of(row): row for row in page}
+        after = key_of(page[-1])
     balances: dict[BalanceKey, Decimal] = {}
     last: BalanceKey = account, "cash", ""
     while rows := await dump.dumped_balances(last, ENTRIES_MAX):
-        own = [row for row in rows if row[0][0] == account]
-        balances |= own
-        if len(own) < ENTRIES_MAX:
-            break
-        last = own[-1][0]
+        balances |= rows
+        last = rows[-1][0]
     return holdings, balances
