@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import asyncpg
 import pytest
 
+from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
 from switchyard.flow.reconcile import ledger_fold, statement_match
 from switchyard.flow.reconcile.desk import ReconcileDesk
@@ -27,13 +29,17 @@ SETTINGS = {
 }
 
 
+PAPER = "venues/sim.db"
+
+
 class Site:
-    """A gateway with books on a paper exchange, and the files that a test changes behind its back."""
+    """A gateway with books on a paper exchange, and the tables that a test changes behind its back."""
 
     def __init__(self, folder: Path, gateway: RunningGateway, office: RunningBackOffice) -> None:
         self.gateway = gateway
         self.office = office
         self._data = folder / "var"
+        self._url = gateway.engine.settings.database_url
 
     @property
     def desk(self) -> ReconcileDesk:
@@ -50,27 +56,59 @@ class Site:
         await self.gateway.until_status(order_id, "WORKING")
         return order_id
 
+    async def client_id(self, order_id: str) -> str:
+        """The id under which the venue has the order."""
+        return (await self.gateway.database.journal.load([OrderId(order_id)]))[
+            OrderId(order_id)
+        ].order.venue_client_order_id
+
     async def compare(self, *, full: bool = False) -> dict[str, Break]:
-        """Make a pass and return the breaks that are there, by kind and class."""
+        """Make a pass and return the breaks that are there."""
         reconciler = self.desk.reconciler
         assert reconciler is not None
         await reconciler.run_once(full=full)
         found = await reconciler.breaks.page(BreakFilter(states=CURRENT_STATES))
         return {one.break_id: one for one in found}
 
-    def change(self, file: str, *statements: str) -> None:
-        """Run statements on a database file; the triggers that protect the ledger's entries are dropped first."""
+    def at_venue(self, *statements: str) -> None:
+        """Change the paper exchange's file."""
+        self._change(PAPER, *statements)
+
+    async def in_books(self, *statements: str) -> None:
+        """Change the tables of the books, entries included."""
+        if self._url is None:
+            guards = [f"DROP TRIGGER IF EXISTS {table}_remain" for table in ("entries", "legs")]
+            self._change("backoffice.db", *guards, *statements)
+        else:
+            guards = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in ("entries", "legs")]
+            await self._run("SET search_path TO backoffice", *guards, *statements)
+
+    async def at_gateway(self, *statements: str) -> None:
+        """Change the gateway's tables."""
+        if self._url is None:
+            self._change("switchyard.db", *statements)
+        else:
+            await self._run(*statements)
+
+    async def _run(self, *statements: str) -> None:
+        connection = await asyncpg.connect(self._url)
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    def with_member(self, name: str, value: int | str) -> str:
+        """An expression: the column `body` with another member."""
+        if self._url is None:
+            return f"json_set(body, '$.{name}', {value!r})"
+        return f"jsonb_set(body::jsonb, '{{{name}}}', '{json.dumps(value)}')::text"
+
+    def _change(self, file: str, *statements: str) -> None:
         with closing(apsw.Connection(str(self._data / file))) as connection:
             connection.set_busy_timeout(10_000)
-            connection.execute("PRAGMA journal_mode = WAL")
-            for name in ("entries_remain", "legs_remain") if file == "backoffice.db" else ():
-                connection.execute(f"DROP TRIGGER IF EXISTS {name}")
             for statement in statements:
                 connection.execute(statement)
-
-    def value(self, file: str, query: str) -> Any:
-        with closing(apsw.Connection(str(self._data / file))) as connection:
-            return connection.execute(query).get
 
 
 @asynccontextmanager
@@ -82,90 +120,98 @@ async def running_site(folder: Path, **settings: str) -> AsyncIterator[Site]:
         yield Site(folder, gateway, office)
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The settings of the database; the books are in the same one."""
+    if request.param == "sqlite":
+        return {}
+    return {"SWITCHYARD_DATABASE_URL": request.getfixturevalue("postgres_server").create_database()}
+
+
 def summary(breaks: dict[str, Break]) -> list[tuple[str, str, Decimal, str]]:
     return sorted((one.kind, one.class_, one.amount, one.unit) for one in breaks.values())
 
 
-PAPER = "venues/sim.db"
+def report_of(client_id: str) -> str:
+    """The number of the first fill's report of an order, as a query of the paper exchange's file."""
+    return (
+        f"(SELECT min(number) FROM reports WHERE body ->> 'venueClientOrderId' = '{client_id}' AND body ->> 'lastQty')"
+    )
 
 
-def report_of(order_id: str) -> str:
-    """The number of the first fill's report of an order, as a query."""
-    client_id = f"(SELECT venue_client_order_id FROM gateway.orders WHERE order_id = '{order_id}')"
-    return f"(SELECT min(number) FROM reports WHERE body ->> 'venueClientOrderId' = {client_id} AND body ->> 'lastQty')"
+def copied_report(client_id: str, *changes: str) -> str:
+    """A statement: one more report like the first fill of an order, with other members."""
+    body = f"json_set(body, {', '.join(changes)})" if changes else "body"
+    return (
+        f"INSERT INTO reports SELECT (SELECT max(number) + 1 FROM reports), {body} FROM reports "
+        f"WHERE number = {report_of(client_id)}"
+    )
 
 
-async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_else(tmp_path: Path) -> None:
-    async with running_site(tmp_path) as site:
-        lost = await site.filled(qty=10)
-        revised = await site.filled(qty=20)
-        twice = await site.filled(qty=30)
+def copied_order(client_id: str, name: str, *, is_open: bool) -> str:
+    """A statement: one more order like another one."""
+    number = "(SELECT max(number) + 1 FROM orders)"
+    return (
+        f"INSERT INTO orders (number, client_id, open, body) SELECT {number}, '{name}', {int(is_open)}, "
+        f"json_set(body, '$.client_id', '{name}', '$.number', {number}) FROM orders WHERE client_id = '{client_id}'"
+    )
+
+
+async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_else(
+    tmp_path: Path, engine: dict[str, str]
+) -> None:
+    async with running_site(tmp_path, **engine) as site:
+        lost, revised, twice, foreign = [await site.client_id(await site.filled(qty=qty)) for qty in (10, 20, 30, 50)]
         wrong = await site.filled(qty=40)
-        foreign = await site.filled(qty=50)
-        open_there, open_here, coming = [await site.resting(qty=qty) for qty in (60, 70, 80)]
+        unknown, gone, coming = [await site.client_id(await site.resting(qty=qty)) for qty in (60, 70, 80)]
         await site.filled(symbol="EURUSD", qty=5)
         await site.filled(symbol="GBPUSD", qty=6)
         await site.filled("other", qty=7)
         dropped = await site.filled("other", qty=8)
-        await site.filled("other", qty=9)
+        await site.filled("other", qty=9, side="SELL")
+        await site.filled("third", qty=11)
         assert await site.compare() == {}
-        attach = f"ATTACH '{tmp_path / 'var' / 'switchyard.db'}' AS gateway"
-        new_number = "(SELECT max(number) + 1 FROM {})"
-        copied_order = (
-            "INSERT INTO orders (number, client_id, open, body) SELECT {number}, '{name}', {open}, "
-            "json_set(body, '$.client_id', '{name}', '$.number', {number}) FROM orders WHERE client_id = {like}"
-        )
-        like = "(SELECT venue_client_order_id FROM gateway.orders WHERE order_id = '{}')"
-        site.change(
-            PAPER,
-            attach,
+        site.at_venue(
             # A fill of an order that we never placed.
-            copied_order.format(number=new_number.format("orders"), name="foreign", open=0, like=like.format(foreign)),
-            f"INSERT INTO reports SELECT {new_number.format('reports')}, json_set(body, '$.venueClientOrderId', "
-            f"'foreign', '$.execId', 'foreign-1') FROM reports WHERE number = {report_of(foreign)}",
+            copied_order(foreign, "foreign", is_open=False),
+            copied_report(foreign, "'$.venueClientOrderId', 'foreign', '$.execId', 'foreign-1'"),
             # The venue lists one fill twice, one with another price, and one not at all.
-            f"INSERT INTO reports SELECT {new_number.format('reports')}, body FROM reports WHERE number = "
-            f"{report_of(twice)}",
+            copied_report(twice),
             f"UPDATE reports SET body = json_set(body, '$.lastPrice', '1') WHERE number = {report_of(revised)}",
             f"DELETE FROM reports WHERE number = {report_of(lost)}",
             # It has filled a part of an order of which no report has come.
-            f"INSERT INTO reports SELECT {new_number.format('reports')}, json_set(body, '$.venueClientOrderId', "
-            f"{like.format(coming)}, '$.execId', 'coming-1', '$.lastQty', '3') FROM reports WHERE number = "
-            f"{report_of(foreign)}",
+            copied_report(foreign, f"'$.venueClientOrderId', '{coming}', '$.execId', 'coming-1', '$.lastQty', '3'"),
             "UPDATE orders SET body = json_set(body, '$.filled_qty', '3', '$.status', 'PARTIALLY_FILLED') "
-            f"WHERE client_id = {like.format(coming)}",
+            f"WHERE client_id = '{coming}'",
             # It has one order open that we do not know, and not one that we have open.
-            copied_order.format(
-                number=new_number.format("orders"), name="unknown", open=1, like=like.format(open_there)
-            ),
-            f"UPDATE orders SET open = 0 WHERE client_id = {like.format(open_here)}",
+            copied_order(unknown, "unknown", is_open=True),
+            f"UPDATE orders SET open = 0 WHERE client_id = '{gone}'",
         )
         entry = f"(SELECT number FROM entries WHERE order_id = '{dropped}' AND type = 'Fill')"
-        site.change(
-            "backoffice.db",
-            "UPDATE positions SET body = json_set(body, '$.qty', 1) WHERE symbol = 'EURUSD'",
-            "DELETE FROM positions WHERE symbol = 'GBPUSD'",
-            "INSERT INTO positions SELECT account_id, 'XRP', currency, json_set(body, '$.symbol', 'XRP') "
-            "FROM positions WHERE symbol = 'EURUSD'",
+        whole = "account_id = 'demo' AND strategy = '*'"
+        columns = "account_id, strategy, symbol, currency, is_flat, body"
+        await site.in_books(
             "DELETE FROM balances WHERE account_id = 'demo' AND account = 'position' AND unit = 'GBPUSD'",
+            f"DELETE FROM positions WHERE symbol = 'GBPUSD' AND {whole}",
+            f"UPDATE positions SET body = {site.with_member('qty', 1)} WHERE symbol = 'EURUSD' AND {whole}",
+            f"INSERT INTO positions ({columns}) SELECT account_id, strategy, 'XRP', currency, is_flat, "
+            f"{site.with_member('symbol', 'XRP')} FROM positions WHERE symbol = 'EURUSD' AND {whole}",
             # A fill of another account disappears from the books.
             f"DELETE FROM legs WHERE account_id = 'other' AND number = {entry}",
             f"DELETE FROM entries WHERE account_id = 'other' AND number = {entry}",
         )
-        site.change(
-            "switchyard.db",
+        await site.at_gateway(
             f"UPDATE orders SET filled_qty = '41' WHERE order_id = '{wrong}'",
-            "INSERT INTO positions SELECT account_id, 'AAPL', '99', cost_basis, realised_pnl, trade_result, "
-            "consecutive_losses, high_water_mark, updated_at, version, currency, multiplier, day, day_pnl "
-            "FROM positions WHERE account_id = 'demo' AND symbol = 'EURUSD'",
+            "UPDATE positions SET qty = '110' WHERE account_id = 'third' AND symbol = 'USDJPY'",
         )
-        text = site.value("backoffice.db", f"SELECT text FROM entries WHERE order_id = '{revised}' AND type = 'Fill'")
-        price = json.loads(text, parse_float=Decimal, parse_int=Decimal)["price"]
+        suspected = await site.compare(full=True)
+        [price] = [one for one in suspected.values() if (one.kind, one.class_) == ("fill", "amount")]
+        assert (price.unit, price.there.split(" at ")[1]) == ("JPY", "1")
         seeded = sorted(
             [
                 ("fill", "missing_here", Decimal(50), "USDJPY"),
                 ("fill_repeated", "duplicate", Decimal(30), "USDJPY"),
-                ("fill", "amount", (1 - price) * 20, "JPY"),
+                ("fill", "amount", (1 - Decimal(price.here.split(" at ")[1])) * 20, "JPY"),
                 ("fill", "missing_there", Decimal(-10), "USDJPY"),
                 ("fill", "timing", Decimal(3), "USDJPY"),
                 ("fill", "missing_here", Decimal(8), "USDJPY"),
@@ -176,10 +222,9 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
                 ("ledger_position", "missing_there", Decimal(-1), "XRP"),
                 ("ledger_balance", "missing_here", Decimal(6), "GBPUSD"),
                 ("order", "missing_here", Decimal(1), "USDJPY"),
-                ("position", "missing_here", Decimal(99), "AAPL"),
+                ("position", "amount", Decimal(99), "USDJPY"),
             ]
         )
-        suspected = await site.compare(full=True)
         assert summary(suspected) == seeded
         assert {one.state for one in suspected.values()} == {"suspected"}
         opened = await site.compare()
@@ -187,7 +232,7 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
         assert opened.keys() == suspected.keys()
         assert {one.state for one in opened.values()} == {"open"}
     # A new process finds the same breaks under the same ids; it has read the report that was on its way.
-    async with running_site(tmp_path) as site:
+    async with running_site(tmp_path, **engine) as site:
         again = await site.compare()
         assert {key: one.first_seen_at for key, one in again.items()} == {
             key: one.first_seen_at for key, one in suspected.items() if one.class_ != "timing"
@@ -221,7 +266,7 @@ async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Pat
         assert (await office.get("/reconcile", account=None)).status == 401
         for query in ("quoteCcy=yen", "limit=0", "limit=1001", "colour=red"):
             assert (await office.get(f"/reconcile?{query}")).status == 422, query
-        site.change("backoffice.db", "UPDATE balances SET amount = '1' WHERE account_id = 'demo' AND account = 'cash'")
+        await site.in_books("UPDATE balances SET amount = '1' WHERE account_id = 'demo' AND account = 'cash'")
         [found] = (await site.compare()).values()
         [own] = (await office.get("/reconcile")).json["breaks"]
         assert (own["breakId"], own["class"], own["state"]) == (found.break_id, "amount", "suspected")
@@ -231,7 +276,7 @@ async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Pat
 async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         await site.filled()
-        site.change("backoffice.db", "UPDATE balances SET amount = '1' WHERE account = 'cash'")
+        await site.in_books("UPDATE balances SET amount = '1' WHERE account = 'cash'")
         assert (await site.office.get("/admin/breaks")).status == 403
         run = await site.office.operate("POST", "/admin/reconcile?full=true")
         assert (run.status, run.json["differences"], run.json["accounts"]) == (200, 1, 1)
@@ -248,15 +293,11 @@ async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
         await site.office.operate("POST", "/admin/reconcile")
         assert (await site.office.operate("GET", path)).json["break"]["state"] == "explained"
         # Another amount is another story; a repaired table closes it, and the history stays.
-        site.change("backoffice.db", "UPDATE balances SET amount = '2' WHERE account = 'cash'")
+        await site.in_books("UPDATE balances SET amount = '2' WHERE account = 'cash'")
         await site.office.operate("POST", "/admin/reconcile")
         opened = (await site.office.operate("GET", path)).json["break"]
         assert (opened["state"], opened["by"], opened["firstSeenAt"]) == ("open", None, one["firstSeenAt"])
-        entries = "SELECT -CAST(amount AS REAL) FROM balances WHERE account = 'trading'"
-        cash = json.loads(json.dumps(site.value("backoffice.db", entries)))
-        site.change(
-            "backoffice.db", f"UPDATE balances SET amount = '{Decimal(str(cash)).normalize():f}' WHERE account = 'cash'"
-        )
+        await site.in_books(f"UPDATE balances SET amount = '{one['there']}' WHERE account = 'cash'")
         await site.office.operate("POST", "/admin/reconcile")
         assert (await site.office.operate("GET", "/admin/breaks")).json["breaks"] == []
         closed = (await site.office.operate("GET", path)).json

@@ -9,12 +9,16 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
 from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
@@ -59,6 +63,7 @@ from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.breaks import BreakStore
 from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.bus import Bus
 from switchyard.ports.cache import Cache
@@ -74,6 +79,7 @@ from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.manual_ledger import ManualLedger
@@ -89,6 +95,7 @@ from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.source import Source
+from switchyard.ports.statement import VenueStatement
 from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
@@ -127,6 +134,9 @@ ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
 ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
 turns: list[type[Turn]] = [PostgresTurn]
+ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
+break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
+statements: list[type[VenueStatement]] = [PaperExchange, HttpVenue]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 
