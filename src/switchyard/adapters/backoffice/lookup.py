@@ -8,12 +8,22 @@ import msgspec
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.posting import time_of
-from switchyard.adapters.backoffice.rows import account_of
+from switchyard.adapters.backoffice.rows import account_of, tables_of
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
+from switchyard.ports.ledger_lookup import AccountTables
 
 ENTRIES = "SELECT number, text, hash FROM json_each(?) CROSS JOIN entries ON entry_id = value LIMIT ?"
+# One statement sees one moment.
+TABLES = """
+SELECT
+    entries,
+    hash,
+    (SELECT json_group_array(body) FROM positions WHERE account_id = ?1),
+    (SELECT json_group_array(json_array(account, unit, amount)) FROM balances WHERE account_id = ?1)
+FROM accounts WHERE account_id = ?1
+"""
 
 
 class SqliteLedgerLookup:
@@ -33,6 +43,11 @@ class SqliteLedgerLookup:
         ids = msgspec.json.encode([account]).decode()
         rows = await self._rows(schema.FIND_ACCOUNTS, (ids,))
         return account_of(rows[0], time_of) if rows else None
+
+    async def tables(self, account: AccountId) -> AccountTables:
+        """The account's tables and head at one moment."""
+        rows = await self._rows(TABLES, (account,))
+        return tables_of(account, rows[0] if rows else None)
 
     async def _rows(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return await self._ledger.read(lambda connection: connection.execute(sql, values).fetchall())

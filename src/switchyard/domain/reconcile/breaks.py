@@ -259,7 +259,7 @@ def _changed(one: Break, now: datetime, *, state: BreakState) -> Break:
     return replace(one, state=state, changed_at=now, version=one.version + 1)
 
 
-def needed_former(known: Collection[Break], findings: Findings) -> list[str]:
+def needed_former(known: Iterable[Break], findings: Findings) -> list[str]:
     """The ids of differences that have no current break: they may have had one before."""
     current = {one.break_id for one in known}
     return [found_id for found_id in findings.differences if found_id not in current]

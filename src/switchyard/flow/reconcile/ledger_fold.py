@@ -109,10 +109,19 @@ class LedgerFold:
         """The fold of an account, new ones included."""
         return self.accounts.setdefault(account, AccountFold(account))
 
-    async def advance(self, account: AccountId, on_entry: OnEntry, until: datetime | None = None) -> AccountFold:
-        """Fold the account's next entries, to the end or until one is later than this time."""
+    async def advance(
+        self, account: AccountId, on_entry: OnEntry, *, up_to: int | None = None, until: datetime | None = None
+    ) -> AccountFold:
+        """Fold the account's next entries: up to a number, or about until one is later than a time."""
         fold = self.account(account)
-        while page := await self._dump.dumped_entries(account, fold.head.number, ENTRIES_MAX):
+        while True:
+            limit = ENTRIES_MAX if up_to is None else min(ENTRIES_MAX, up_to - fold.head.number)
+            page = await self._dump.dumped_entries(account, fold.head.number, limit) if limit > 0 else []
+            if up_to is not None:
+                # Where numbers are missing, a page reaches further than its length.
+                page = [dumped for dumped in page if dumped.stored.number <= up_to]
+            if not page:
+                return fold
             last: LedgerEntry | None = None
             for dumped in page:
                 last = fold.take(dumped)
@@ -123,9 +132,8 @@ class LedgerFold:
             if len(fold.orders) > fold.orders_max:
                 await self._drop_agreeing(fold)
                 fold.orders_max = max(ORDERS_MAX, 2 * len(fold.orders))
-            if len(page) < ENTRIES_MAX or (until is not None and last is not None and last.at > until):
-                break
-        return fold
+            if until is not None and (len(page) < limit or (last is not None and last.at > until)):
+                return fold
 
 
 def is_of_the_journal(entry: LedgerEntry) -> bool:

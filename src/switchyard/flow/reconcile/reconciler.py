@@ -18,14 +18,10 @@ from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.reconcile.breaks import (
     BREAK_CLASSES,
     BREAK_STATES,
-    CURRENT_STATES,
-    Break,
     Difference,
     Findings,
     StatementFill,
     break_id,
-    needed_former,
-    settled,
 )
 from switchyard.domain.reconcile.gateway import gateway_scope
 from switchyard.domain.reconcile.ledger import orphan
@@ -36,9 +32,10 @@ from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
 from switchyard.flow.reconcile.open_orders import compare_open_orders
 from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
+from switchyard.flow.reconcile.settling import current_breaks, settle
 from switchyard.flow.reconcile.statement_match import AccountOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
-from switchyard.ports.breaks import BREAKS_MAX, BreakFilter, BreakStore
+from switchyard.ports.breaks import BreakStore
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger import ENTRIES_MAX
@@ -130,7 +127,7 @@ class Reconciler:
                 # What was read and not settled would be skipped by the next pass.
                 self._restart()
                 raise
-            await self._settle(findings)
+            await settle(self.breaks, await current_breaks(self.breaks), findings, self._clock.now(), self._quiet)
             return await self._note(findings)
 
     def recorded_id(self, venue: VenueName, fill: StatementFill) -> str | None:
@@ -152,7 +149,7 @@ class Reconciler:
     async def _compare(self) -> Findings:
         started_at = self._clock.now()
         quiet_since = started_at - self._quiet
-        known = await self._current()
+        known = await current_breaks(self.breaks)
         findings = Collected()
 
         orphans = Orphans(await self._orphans())
@@ -218,34 +215,36 @@ class Reconciler:
             if reading:
                 until = min(each.reached_at for each in reading.values())
                 for account in accounts:
-                    await self._fold.advance(account, self._note_entry, until)
+                    await self._fold.advance(account, self._note_entry, until=until)
             await self._pace.rest()
 
     async def _fold_all(self, findings: Collected) -> set[AccountId]:
-        """Fold every account to its end, once the books have read it; returns those that are behind or halted."""
+        """Fold every account, once the books have read it, as far as it is then; returns those behind or halted.
+
+        What is booked during the pass is left for the next one, so that a pass ends under any load.
+        """
         behind: set[AccountId] = set()
         deadline = self._clock.monotonic() + BEHIND_SECONDS_MAX
         before = AccountId("")
         while page := await self._dump.dumped_accounts(before, ENTRIES_MAX):
-            for account in page:
-                wanted = await self._gateway.last_seq(account.account_id)
-                if not await self._is_read(account, wanted, deadline):
+            for row in page:
+                wanted = await self._gateway.last_seq(row.account_id)
+                account = await self._read_to(row, wanted, deadline)
+                if account.seq < wanted:
                     behind.add(account.account_id)
                     why = account.halted or f"the books have read event {account.seq} of {wanted}"
                     findings.skip(gateway_scope(account.account_id), why)
-                await self._advance(account.account_id)
+                await self._advance(account.account_id, account.head.number)
                 await self._pace.rest()
             before = page[-1].account_id
         return behind
 
-    async def _is_read(self, account: BookedAccount, wanted: int, deadline: float) -> bool:
-        """Wait until the books have read the account's event."""
-        while account.seq < wanted:
-            if account.halted is not None or self._clock.monotonic() >= deadline:
-                return False
+    async def _read_to(self, account: BookedAccount, wanted: int, deadline: float) -> BookedAccount:
+        """Wait until the books have read the account's event; returns the account's row as it is then."""
+        while account.seq < wanted and account.halted is None and self._clock.monotonic() < deadline:
             await asyncio.sleep(POLL_SECONDS)
             account = await self._lookup.find_account(account.account_id) or account
-        return True
+        return account
 
     async def _match_fills(
         self, account_of: AccountOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
@@ -283,11 +282,11 @@ class Reconciler:
         for one in found:
             findings.add(one)
         findings.add_all(orphan(entry) for entry in orphans.of(fold.account))
-        await compare_tables_of(fold, self._dump, self._lookup, findings, self._advance)
+        await compare_tables_of(fold, self._lookup, findings, self._advance)
         await self._pace.rest()
 
-    async def _advance(self, account: AccountId) -> None:
-        await self._fold.advance(account, self._note_entry)
+    async def _advance(self, account: AccountId, up_to: int) -> None:
+        await self._fold.advance(account, self._note_entry, up_to=up_to)
 
     def _note_entry(self, entry: LedgerEntry) -> None:
         for match in self._matches.values():
@@ -301,38 +300,6 @@ class Reconciler:
             found += [parse_entry(each.text) for each in page]
             after = found[-1].account_id, found[-1].number
         return found
-
-    async def _current(self) -> dict[str, Break]:
-        """All breaks that are not closed."""
-        found: dict[str, Break] = {}
-        after = ""
-        while page := await self.breaks.page(BreakFilter(states=CURRENT_STATES, after=after)):
-            found |= {one.break_id: one for one in page}
-            after = page[-1].break_id
-        return found
-
-    async def _settle(self, findings: Findings) -> None:
-        known = await self._current()
-        new = needed_former(known.values(), findings)
-        former: dict[str, Break] = {}
-        for start in range(0, len(new), BREAKS_MAX):
-            former |= await self.breaks.find(new[start : start + BREAKS_MAX])
-        after = settled(known.values(), former.values(), findings, self._clock.now(), self._quiet)
-        for start in range(0, len(after), BREAKS_MAX):
-            await self.breaks.save(after[start : start + BREAKS_MAX])
-        for one in after:
-            before = known.get(one.break_id)
-            if one.state == "open" and (before is None or before.state != "open"):
-                log.error(
-                    "break_open",
-                    break_id=one.break_id,
-                    kind=one.kind,
-                    break_class=one.class_,
-                    account_id=one.account_id,
-                    venue=one.venue,
-                    amount=str(one.amount),
-                    unit=one.unit,
-                )
 
     async def show_counts(self) -> None:
         """Set the gauges of breaks."""

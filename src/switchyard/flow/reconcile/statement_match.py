@@ -66,6 +66,8 @@ class StatementMatch:
         self._lookup = lookup
         self._fold = fold
         self._after = 0
+        self._longest = 0
+        """Of the pages so far."""
         self._ours: dict[str, LedgerEntry] = {}
         """Folded fills without a line, by entry id."""
         self._theirs: set[str] = set()
@@ -99,7 +101,11 @@ class StatementMatch:
             self.lost = True
 
     async def read_page(self, account_of: AccountOf) -> set[AccountId]:
-        """Match the next lines and return their accounts; raises VenueUnavailable and TooMany."""
+        """Match the next lines and return their accounts; raises VenueUnavailable and TooMany.
+
+        A page that is shorter than another one was has all lines that there were, so that a pass ends while the venue
+        keeps trading. Its own limit may be lower than ours.
+        """
         if len(self._lines) + len(self._theirs) > UNMATCHED_MAX:
             raise TooMany
         page = await self.venue.statement(self._after, PAGE)
@@ -112,6 +118,8 @@ class StatementMatch:
         accounts = await self._match([Line(fill) for fill in page.fills], account_of)
         self._after = page.last_number
         self.reached_at = max(fill.at for fill in page.fills)
+        self.at_end = len(page.fills) < self._longest
+        self._longest = max(self._longest, len(page.fills))
         return accounts
 
     async def answers(self) -> bool:
