@@ -9,11 +9,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from switchyard.adapters.postgres.database import PostgresDatabase
 from tests.support.books import KEEPS_BOOKS, read_books
 from tests.support.evidence import tool_settings
 from tests.support.figures import scrape
 from tests.support.orders import place, until_statuses
 from tests.support.polling import until
+from tests.support.postgres import PostgresServer
 from tests.support.process import Process, run_command
 from tests.support.venue_process import VenueProcess
 
@@ -164,3 +166,36 @@ async def test_a_bust_and_an_order_that_is_open_there_and_ended_here_are_one_bre
     [ended] = [one for one in found if one["kind"] == "open_order"]
     assert ended["orderId"] == order_id
     assert ended["accountId"] == "demo"
+
+
+async def test_a_back_office_of_its_own_asks_the_broker_itself(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    broker = await VenueProcess(tmp_path).start()
+    url = postgres_server.create_database()
+    await PostgresDatabase.upgrade(url)
+    settings = broker.client_settings(
+        SWITCHYARD_DATABASE_URL=url, SWITCHYARD_RECONCILE_SEC="86400", SWITCHYARD_RECONCILE_QUIET_SEC="0"
+    )
+    gateway = Process(tmp_path / "gateway", "gateway", **settings)
+    worker = Process(tmp_path / "worker", "worker", **settings)
+    office = Process(tmp_path / "office", "backoffice", **settings)
+    office.port = office.backoffice_port  # where its health is
+    try:
+        for process in (gateway, worker, office):
+            await process.start()
+        async with aiohttp.ClientSession() as session:
+            await place(session, gateway, "ours", MARKET)
+            await until_statuses(session, gateway, "FILLED")
+            site = Site(broker, office, session)
+            assert await site.until_breaks() == []
+            await site.at_broker("by-telephone")
+            [one] = await site.until_breaks(("fill", "missing_here"))
+            shown = await read_books(session, office, "/reconcile")
+            assert (shown["notCompared"], shown["positions"]["USDJPY"]["gatewayQty"]) == ([], 1000)
+            # Breaks and their history are in the database: a new process goes on with them.
+            office.kill()
+            await office.start()
+            [again] = await site.until_breaks(("fill", "missing_here"))
+            assert (again["breakId"], again["firstSeenAt"]) == (one["breakId"], one["firstSeenAt"])
+    finally:
+        for process in (office, worker, gateway, broker):
+            process.close()
