@@ -1,7 +1,7 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
-from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, reset_books
+from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -42,6 +42,7 @@ __all__ = [
     "enter_in_books",
     "open_database",
     "order_dump",
+    "orphans_of_books",
     "outbox_listing",
     "rebuild_books",
     "rebuild_target",

@@ -14,6 +14,7 @@ from switchyard.entrypoints.cli import (
     failures,
     journal,
     kills,
+    ledger,
     market,
     outbox,
     processes,
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+ledger.register(app)
 reconcile.register(app)
 simulator.register(app)
 trading.register(app)
