@@ -81,11 +81,15 @@ class AdoptRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class ReconciledBalance(msgspec.Struct, kw_only=True, rename="camel"):
-    """The money of an account in one currency."""
+    """The money of an account in one currency; without the last member it sums to zero."""
 
     cash: Decimal = ZERO
     trading: Decimal = ZERO
     fees: Decimal = ZERO
+    capital: Decimal = ZERO
+    adjustments: Decimal = ZERO
+    conversion: Decimal = ZERO
+    rounding: Decimal = ZERO
     cash_in_quote_ccy: Decimal | None = None
     """None where no rate is known."""
 

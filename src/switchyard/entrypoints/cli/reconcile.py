@@ -117,7 +117,8 @@ def explain(
 ) -> None:
     """Record why an open break is as it should be; it opens again if its amount changes."""
     body = encode(ExplainRequest(reason=reason))
-    _print_one(asyncio.run(_asked(url, by, "POST", f"{_path(break_id)}/explain", BreakHistory, body)), json=json)
+    done = asyncio.run(_asked(url, by, "POST", f"{_path(break_id)}/explain", BreakHistory, body))
+    _print_one(done, by=by, json=json)
 
 
 @app.command()
@@ -133,8 +134,8 @@ def adopt(
 ) -> None:
     """Book a venue's fill of an order that is unknown here, under the strategy `external`."""
     request = AdoptRequest(reason=reason, account_id=None if account is None else AccountId(account))
-    done = _asked(url, by, "POST", f"{_path(break_id)}/adopt", BreakHistory, encode(request))
-    _print_one(asyncio.run(done), json=json)
+    done = asyncio.run(_asked(url, by, "POST", f"{_path(break_id)}/adopt", BreakHistory, encode(request)))
+    _print_one(done, by=by, json=json)
 
 
 def _listed(url: str | None, states: Sequence[str]) -> list[BreakView]:
@@ -197,7 +198,9 @@ def _print(breaks: Sequence[BreakView], *, wide: bool) -> None:
     console(wide=wide).print(table)
 
 
-def _print_one(found: BreakHistory, *, json: bool) -> None:
+def _print_one(found: BreakHistory, *, by: str | None = None, json: bool) -> None:
+    if by is not None and found.break_.by != by:
+        typer.echo(f"recorded as {found.break_.by}, the subject of {TOKEN_VARIABLE}, not as {by}", err=True)
     if json:
         print_json(found)
         return

@@ -188,8 +188,7 @@ class ReconcileDesk:
         found: dict[str, ReconciledBalance] = {}
         for row in await self._ledger.balances(account, "", limit + 1):
             balance = found.setdefault(row.unit, ReconciledBalance())
-            if row.account in ("cash", "trading", "fees"):
-                setattr(balance, row.account, row.amount)
+            setattr(balance, row.account, row.amount)
         for currency, balance in found.items():
             rate = self._rate(currency, quote_ccy)
             balance.cash_in_quote_ccy = None if rate is None else _rounded(balance.cash, rate)
