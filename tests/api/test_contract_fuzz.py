@@ -101,7 +101,7 @@ def kill_id(process_with_an_order: tuple[Process, str]) -> str:
 
 def operator(process: Process) -> dict[str, str]:
     """The headers of somebody who may do everything."""
-    return process.headers(scopes=["admin:kill", "admin:reconcile"], subject="ann")
+    return process.headers(scopes=["admin:kill", "admin:ledger", "admin:reconcile"], subject="ann")
 
 
 async def newest_order(process: Process) -> str:
