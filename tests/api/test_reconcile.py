@@ -1,6 +1,7 @@
 """Seeded differences of every class: a pass reports exactly those, and each lives as its break."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from decimal import Decimal
@@ -11,6 +12,7 @@ import apsw
 import asyncpg
 import pytest
 
+from switchyard.bootstrap import accept_restored, adopt_epoch
 from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
 from switchyard.flow.reconcile import ledger_fold, statement_match
@@ -327,3 +329,23 @@ async def test_long_histories_of_several_venues_are_matched_within_bounds(
         assert site.desk.reconciler is not None
         assert site.desk.reconciler.last is not None
         assert site.desk.reconciler.last.not_compared == {}
+
+
+async def test_a_posting_that_a_restored_journal_lost_is_one_break(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.filled(qty=10)
+        settings = site.gateway.engine.settings
+    journal = settings.data_dir / "switchyard.db"
+    shutil.copy(journal, tmp_path / "backup.db")
+    async with running_site(tmp_path) as site:
+        await site.filled(qty=20)
+        assert await site.compare() == {}
+    shutil.copy(tmp_path / "backup.db", journal)  # its WAL is empty after a stop
+    await accept_restored(settings)
+    await adopt_epoch(settings, "ann", "the disk of the gateway was replaced")
+    async with running_site(tmp_path) as site:
+        # The venue has the fill as well, so that neither its statement nor the order is another difference.
+        assert summary(await site.compare()) == [("orphan", "missing_there", Decimal(-20), "USDJPY")]
+        await site.filled(qty=30)
+        [one] = (await site.compare()).values()
+        assert (one.state, one.account_id) == ("open", "demo")

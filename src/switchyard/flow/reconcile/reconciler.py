@@ -281,7 +281,7 @@ class Reconciler:
         findings.compared.add(gateway_scope(fold.account))
         for one in found:
             findings.add(one)
-        findings.add_all(orphan(entry) for entry in orphans.of(fold.account))
+        findings.add_all(orphan(entry) for entry in orphans.of(fold.account) if entry.legs)
         await compare_tables_of(fold, self._lookup, findings, self._advance)
         await self._pace.rest()
 
