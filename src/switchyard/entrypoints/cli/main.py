@@ -13,12 +13,14 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
     market,
     outbox,
     processes,
     reference,
     simulator,
+    strategies,
     trading,
     watch,
 )
@@ -41,6 +43,8 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
 reference.register(app)
 
 
