@@ -15,6 +15,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
+from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
 from switchyard.bootstrap.venue_states import venue_state
@@ -51,6 +52,8 @@ class Engine:
     desks: Desks
     """Set while a gateway runs, as is `caches`; a worker has neither."""
     caches: Caches
+    pdca: PdcaOffice
+    """Set while a gateway runs."""
     backoffice: BackOffice | None = None
     """Set while a process keeps the books as well."""
 
@@ -72,6 +75,7 @@ class Engine:
         self.metrics = core.metrics
         self.wall_clock = core.wall_clock
         self.clock = core.clock
+        self.randomness = core.randomness
         self.sequencer = core.sequencer
         self.quotes = core.quotes
         self.catalogue = core.catalogue
@@ -139,6 +143,7 @@ class Engine:
                     self.backoffice = await start_backoffice(core, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
+                self.pdca = await start_pdca(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 await open_venues(core, stack)

@@ -13,6 +13,7 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
     ledger,
     market,
@@ -20,6 +21,7 @@ from switchyard.entrypoints.cli import (
     processes,
     reference,
     simulator,
+    strategies,
     trading,
     watch,
 )
@@ -43,6 +45,8 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
 reference.register(app)
 
 

@@ -4,7 +4,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import (
+    IDEMPOTENCY_SETTINGS,
+    PDCA_API_SETTINGS,
+    RISK_SETTINGS,
+    SETTINGS,
+    VENUE_SETTINGS,
+    Setting,
+)
 
 HEAD = """# Settings
 
@@ -28,6 +35,9 @@ RISK_HEAD = """
 ## Pre-trade risk
 
 In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
+"""
+PDCA_HEAD = """
+## PDCA API
 """
 
 
@@ -59,6 +69,7 @@ def settings_page() -> str:
     venue = [_row(setting, f"{setting.name}<VENUE>", f" (`{setting.field}`)") for setting in VENUE_SETTINGS]
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
     risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
+    pdca = [_row(setting, setting.name) for setting in PDCA_API_SETTINGS]
     return (
         HEAD
         + _table(general)
@@ -68,6 +79,8 @@ def settings_page() -> str:
         + _table(idempotency)
         + RISK_HEAD
         + _table(risk)
+        + PDCA_HEAD
+        + _table(pdca)
     )
 
 
