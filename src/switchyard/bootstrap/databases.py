@@ -47,6 +47,7 @@ from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
+from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -100,6 +101,11 @@ class Database(Protocol):
     @property
     def kills(self) -> Kills:
         """The kills, and the orders that each has to end."""
+        ...
+
+    @property
+    def strategy_orders(self) -> StrategyOrders:
+        """The orders of strategies, for rechecks."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:

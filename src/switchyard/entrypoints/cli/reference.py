@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import IDEMPOTENCY_SETTINGS, RECHECK_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
 
 HEAD = """# Settings
 
@@ -28,6 +28,9 @@ RISK_HEAD = """
 ## Pre-trade risk
 
 In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
+"""
+RECHECKS_HEAD = """
+## Rechecks of strategies
 """
 
 
@@ -68,6 +71,8 @@ def settings_page() -> str:
         + _table(idempotency)
         + RISK_HEAD
         + _table(risk)
+        + RECHECKS_HEAD
+        + _table([_row(setting, setting.name) for setting in RECHECK_SETTINGS])
     )
 
 

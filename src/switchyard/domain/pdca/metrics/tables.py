@@ -45,6 +45,11 @@ class FillsTable:
             self._room += len(self._lines.popleft())
             self.dropped += 1
 
+    @property
+    def listed(self) -> int:
+        """How many fills it has."""
+        return len(self._lines)
+
     def content(self) -> bytes:
         """The table as UTF-8."""
         return b"".join((self._header, *self._lines))
