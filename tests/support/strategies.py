@@ -17,7 +17,9 @@ WINDOW = Window(START, START + timedelta(days=5))
 CAPITAL = Capital(amount=Decimal(10_000), currency="USD")
 
 
-def fill(day: int, hour: int, side: Any, qty: str, price: str, fee: str = "0", *, order: str = "o", **more: Any) -> Fill:
+def fill(
+    day: int, hour: int, side: Any, qty: str, price: str, fee: str = "0", *, order: str = "o", **more: Any
+) -> Fill:
     """A fill on the given day of the window, counted from 1."""
     values: dict[str, Any] = {"account_id": AccountId("acct"), "symbol": "ABC", "currency": "USD", **more}
     return Fill(

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import empyrical
@@ -23,7 +24,8 @@ def test_a_strategy_worked_out_by_hand_has_these_figures_to_the_last_digit() -> 
     assert [str(amount) for amount in track.daily.values()] == ["48", "-2", "-21", "0", "9"]
     assert {name: str(figure.value) for name, figure in found.metrics.items()} == FIGURES
     assert tuple(found.metrics) == METRICS
-    assert (found.net_pnl, found.currency, found.fills, found.orders, found.round_trips) == (34, "USD", 5, 7, 2)
+    assert (found.net_pnl, found.currency) == (Decimal(34), "USD")
+    assert (found.fills, found.orders, found.round_trips) == (5, 7, 2)
     assert found.slowest_fills.value == 250
     # With 252 days a year only the two annualised ratios differ.
     _, by_252 = measured(FILLS, ORDERS, days_per_year=252)
@@ -150,7 +152,7 @@ def test_random_fills_give_finite_figures_that_agree_with_empyrical(fills: list[
     _agrees(found.metrics["sharpe"].value, empyrical.sharpe_ratio(returns, annualization=days))
     _agrees(found.metrics["sortino"].value, empyrical.sortino_ratio(returns, annualization=days))
     path = [float(amount / capital) for amount in equity(daily, capital)]
-    steps = numpy.array([after / before - 1 for before, after in zip(path, path[1:], strict=False)])
+    steps = numpy.array([after / before - 1 for before, after in pairwise(path)])
     drawdown = found.metrics["max_drawdown"].value
     assert drawdown is not None
     assert float(drawdown) == pytest.approx(-empyrical.max_drawdown(steps), abs=1e-8)

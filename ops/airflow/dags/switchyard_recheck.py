@@ -8,7 +8,7 @@ installation in their environment; SWITCHYARD_COMMAND names the command where it
 import os
 import re
 import subprocess
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import dag, get_current_context, task
 
@@ -19,7 +19,7 @@ REQUEST_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
 @dag(
     dag_id="switchyard_recheck",
     schedule=None,
-    start_date=datetime(2026, 1, 1, tzinfo=timezone.utc),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=4,
     is_paused_upon_creation=False,
@@ -27,7 +27,9 @@ REQUEST_ID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
     doc_md=__doc__,
 )
 def switchyard_recheck() -> None:
-    # Exit code 1 is an answer (some strategies could not be rechecked), so it is not retried by the command itself.
+    """Recheck the strategies of one request."""
+
+    # The command succeeds once every strategy has a result or an error; a retry continues with those that have none.
     @task(retries=3, retry_delay=timedelta(seconds=30), execution_timeout=timedelta(hours=6))
     def recheck() -> None:
         request_id = str((get_current_context()["dag_run"].conf or {}).get("request_id"))

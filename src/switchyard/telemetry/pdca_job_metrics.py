@@ -9,7 +9,7 @@ class PdcaJobMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.items = Counter(
             "pdca_rechecks_total",
-            "Rechecks of strategies, by outcome: succeeded, failed, retried (a database was away), lost (to another worker)",
+            "Rechecks, by outcome; retried: a database was away, lost: another worker has claimed it",
             ["outcome"],
             registry=registry,
         )

@@ -1,6 +1,7 @@
 """The fills of a strategy from a ledger file, page by page. Reads only."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
@@ -28,10 +29,11 @@ class SqliteStrategyFills:
     async def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """All fills of the strategy."""
         after = 0
-        while True:
-            values = (after, strategy, PAGE)
-            rows = await self._ledger.read(lambda connection, values=values: connection.execute(_ENTRIES, values).fetchall())
-            if not rows:
-                return
+        while rows := await self._rows(after, strategy):
             yield [parse_entry(text) for _, text in rows]
             after = rows[-1][0]
+
+    async def _rows(self, after: int, strategy: str) -> list[tuple[int, str]]:
+        values = after, strategy, PAGE
+        rows: list[Any] = await self._ledger.read(lambda connection: connection.execute(_ENTRIES, values).fetchall())
+        return rows

@@ -1,6 +1,7 @@
 """Orders by strategy on SQLite: bounded statements in the reader threads."""
 
 from datetime import datetime
+from typing import Any
 
 import apsw
 
@@ -49,6 +50,7 @@ class SqliteStrategyOrders:
                 for order_id, accepted_at, status, reason in connection.execute(_ORDERS, values)
             ]
             ids = json_array([row.order_id for row in found])
-            return strategy_orders(found, connection.execute(_EVENTS, (ids, json_array(READ_EVENTS))).fetchall())
+            events: list[Any] = connection.execute(_EVENTS, (ids, json_array(READ_EVENTS))).fetchall()
+            return strategy_orders(found, events)
 
         return await self._connections.read(read)

@@ -68,7 +68,7 @@ class Dispatch:
             await wake.wait(pause)
 
     async def run_once(self) -> int:
-        """Submit what is not submitted, look at what runs; return how many requests were looked at. Raises RunnerDown."""
+        """Submit what is not submitted and look at what runs; return how many requests that were. Raises RunnerDown."""
         waiting = await self._all(submitted=False)
         self._metrics.unsubmitted.set(len(waiting))
         for stored in waiting:

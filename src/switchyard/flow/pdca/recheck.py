@@ -115,7 +115,9 @@ class Recheck:
                     name: shown(name, measured.metrics[name], measured.currency) for name in selected(request, strategy)
                 },
             )
-            artifacts = [NewArtifact(name=file.name, media_type=file.media_type, content=file.content) for file in found]
+            artifacts = [
+                NewArtifact(name=file.name, media_type=file.media_type, content=file.content) for file in found
+            ]
             return Rechecked(result, artifacts)
 
         return await self._enforced(request, strategy, await asyncio.to_thread(computed))

@@ -102,7 +102,9 @@ class RecheckWorker:
             raise
         except Exception:
             log.exception("recheck_failed", request_id=fence.request_id, strategy=fence.strategy_id)
-            await self._fail(fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log"))
+            await self._fail(
+                fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log")
+            )
         else:
             await self._queue.finish_item(fence, found.result, self._clock.now(), found.artifacts)
             self._metrics.items.labels("succeeded").inc()

@@ -44,9 +44,7 @@ def id_range(window: Window) -> tuple[OrderId, OrderId]:
     return order_id(int(first * 1000), 0), order_id(int(window.end.timestamp() * 1000) + 1, 0)
 
 
-def strategy_orders(
-    rows: Iterable[OrderRow], events: Iterable[tuple[OrderId, EventType, str]]
-) -> list[StrategyOrder]:
+def strategy_orders(rows: Iterable[OrderRow], events: Iterable[tuple[OrderId, EventType, str]]) -> list[StrategyOrder]:
     """The orders with what their events say; `events` are order id, type and the line up to its hash."""
     quotes: dict[OrderId, Quote | None] = {}
     doubted: set[OrderId] = set()

@@ -33,7 +33,7 @@ class Track:
 
     def __init__(self, window: Window) -> None:
         self.window = window
-        self.daily: dict[date, Decimal] = {day: ZERO for day in window.days}
+        self.daily: dict[date, Decimal] = dict.fromkeys(window.days, ZERO)
         """Net P&L by UTC day, idle days included."""
         self.trips: list[RoundTrip] = []
         self.fills = 0

@@ -1,0 +1,103 @@
+"""Rechecks of strategies: the workers beside the books, and the dispatch to the configured runner."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from switchyard.adapters.airflow.client import AirflowClient
+from switchyard.adapters.airflow.runner import AirflowRunner
+from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.domain.ids import KillId
+from switchyard.domain.kills import Kill
+from switchyard.domain.pdca.metrics.health import Minimum
+from switchyard.domain.pdca.requests import RecheckRequest
+from switchyard.flow.kill.switch import KillRequest, KillSwitch
+from switchyard.flow.pdca.dispatch import Dispatch
+from switchyard.flow.pdca.embedded import EmbeddedRunner
+from switchyard.flow.pdca.enforce import SET_BY, Enforcement, enforce_nothing
+from switchyard.flow.pdca.recheck import Recheck, RecheckRules
+from switchyard.flow.pdca.worker import RecheckWorker
+from switchyard.flow.wake import Wake
+from switchyard.ports.clock import Clock
+from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
+
+Submit = Callable[[RecheckRequest], Awaitable[None]]
+# How often a command looks whether another worker has ended the items that it holds.
+POLL_SECONDS = 0.5
+
+
+def recheck_worker(
+    settings: Settings,
+    database: Database,
+    fills: StrategyFills,
+    store: PdcaStore,
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    kill_switch: KillSwitch,
+) -> RecheckWorker:
+    """A worker of rechecks on these books."""
+    chosen = settings.rechecks
+
+    async def restrict(strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(strategy=strategy, mode="reduce_only", by=SET_BY, reason=reason)
+        return await kill_switch.set(request, new_id=kill_id)
+
+    recheck = Recheck(
+        journal=database.journal,
+        orders=database.strategy_orders,
+        fills=fills,
+        clock=clock,
+        rules=RecheckRules(chosen.days_per_year, Minimum(chosen.days_min, chosen.sample_min)),
+        enforce=(Enforcement(store, database.kills, restrict) if chosen.enforce == "reduce_only" else enforce_nothing),
+    )
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return RecheckWorker(store, recheck, name=name, clock=clock, metrics=metrics.rechecks, parallel=chosen.parallelism)
+
+
+def start_dispatch(
+    settings: Settings,
+    store: PdcaStore,
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    supervisor: Supervisor,
+    wake: Wake,
+    stack: AsyncExitStack,
+) -> Submit:
+    """The hook that tells the configured runner of a stored request; with Airflow also the stage that follows runs."""
+    chosen = settings.rechecks
+    if chosen.runner == "embedded":
+        embedded = EmbeddedRunner(store, wake)
+
+        async def submit(request: RecheckRequest) -> None:
+            await embedded.submit(request)
+
+        return submit
+    assert chosen.airflow_url is not None, "the settings were checked"
+    assert chosen.airflow_username is not None and chosen.airflow_password is not None, "the settings were checked"
+    client = AirflowClient(chosen.airflow_url, chosen.airflow_username, chosen.airflow_password, metrics.rechecks)
+    runner = AirflowRunner(client, chosen.airflow_dag)
+    stack.push_async_callback(runner.close)
+    dispatch = Dispatch(
+        store, store, runner, clock=clock, metrics=metrics.rechecks, queued_max=chosen.airflow_queued_max
+    )
+    supervisor.start(stack, "recheck dispatch", lambda: dispatch.run(wake))
+    return dispatch.submit
+
+
+async def work_through(worker: RecheckWorker, store: PdcaStore, request_id: str) -> None:
+    """Recheck until every item of the request has ended, here or by another worker."""
+    while True:
+        count = await worker.run_once(request_id)
+        stored = await store.request(request_id)
+        if stored is None or stored.finished_at is not None:
+            return
+        if not count:
+            await asyncio.sleep(POLL_SECONDS)
