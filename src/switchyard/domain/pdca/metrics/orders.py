@@ -10,6 +10,7 @@ from switchyard.domain.events import EventType
 from switchyard.domain.facts import Quote
 from switchyard.domain.ids import OrderId, order_id
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
+from switchyard.domain.reasons import split_reason
 
 READ_EVENTS: Final[tuple[EventType, ...]] = ("OrderAccepted", "OrderUncertain")
 """The events that a recheck reads of an order."""
@@ -58,7 +59,7 @@ def strategy_orders(rows: Iterable[OrderRow], events: Iterable[tuple[OrderId, Ev
             order_id=row.order_id,
             accepted_at=row.accepted_at,
             rejected=row.status == "REJECTED",
-            blocked=row.status == "REJECTED" and row.reason in BLOCK_REASONS,
+            blocked=row.status == "REJECTED" and split_reason(row.reason or "")[0] in BLOCK_REASONS,
             doubted=row.order_id in doubted or row.status == "UNKNOWN",
             quote=quotes.get(row.order_id),
         )
