@@ -52,9 +52,9 @@ async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         if request.param == "embedded":
             wake = Wake()
             working = asyncio.create_task(worker.run(wake))
-            stack.push_async_callback(asyncio.gather, working, return_exceptions=True)
-            stack.callback(working.cancel)
             yield Site(EmbeddedRunner(rechecks.store, wake), rechecks)
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
             return
         airflow = await stack.enter_async_context(fake_airflow())
         airflow.start = lambda request_id: work_through(worker, rechecks.store, request_id)

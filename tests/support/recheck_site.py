@@ -132,7 +132,7 @@ class RecheckSite:
         state = await self._committed(change, None, at)
         if order.doubted:
             state = await self._committed(begin_attempt(state, state.outbox[0], WORKER, at), state, at)
-            state = await self._committed(record_doubt(state, state.outbox[0], "READ_TIMEOUT", None, at), state, at)
+            state = await self._committed(record_doubt(state, state.outbox[0], "NETWORK_TIMEOUT", None, at), state, at)
         return state
 
     async def _fill(self, state: OrderState, fill: Fill) -> None:

@@ -30,6 +30,9 @@ from switchyard.telemetry.metrics import Metrics
 Submit = Callable[[RecheckRequest], Awaitable[None]]
 # How often a command looks whether another worker has ended the items that it holds.
 POLL_SECONDS = 0.5
+IDLE_SECONDS = 60.0
+# Requests of commands that one process works on at a time; Airflow runs four at a time.
+WANTED_MAX = 64
 
 
 def recheck_worker(
@@ -59,6 +62,57 @@ def recheck_worker(
     )
     name = f"{socket.gethostname()}:{os.getpid()}"
     return RecheckWorker(store, recheck, name=name, clock=clock, metrics=metrics.rechecks, parallel=chosen.parallelism)
+
+
+class Rechecks:
+    """The workers of a process that keeps the books."""
+
+    def __init__(self, worker: RecheckWorker, store: PdcaStore) -> None:
+        self._worker = worker
+        self._store = store
+        self._wanted: set[str] = set()
+        self._wake = Wake()
+
+    def want(self, request_id: str) -> None:
+        """Carry out a request of another runner, as its command asks; a repeat changes nothing."""
+        if request_id not in self._wanted and len(self._wanted) >= WANTED_MAX:
+            raise Unavailable(f"{WANTED_MAX} rechecks are under way for commands, the maximum: try again")
+        self._wanted.add(request_id)
+        self._wake.notify()
+
+    async def run(self) -> None:
+        """Work on the wanted requests until cancelled, a few items of each in turn."""
+        while True:
+            if not self._wanted:
+                await self._wake.wait(IDLE_SECONDS)
+            worked = [await self._advance(request_id) for request_id in sorted(self._wanted)]
+            if worked and not any(worked):
+                await asyncio.sleep(POLL_SECONDS)  # other workers have the rest
+
+    async def _advance(self, request_id: str) -> int:
+        count = await self._worker.run_once(request_id)
+        stored = await self._store.request(request_id)
+        if stored is None or stored.finished_at is not None:
+            self._wanted.discard(request_id)
+        return count
+
+
+def start_rechecks(core: Core, office: BackOffice, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks:
+    """Start the workers beside the books of this process."""
+    fills = office.strategy_fills
+    worker = recheck_worker(
+        core.settings,
+        core.database,
+        fills,
+        pdca.store,
+        clock=core.clock,
+        metrics=core.metrics,
+        kill_switch=core.kill_switch,
+    )
+    rechecks = Rechecks(worker, pdca.store)
+    core.supervisor.start(stack, "rechecks", lambda: worker.run(pdca.rechecks))
+    core.supervisor.start(stack, "rechecks of commands", rechecks.run)
+    return rechecks
 
 
 def start_dispatch(
@@ -101,3 +155,25 @@ async def work_through(worker: RecheckWorker, store: PdcaStore, request_id: str)
             return
         if not count:
             await asyncio.sleep(POLL_SECONDS)
+
+
+async def carry_out_recheck(settings: Settings, request_id: str) -> None:
+    """Carry out a stored request in a command; raises AlreadyRunning where a server holds the database or the books."""
+    async with AsyncExitStack() as stack:
+        database = await open_database(settings)
+        stack.push_async_callback(database.close)
+        kill_switch = await kill_switch_of(database, settings)
+        store = await open_pdca_store(settings)
+        stack.push_async_callback(store.close)
+        metrics = Metrics()
+        fills = await stack.enter_async_context(books_of_command(settings, database, metrics))
+        worker = recheck_worker(
+            settings,
+            database,
+            fills,
+            store,
+            clock=await started_clock(database),
+            metrics=metrics,
+            kill_switch=kill_switch,
+        )
+        await work_through(worker, store, request_id)

@@ -16,6 +16,7 @@ from switchyard.entrypoints.cli import (
     kills,
     market,
     outbox,
+    pdca,
     processes,
     reference,
     simulator,
@@ -41,6 +42,7 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+pdca.register(app)
 reference.register(app)
 
 

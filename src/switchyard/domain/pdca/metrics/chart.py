@@ -11,7 +11,7 @@ from switchyard.domain.pdca.metrics.series import drawdowns, equity
 
 WIDTH: Final = 860
 HEIGHT: Final = 470
-_LEFT, _RIGHT = 110, 840
+_LEFT, _RIGHT = 110, 810
 _EQUITY_TOP, _EQUITY_BOTTOM = 60, 290
 _DRAWDOWN_TOP, _DRAWDOWN_BOTTOM = 330, 430
 _DATES_MAX = 6
@@ -56,7 +56,7 @@ class _Scale:
         share = ROUNDED.divide(ROUNDED.subtract(value, self._low), ROUNDED.subtract(self._high, self._low))
         return ROUNDED.add(Decimal(self._bottom), ROUNDED.multiply(share, Decimal(self._top - self._bottom)))
 
-    def grid(self, count: int = 4) -> list[str]:
+    def grid(self, count: int = 6) -> list[str]:
         """Lines at round values, with their labels."""
         parts = []
         for value in _round_values(self._low, self._high, count):
