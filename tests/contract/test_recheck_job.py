@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from switchyard.domain.bus import Place, bus_event
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.metrics.health import Minimum
 from switchyard.domain.pdca.requests import ItemError, ItemResult, RecheckItem, RecheckRequest, Window
@@ -120,7 +121,15 @@ async def test_a_dry_run_and_a_small_sample_change_nothing(site: RecheckSite) ->
 
 
 async def test_books_that_have_stopped_give_an_error_and_no_figures(site: RecheckSite) -> None:
-    site.consumer.problem = "event 7 cannot be booked"
+    # A fill of an order that the books have not read halts the account.
+    stray = msgspec.structs.replace(bus_event((await site.database.journal.read(0, 3, 1))[0]), previous_seq=10**6)
+    claim = await site.ledger.claim("journal", Place())
+    await site.ledger.post(
+        claim,
+        [msgspec.structs.replace(stray, event=msgspec.structs.replace(stray.event, seq=10**7))],
+        claim.position,
+    )
+    assert await site.ledger.halted(1)
     await ask(site, a_request())
     await site.worker().run_once()
     item = await item_of(site, FIRST)

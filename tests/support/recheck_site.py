@@ -8,7 +8,6 @@ from itertools import count
 from pathlib import Path
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.backoffice.strategy_fills import SqliteStrategyFills
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.changes import Change, Committed, Outcome
@@ -28,6 +27,7 @@ from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.pdca.enforce import Enforcement
+from switchyard.flow.pdca.fills import LedgerFills
 from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
 from switchyard.telemetry.metrics import Metrics
@@ -52,7 +52,8 @@ class RecheckSite:
         self.consumer = Consumer(
             JournalBus(database.journal), ledger, clock=self.clock, metrics=self.metrics.backoffice, shares=False
         )
-        self.fills = SqliteStrategyFills(ledger, lambda: self.consumer.problem)
+        self.ledger = ledger
+        self.fills = LedgerFills(ledger)
         self.switch = KillSwitch(
             journal=database.journal,
             kills=database.kills,

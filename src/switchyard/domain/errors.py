@@ -29,11 +29,12 @@ SwitchyardError
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
-├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
+├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
 ├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
 ├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)
+├── OwnershipLost             another process has claimed the source (ports/ledger.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make

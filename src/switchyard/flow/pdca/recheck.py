@@ -143,7 +143,7 @@ class Recheck:
         while True:
             state = await self._fills.state()
             if state.problem is not None:
-                raise CannotRecheck("BOOKS_HALTED", "the books have stopped: see the back office's /health")
+                raise CannotRecheck("BOOKS_HALTED", f"the books are not complete: {state.problem}")
             if state.seq >= head.seq:
                 return head.seq
             if self._clock.monotonic() > deadline:
