@@ -9,6 +9,7 @@ from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
@@ -90,6 +91,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
+        await start_office_rechecks(settings, database, ledger, metrics=metrics, supervisor=supervisor, stack=stack)
         yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
 
 

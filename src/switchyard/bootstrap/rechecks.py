@@ -8,8 +8,11 @@ from contextlib import AsyncExitStack
 
 from switchyard.adapters.airflow.client import AirflowClient
 from switchyard.adapters.airflow.runner import AirflowRunner
-from switchyard.bootstrap.databases import Database
+from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.databases import Database, kill_switch_of, started_clock
+from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.domain.errors import Unavailable
 from switchyard.domain.ids import KillId
 from switchyard.domain.kills import Kill
 from switchyard.domain.pdca.metrics.health import Minimum
@@ -18,10 +21,12 @@ from switchyard.flow.kill.switch import KillRequest, KillSwitch
 from switchyard.flow.pdca.dispatch import Dispatch
 from switchyard.flow.pdca.embedded import EmbeddedRunner
 from switchyard.flow.pdca.enforce import SET_BY, Enforcement, enforce_nothing
+from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
 from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.strategy_fills import StrategyFills
 from switchyard.settings import Settings
@@ -97,13 +102,18 @@ class Rechecks:
         return count
 
 
-def start_rechecks(core: Core, office: BackOffice, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks:
-    """Start the workers beside the books of this process."""
-    fills = office.strategy_fills
+def start_rechecks(core: Core, ledger: Ledger | None, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks | None:
+    """Start the workers in a process that also accepts orders: beside its books, where it keeps them.
+
+    On SQLite no other process can keep them, so that without books a recheck ends with an error. On PostgreSQL the
+    process that keeps the books works on it.
+    """
+    if ledger is None and core.settings.database_url is not None:
+        return None
     worker = recheck_worker(
         core.settings,
         core.database,
-        fills,
+        NoBooks() if ledger is None else LedgerFills(ledger),
         pdca.store,
         clock=core.clock,
         metrics=core.metrics,
@@ -113,6 +123,31 @@ def start_rechecks(core: Core, office: BackOffice, pdca: PdcaOffice, stack: Asyn
     core.supervisor.start(stack, "rechecks", lambda: worker.run(pdca.rechecks))
     core.supervisor.start(stack, "rechecks of commands", rechecks.run)
     return rechecks
+
+
+async def start_office_rechecks(
+    settings: Settings,
+    database: Database,
+    ledger: Ledger,
+    *,
+    metrics: Metrics,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+) -> None:
+    """Start the workers in a process that keeps the books and nothing else."""
+    store = await open_pdca_store(settings)
+    stack.push_async_callback(store.close)
+    worker = recheck_worker(
+        settings,
+        database,
+        LedgerFills(ledger),
+        store,
+        clock=await started_clock(database),
+        metrics=metrics,
+        kill_switch=await kill_switch_of(database, settings),
+    )
+    wake = Wake()  # never notified: requests are stored by other processes
+    supervisor.start(stack, "rechecks", lambda: worker.run(wake))
 
 
 def start_dispatch(
@@ -155,25 +190,3 @@ async def work_through(worker: RecheckWorker, store: PdcaStore, request_id: str)
             return
         if not count:
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def carry_out_recheck(settings: Settings, request_id: str) -> None:
-    """Carry out a stored request in a command; raises AlreadyRunning where a server holds the database or the books."""
-    async with AsyncExitStack() as stack:
-        database = await open_database(settings)
-        stack.push_async_callback(database.close)
-        kill_switch = await kill_switch_of(database, settings)
-        store = await open_pdca_store(settings)
-        stack.push_async_callback(store.close)
-        metrics = Metrics()
-        fills = await stack.enter_async_context(books_of_command(settings, database, metrics))
-        worker = recheck_worker(
-            settings,
-            database,
-            fills,
-            store,
-            clock=await started_clock(database),
-            metrics=metrics,
-            kill_switch=kill_switch,
-        )
-        await work_through(worker, store, request_id)

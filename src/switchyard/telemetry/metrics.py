@@ -6,6 +6,7 @@ from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.pdca_metrics import PdcaMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
 from switchyard.telemetry.routing_metrics import RoutingMetrics
 
@@ -22,6 +23,7 @@ class Metrics:
         self.kills = KillMetrics(registry)
         self.backoffice = BackOfficeMetrics(registry)
         self.routing = RoutingMetrics(registry)
+        self.pdca = PdcaMetrics(registry)
         self.rechecks = PdcaJobMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(

@@ -7,12 +7,14 @@ from typing import Any
 import asyncpg
 
 from switchyard.adapters.pdca.session import Dialect, Row
+from switchyard.adapters.postgres import migrations
 from switchyard.adapters.postgres.connection import (
     CONNECT_SECONDS_MAX,
     CONNECTION_LOST,
     READ_SECONDS_MAX,
     SERVER_SETTINGS,
     Connection,
+    single_connection,
 )
 from switchyard.domain.errors import OutcomeUnknown
 from switchyard.ports.pdca import PdcaUnavailable
@@ -35,7 +37,9 @@ class PostgresEngine:
 
     @classmethod
     async def open(cls, url: str) -> "PostgresEngine":
-        """A pool that connects at the first transaction; `switchyard db upgrade` has made the tables."""
+        """A pool that connects at the first transaction, on a database that has the schema of this version."""
+        async with single_connection(url) as connection:
+            await migrations.check(connection)
         pool = await asyncpg.create_pool(
             url,
             min_size=0,

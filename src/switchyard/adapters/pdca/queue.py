@@ -25,6 +25,7 @@ from switchyard.domain.pdca.requests import (
 from switchyard.domain.pdca.strategies import Strategy
 from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
 
+MEDIA_TYPE_LENGTH_MAX = 100
 ARTIFACT_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _EXHAUSTED = ItemError(
     code="ATTEMPTS_EXHAUSTED", message=f"{ATTEMPTS_MAX} workers in turn took it and ended without a result"
@@ -240,6 +241,8 @@ def _check_bounds(outcome: str, artifacts: Sequence[NewArtifact]) -> None:
     for artifact in artifacts:
         if not ARTIFACT_NAME.fullmatch(artifact.name):
             raise ValueError(f"the name of an artifact must match {ARTIFACT_NAME.pattern}, got {artifact.name!r}")
+        if len(artifact.media_type) > MEDIA_TYPE_LENGTH_MAX:
+            raise ValueError(f"the media type of {artifact.name} has at most {MEDIA_TYPE_LENGTH_MAX} characters")
         if len(artifact.content) > ARTIFACT_BYTES_MAX:
             raise ValueError(
                 f"{artifact.name} has {len(artifact.content)} bytes, an artifact has at most {ARTIFACT_BYTES_MAX}"

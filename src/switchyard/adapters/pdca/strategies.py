@@ -103,7 +103,8 @@ class SqlStrategies:
 
     async def register(self, after: Place, place: Place, strategy_ids: Sequence[str], now: datetime) -> Registered:
         """Add the strategies that are missing and move the place."""
-        new, left_out = [], 0
+        new: list[str] = []
+        left_out = 0
         async with self._engine.writing() as session:
             stored = await _place(session, self._engine.dialect.lock)
             if stored != after:

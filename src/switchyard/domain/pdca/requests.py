@@ -15,8 +15,8 @@ ItemState = Literal["queued", "running", "succeeded", "failed"]
 
 # A worker that was killed does not say so: after this many claims without a result the item itself is the suspect.
 ATTEMPTS_MAX = 5
-# Keeps a page of 100 results below 1 MB.
-RESULT_BYTES_MAX = 8_000
+# Keeps a page of 100 results, with what else it shows of them, below 1 MB.
+RESULT_BYTES_MAX = 6_000
 ARTIFACTS_PER_ITEM_MAX = 8
 # An artifact is stored in the database, and downloaded in one answer.
 ARTIFACT_BYTES_MAX = 1_000_000

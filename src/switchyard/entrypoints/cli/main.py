@@ -13,6 +13,7 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
     market,
     outbox,
@@ -20,6 +21,7 @@ from switchyard.entrypoints.cli import (
     processes,
     reference,
     simulator,
+    strategies,
     trading,
     watch,
 )
@@ -42,6 +44,8 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
 pdca.register(app)
 reference.register(app)
 

@@ -77,7 +77,7 @@ async def command_kill_switch(settings: Settings, command: KillCommand) -> KillT
 
 async def run_recheck(settings: Settings, request_id: str) -> StoredRequest:
     """Carry out a stored recheck, here or in the server that holds the database, and return it when it has ended."""
-    store = await open_pdca_store(settings)
+    store = await open_pdca_store(settings, create=False)
     try:
         stored = await store.request(request_id)
         if stored is None:

@@ -1,7 +1,7 @@
 """The control socket: commands reach the one process that may write to a SQLite file.
 
-Accepts `ResolveDoubt`, `RunRecheck` and the commands of the kill switch and carries them out through the engine. PostgreSQL needs no such
-socket.
+Accepts `ResolveDoubt`, `RunRecheck` and the commands of the kill switch and carries them out through the engine.
+PostgreSQL needs no such socket.
 """
 
 import asyncio

@@ -34,3 +34,16 @@ class LedgerFills:
             yield [entry for entry in entries if entry.type == "Fill"]
             last = entries[-1]
             after = EntryKey(last.at, last.account_id, last.number)
+
+
+class NoBooks:
+    """ports.strategy_fills.StrategyFills of a process whose installation keeps no books."""
+
+    async def state(self) -> BooksState:
+        """Why there is nothing to read."""
+        return BooksState(0, "no process keeps them (SWITCHYARD_BACKOFFICE=false)")
+
+    async def pages(self, _strategy: str) -> AsyncIterator[list[LedgerEntry]]:
+        """Nothing."""
+        return
+        yield []
