@@ -18,6 +18,7 @@ from switchyard.domain.pdca.strategies import StrategyBody
 from switchyard.flow.pdca.dispatch import ENDED_GRACE, Dispatch
 from switchyard.ports.pdca import StoredRequest
 from switchyard.ports.runner import RunConflict
+from switchyard.settings.setting import Secret
 from switchyard.telemetry.metrics import Metrics
 from tests.support.airflow import DAG, PASSWORD, USER, FakeAirflow, fake_airflow
 from tests.support.pdca import NOW, a_recheck
@@ -36,7 +37,8 @@ class Site:
         self.store = store
         self.clock = ManualClock(NOW)
         self.metrics = Metrics()
-        self.client = AirflowClient(airflow.url, USER, PASSWORD, self.metrics.rechecks)
+        # As from the settings, where the password is masked.
+        self.client = AirflowClient(airflow.url, USER, Secret(PASSWORD), self.metrics.rechecks)
         self.runner = AirflowRunner(self.client, DAG)
         self.dispatch = Dispatch(
             store,

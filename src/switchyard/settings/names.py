@@ -15,8 +15,11 @@ from switchyard.settings.rechecks import RECHECK_SETTINGS
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS
 
-# Variables with our prefix that the client commands and the tests read; they are not settings of the server.
-_OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
+# Variables with our prefix that the client commands, the DAG for Airflow and the tests read; they are not settings of
+# the server.
+_OTHER_NAMES = frozenset(
+    {"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_COMMAND", "SWITCHYARD_TEST_POSTGRES_BIN"}
+)
 # Only this product uses these. A limit under an unknown name would not be in force, so the process must not start.
 OWN_PREFIXES = (
     "SWITCHYARD_",
