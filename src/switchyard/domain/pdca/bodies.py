@@ -3,14 +3,17 @@
 import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from switchyard.domain.canonical import digest
 from switchyard.domain.errors import InvalidField
 from switchyard.domain.fields import converted
 from switchyard.domain.labels import check_label
+from switchyard.domain.money import AMOUNT_LIMIT
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.requests import Filter, Window
 from switchyard.domain.pdca.strategies import check_strategy_id, check_tags
@@ -27,12 +30,12 @@ TRACE_ID_LENGTH_MAX = 128
 _YEARS = range(1970, 3000)
 
 
-class WindowBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class WindowBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`from` and `to`, both inclusive, or `lookback_days`."""
 
-    from_: datetime | None = msgspec.field(default=None, name="from")
-    to: datetime | None = None
-    lookback_days: int | None = None
+    from_: datetime | UnsetType = msgspec.field(default=UNSET, name="from")
+    to: datetime | UnsetType = UNSET
+    lookback_days: int | UnsetType = UNSET
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +73,7 @@ Body = TypeVar("Body", RecheckBody, RecheckAllBody)
 
 def checked_recheck(body: Mapping[str, Any]) -> RecheckBody:
     """The body of `POST /pdca/recheck`; raises InvalidField for the first wrong field."""
-    stated = _normalised(converted(body, RecheckBody))
+    stated = _normalised(converted(_with_whole_numbers(body), RecheckBody))
     if not 1 <= len(stated.strategies) <= STRATEGIES_PER_REQUEST_MAX:
         raise InvalidField(
             "strategies", f"must name 1 to {STRATEGIES_PER_REQUEST_MAX} strategies, got {len(stated.strategies)}"
@@ -84,7 +87,7 @@ def checked_recheck(body: Mapping[str, Any]) -> RecheckBody:
 
 def checked_recheck_all(body: Mapping[str, Any]) -> RecheckAllBody:
     """The body of `POST /pdca/recheck_all`; raises InvalidField for the first wrong field."""
-    stated = _normalised(converted(body, RecheckAllBody))
+    stated = _normalised(converted(_with_whole_numbers(body), RecheckAllBody))
     check_tags("filter.tags_any", stated.filter.tags_any)
     _check_once("filter.health", stated.filter.health)
     if not 1 <= stated.batch_size <= BATCH_SIZE_MAX:
@@ -103,11 +106,13 @@ def window_at(stated: WindowBody, now: datetime) -> Window:
 
     A lookback of n days covers n days in UTC, the last of them today up to now.
     """
-    if stated.lookback_days is None:
-        assert stated.from_ is not None and stated.to is not None, "the body was checked"
-        return Window(from_=stated.from_, to=stated.to)
-    first = (now - timedelta(days=stated.lookback_days - 1)).date()
-    return Window(from_=datetime.combine(first, time(), UTC), to=now, lookback_days=stated.lookback_days)
+    match stated.lookback_days, stated.from_, stated.to:
+        case _, datetime() as first, datetime() as last:
+            return Window(from_=first, to=last)
+        case int(days), _, _:
+            begin = (now - timedelta(days=days - 1)).date()
+            return Window(from_=datetime.combine(begin, time(), UTC), to=now, lookback_days=days)
+    raise AssertionError("the body was not checked")
 
 
 def _normalised(stated: Body) -> Body:
@@ -121,16 +126,19 @@ def _normalised(stated: Body) -> Body:
 
 
 def _in_utc(window: WindowBody) -> WindowBody:
-    ends = {}
-    for field, value in (("from", window.from_), ("to", window.to)):
-        if value is None:
-            continue
-        if value.tzinfo is None:
-            raise InvalidField(f"window.{field}", "must have a time zone, such as 2025-08-24T03:34:56Z")
-        if value.year not in _YEARS:
-            raise InvalidField(f"window.{field}", f"must be between the years {_YEARS[0]} and {_YEARS[-1]}")
-        ends[field] = value.astimezone(UTC)
-    return WindowBody(from_=ends.get("from"), to=ends.get("to"), lookback_days=window.lookback_days)
+    return msgspec.structs.replace(
+        window,
+        from_=window.from_ if window.from_ is UNSET else _utc("window.from", window.from_),
+        to=window.to if window.to is UNSET else _utc("window.to", window.to),
+    )
+
+
+def _utc(field: str, value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise InvalidField(field, "must have a time zone, such as 2025-08-24T03:34:56Z")
+    if value.year not in _YEARS:
+        raise InvalidField(field, f"must be between the years {_YEARS[0]} and {_YEARS[-1]}")
+    return value.astimezone(UTC)
 
 
 def _check_common(stated: RecheckBody | RecheckAllBody) -> None:
@@ -142,18 +150,33 @@ def _check_common(stated: RecheckBody | RecheckAllBody) -> None:
 
 
 def _check_window(window: WindowBody) -> None:
-    if window.lookback_days is not None:
-        if window.from_ is not None or window.to is not None:
+    if window.lookback_days is not UNSET:
+        if window.from_ is not UNSET or window.to is not UNSET:
             raise InvalidField("window", "must have either from and to, or lookback_days")
         if not 1 <= window.lookback_days <= LOOKBACK_DAYS_MAX:
             raise InvalidField("window.lookback_days", f"must be between 1 and {LOOKBACK_DAYS_MAX}")
         return
-    if window.from_ is None or window.to is None:
+    if window.from_ is UNSET or window.to is UNSET:
         raise InvalidField("window", "must have from and to, or lookback_days")
     if window.from_ > window.to:
         raise InvalidField("window", "from must not be after to")
     if window.to - window.from_ > timedelta(days=LOOKBACK_DAYS_MAX):
         raise InvalidField("window", f"from and to must be at most {LOOKBACK_DAYS_MAX} days apart")
+
+
+def _with_whole_numbers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body with 14.0 as 14: the same number, which JSON Schema calls an integer too."""
+    changed = {name: _whole(value) if name == "batch_size" else value for name, value in body.items()}
+    if isinstance(window := changed.get("window"), Mapping):
+        changed["window"] = {
+            name: _whole(value) if name == "lookback_days" else value for name, value in window.items()
+        }
+    return changed
+
+
+def _whole(value: Any) -> Any:
+    is_whole = isinstance(value, Decimal) and value == value.to_integral_value() and abs(value) < AMOUNT_LIMIT
+    return int(value) if is_whole else value
 
 
 def _check_once(field: str, values: Sequence[str]) -> None:
