@@ -1,6 +1,8 @@
 """The health of a strategy, and the files of a recheck."""
 
+import json
 from decimal import Decimal
+from typing import cast
 from xml.etree import ElementTree
 
 import pytest
@@ -10,6 +12,8 @@ from switchyard.domain.pdca.metrics.chart import equity_chart
 from switchyard.domain.pdca.metrics.health import Minimum, judge
 from switchyard.domain.pdca.metrics.tables import FillsTable
 from switchyard.domain.pdca.strategies import Health, Threshold
+from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.ports.ledger import EntryKey, Ledger, StoredEntry
 from tests.support.strategies import FILLS, ORDERS, fill, measured
 
 ALL = Minimum(days=2, count=1)
@@ -84,3 +88,45 @@ def test_the_chart_is_well_formed_for_gains_losses_and_flat_lines() -> None:
         root = ElementTree.fromstring(picture)
         assert root.tag.endswith("svg") and "NaN" not in picture.decode()
         assert any("a<b&c" in (text.text or "") for text in root.iter())
+
+
+class _Entries:
+    """The entries of a strategy as a ledger pages them."""
+
+    def __init__(self, *entries: dict[str, object]) -> None:
+        self._rows = [StoredEntry(number, json.dumps(entry), "") for number, entry in enumerate(entries, 1)]
+
+    async def strategy_entries(self, _strategy: str, after: EntryKey | None, _limit: int) -> list[StoredEntry]:
+        start = 0 if after is None else after.number
+        return self._rows[start : start + 2]
+
+
+async def test_a_reversed_fill_counts_as_if_it_had_never_been() -> None:
+    def entry(number: int, kind: str, **more: object) -> dict[str, object]:
+        base = {
+            "number": number,
+            "entryId": f"e{number}",
+            "type": kind,
+            "accountId": "a",
+            "orderId": "o",
+            "seq": number,
+        }
+        terms = {
+            "at": "2026-01-05T00:00:00Z",
+            "venue": "sim",
+            "symbol": "ABC",
+            "side": "BUY",
+            "qty": 1,
+            "currency": "USD",
+        }
+        return {**base, **terms, **more}
+
+    ledger = _Entries(
+        entry(1, "OrderAccepted"),
+        entry(2, "Fill", price=5),
+        entry(3, "Fill", price=6),
+        entry(4, "Fill", price=7),
+        entry(5, "Reversal", reverses="e3", reasonCode="BUST"),
+    )
+    pages = [page async for page in LedgerFills(cast(Ledger, ledger)).pages("s")]
+    assert [entry.entry_id for page in pages for entry in page] == ["e2", "e4"]

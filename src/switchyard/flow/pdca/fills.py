@@ -1,11 +1,39 @@
 """The fills of a strategy out of the ledger, and whether the ledger has all of them. Reads only."""
 
 from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Final
+
+import msgspec
 
 from switchyard.domain.bus import Place
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
-from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, Ledger
+from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, Ledger, StoredEntry
 from switchyard.ports.strategy_fills import BooksState
+
+# Of the types of entries, those that the results of a strategy follow from.
+_MOVING: Final = frozenset({"Fill", "OpeningPosition", "Fee"})
+
+
+class _Kind(msgspec.Struct, rename="camel"):
+    """What decides whether an entry counts."""
+
+    type: str
+    entry_id: str
+    reverses: str | None = None
+
+
+class _Place(msgspec.Struct, rename="camel"):
+    """Where an entry is among those of all accounts."""
+
+    at: datetime
+    account_id: AccountId
+    number: int
+
+
+_kind = msgspec.json.Decoder(_Kind)
+_place = msgspec.json.Decoder(_Place)
 
 
 class LedgerFills:
@@ -27,12 +55,27 @@ class LedgerFills:
         return BooksState(seq, f"the account {halted[0].account_id} has halted" if halted else None)
 
     async def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
-        """All fills of the strategy."""
+        """All fills of the strategy; one that was reversed counts as if it had never been."""
+        # A reversal may come long after its fill, so the entries are looked through for them first.
+        reversed_ids = {
+            kind.reverses
+            async for rows in self._rows(strategy)
+            for row in rows
+            if '"reverses"' in row.text and (kind := _kind.decode(row.text)).reverses is not None
+        }
+        async for rows in self._rows(strategy):
+            kinds = [(row, _kind.decode(row.text)) for row in rows]
+            yield [
+                parse_entry(row.text)
+                for row, kind in kinds
+                if kind.type in _MOVING and kind.entry_id not in reversed_ids
+            ]
+
+    async def _rows(self, strategy: str) -> AsyncIterator[list[StoredEntry]]:
         after: EntryKey | None = None
         while rows := await self._ledger.strategy_entries(strategy, after, ENTRIES_MAX):
-            entries = [parse_entry(row.text) for row in rows]
-            yield [entry for entry in entries if entry.type == "Fill"]
-            last = entries[-1]
+            yield rows
+            last = _place.decode(rows[-1].text)
             after = EntryKey(last.at, last.account_id, last.number)
 
 

@@ -181,6 +181,6 @@ class _Course:
         for entry in entries:
             fill = fill_of(entry)
             self.track.take(fill)
-            if self.track.window.covers(fill.at):
+            if fill.is_trade and self.track.window.covers(fill.at):
                 self.slippage.take(fill, self._orders.get(fill.order_id))
                 self.table.add(fill)

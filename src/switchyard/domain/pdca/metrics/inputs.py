@@ -53,6 +53,8 @@ class Fill(msgspec.Struct, frozen=True, kw_only=True):
     fee: Decimal = ZERO
     """Below zero for a rebate."""
     fee_currency: str | None = None
+    is_trade: bool = True
+    """False for a position that a person entered: it has a cost, and was not traded by the strategy."""
 
     @property
     def notional(self) -> Decimal:
@@ -82,7 +84,7 @@ class StrategyOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fill_of(entry: LedgerEntry) -> Fill:
-    """The fill of a ledger entry of type `Fill`."""
+    """The fill of a ledger entry that moves units or money."""
     return Fill(
         at=entry.at,
         account_id=entry.account_id,
@@ -90,11 +92,12 @@ def fill_of(entry: LedgerEntry) -> Fill:
         exec_id=entry.exec_id or entry.entry_id,
         venue=entry.venue,
         symbol=entry.symbol,
-        side=entry.side,
-        qty=entry.qty,
+        side=entry.side or "BUY",  # a fee alone has neither side nor quantity
+        qty=entry.qty or ZERO,
         price=entry.price or ZERO,
         currency=entry.currency,
         multiplier=entry.multiplier,
         fee=entry.fee or ZERO,
         fee_currency=entry.fee_currency,
+        is_trade=entry.type == "Fill",
     )

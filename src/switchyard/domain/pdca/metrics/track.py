@@ -85,7 +85,7 @@ class Track:
         self.fees = canonical(EXACT.add(self.fees, fill.fee))
         day = fill.at.astimezone(UTC).date()
         self.daily[day] = canonical(EXACT.add(self.daily[day], EXACT.subtract(result, fill.fee)))
-        if fill.qty:
+        if fill.qty and fill.is_trade:
             self.fills += 1
             self.traded = canonical(EXACT.add(self.traded, fill.notional))
             self.first_fill_at.setdefault(fill.order_id, fill.at)
