@@ -2,14 +2,16 @@
 
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.bootstrap.backoffice import books_path
+from switchyard.bootstrap.books import books_url, existing_books
 from switchyard.bootstrap.databases import kill_switch_of, open_database, started_clock
 from switchyard.bootstrap.pdca import open_pdca_store
 from switchyard.bootstrap.rechecks import recheck_worker, work_through
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.pdca.fills import LedgerFills
+from switchyard.ports.bus import Bus
+from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -20,23 +22,28 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
     async with AsyncExitStack() as stack:
         database = await open_database(settings)
         stack.push_async_callback(database.close)
-        ledger = await SqliteLedger.open(books_path(settings))
-        stack.push_async_callback(ledger.close)
+        books = await stack.enter_async_context(existing_books(settings))
         kill_switch = await kill_switch_of(database, settings)
         clock = await started_clock(database)
-        consumer = Consumer(JournalBus(database.journal), ledger, clock=clock, metrics=metrics.backoffice, shares=False)
-        await consumer.open()
-        while await consumer.run_once():
-            pass  # nobody else keeps these books meanwhile
+        if books_url(settings) is None:
+            # Nobody else keeps a file of books while it is open here; books in a database have their own reader.
+            await _catch_up(JournalBus(database.journal), books.ledger, clock, metrics)
         store = await open_pdca_store(settings, create=False)
         stack.push_async_callback(store.close)
         worker = recheck_worker(
             settings,
             database,
-            LedgerFills(ledger),
+            LedgerFills(books.ledger),
             store,
             clock=clock,
             metrics=metrics,
             kill_switch=kill_switch,
         )
         await work_through(worker, store, request_id)
+
+
+async def _catch_up(bus: Bus, ledger: Ledger, clock: Clock, metrics: Metrics) -> None:
+    consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    await consumer.open()
+    while await consumer.run_once():
+        pass
