@@ -7,7 +7,7 @@ import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
 from switchyard.entrypoints.cli.output import print_json
-from switchyard.settings import load_settings
+from switchyard.entrypoints.cli.processes import configured
 
 pdca = typer.Typer(help="Carry out rechecks of strategies.", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def run(
     """
     from switchyard.entrypoints.control.client import run_recheck
 
-    stored = asyncio.run(run_recheck(load_settings(), request_id))
+    stored = asyncio.run(run_recheck(configured({}), request_id))
     progress = stored.progress
     if json:
         print_json({"request_id": request_id, "state": progress.state, "progress": progress})
