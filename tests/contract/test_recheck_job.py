@@ -57,6 +57,10 @@ async def item_of(site: RecheckSite, request_id: str) -> RecheckItem:
     return item
 
 
+async def confirmed() -> None:
+    pass
+
+
 async def rechecked(site: RecheckSite, request: RecheckRequest, **worker: Any) -> ItemResult:
     await ask(site, request)
     assert await site.worker(**worker).run_once() == 1
@@ -102,8 +106,7 @@ async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_u
     await site.book()
     # A repeat of the first recheck, whose result was lost, must not undo what the person decided.
     site.clock.advance(timedelta(minutes=1))
-    worker = site.worker()
-    again = await worker._recheck.check(a_request(), strategy)
+    again = await site.worker()._recheck.check(a_request(), strategy, confirmed)
     assert again.result.enforced is None
     assert await site.database.kills.active() == []
 
@@ -147,6 +150,16 @@ async def test_a_worker_that_was_paused_past_its_lease_ends_nothing(site: Rechec
     with pytest.raises(LostFence):
         await site.store.finish_item(slow.fence, ItemError(code="LATE", message="late"), site.clock.now())
     assert await item_of(site, FIRST) == first and first.attempts == 2
+
+
+async def test_a_worker_that_lost_its_item_restricts_nothing(site: RecheckSite) -> None:
+    await ask(site, a_request())
+    [slow] = await site.store.claim_items("slow", 1, now=site.clock.now(), lease=LEASE)
+    site.clock.advance(LEASE + timedelta(seconds=1))
+    await site.store.claim_items("second", 1, now=site.clock.now(), lease=LEASE)
+    await site.worker("slow")._work(slow)
+    assert await site.database.kills.active() == []
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "lost"}) == 1
 
 
 async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite) -> None:

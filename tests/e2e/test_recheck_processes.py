@@ -1,4 +1,4 @@
-"""Rechecks over separate processes on PostgreSQL: a gateway accepts them, the process with the books carries them out."""
+"""Rechecks over separate processes on PostgreSQL: a gateway accepts them, the process with the books does the work."""
 
 import asyncio
 from typing import Any

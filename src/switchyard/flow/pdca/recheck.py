@@ -37,6 +37,8 @@ _SMALLEST = timedelta(microseconds=1)
 
 Enforce = Callable[[RecheckRequest, Strategy, tuple[str, ...]], Awaitable[str | None]]
 """Restrict an unhealthy strategy; returns a sentence about what was done, none where nothing was."""
+Confirm = Callable[[], Awaitable[None]]
+"""Raises LostFence where another worker has claimed the item: a worker that was paused must not act on old figures."""
 
 
 class CannotRecheck(SwitchyardError):
@@ -81,8 +83,11 @@ class Recheck:
         self._rules = rules
         self._enforce = enforce
 
-    async def check(self, request: RecheckRequest, strategy: Strategy) -> Rechecked:
-        """Recheck the strategy; raises CannotRecheck. A dry run computes the same and enforces nothing."""
+    async def check(self, request: RecheckRequest, strategy: Strategy, confirm: Confirm) -> Rechecked:
+        """Recheck the strategy; raises CannotRecheck. A dry run computes the same and enforces nothing.
+
+        `confirm` is called before anything is enforced.
+        """
         # A time after the acceptance has not happened yet: it is no idle day, and a repeat must find the same window.
         last = min(request.window.to, request.created_at)
         window = Window(request.window.from_, last + _SMALLEST)
@@ -120,12 +125,14 @@ class Recheck:
             ]
             return Rechecked(result, artifacts)
 
-        return await self._enforced(request, strategy, await asyncio.to_thread(computed))
+        found = await asyncio.to_thread(computed)
+        if request.dry_run or found.result.health != "unhealthy":
+            return found
+        await confirm()
+        return await self._enforced(request, strategy, found)
 
     async def _enforced(self, request: RecheckRequest, strategy: Strategy, found: Rechecked) -> Rechecked:
         result = found.result
-        if request.dry_run or result.health != "unhealthy":
-            return found
         done = await self._enforce(request, strategy, result.health_reasons)
         if done is None:
             return found

@@ -95,7 +95,8 @@ class RecheckWorker:
         fence = claimed.fence
         began = self._clock.monotonic()
         try:
-            found = await self._recheck.check(claimed.request, claimed.strategy)
+            found = await self._recheck.check(claimed.request, claimed.strategy, lambda: self._extend(fence))
+            await self._queue.finish_item(fence, found.result, self._clock.now(), found.artifacts)
         except CannotRecheck as error:
             await self._fail(fence, ItemError(code=error.code, message=str(error)))
         except (LostFence, Unavailable):
@@ -106,7 +107,6 @@ class RecheckWorker:
                 fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log")
             )
         else:
-            await self._queue.finish_item(fence, found.result, self._clock.now(), found.artifacts)
             self._metrics.items.labels("succeeded").inc()
             self._metrics.seconds.observe(self._clock.monotonic() - began)
             log.info(
@@ -121,12 +121,15 @@ class RecheckWorker:
         await self._queue.finish_item(fence, error, self._clock.now())
         self._metrics.items.labels("failed").inc()
 
+    async def _extend(self, fence: Fence) -> None:
+        await self._queue.renew(fence, self._clock.now() + LEASE)
+
     async def _renew(self, fence: Fence) -> None:
         """Extend the lease until cancelled; once it is lost, the end of the item will say so."""
         while True:
             await asyncio.sleep(RENEW_SECONDS)
             try:
-                await self._queue.renew(fence, self._clock.now() + LEASE)
+                await self._extend(fence)
             except LostFence:
                 return
             except Unavailable as error:
