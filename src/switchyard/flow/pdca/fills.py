@@ -1,6 +1,7 @@
 """The fills of a strategy out of the ledger, and whether the ledger has all of them. Reads only."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Collection
 from datetime import datetime
 from typing import Final
 
@@ -64,12 +65,8 @@ class LedgerFills:
             if '"reverses"' in row.text and (kind := _kind.decode(row.text)).reverses is not None
         }
         async for rows in self._rows(strategy):
-            kinds = [(row, _kind.decode(row.text)) for row in rows]
-            yield [
-                parse_entry(row.text)
-                for row, kind in kinds
-                if kind.type in _MOVING and kind.entry_id not in reversed_ids
-            ]
+            # In a thread: a page takes tens of milliseconds, for which no order may wait.
+            yield await asyncio.to_thread(_moving, rows, reversed_ids)
 
     async def _rows(self, strategy: str) -> AsyncIterator[list[StoredEntry]]:
         after: EntryKey | None = None
@@ -77,6 +74,12 @@ class LedgerFills:
             yield rows
             last = _place.decode(rows[-1].text)
             after = EntryKey(last.at, last.account_id, last.number)
+
+
+def _moving(rows: list[StoredEntry], reversed_ids: Collection[str | None]) -> list[LedgerEntry]:
+    """The entries that results follow from."""
+    kinds = [(row, _kind.decode(row.text)) for row in rows]
+    return [parse_entry(row.text) for row, kind in kinds if kind.type in _MOVING and kind.entry_id not in reversed_ids]
 
 
 class NoBooks:
