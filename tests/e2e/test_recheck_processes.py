@@ -1,6 +1,8 @@
 """Rechecks over separate processes on PostgreSQL: a gateway accepts them, the process with the books does the work."""
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -8,6 +10,9 @@ import msgspec
 
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.domain.pdca.requests import RecheckItem
+from switchyard.domain.pdca.strategies import StrategyBody
+from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
 from tests.support.orders import until_all_final
 from tests.support.pdca import a_recheck
@@ -84,3 +89,35 @@ async def test_a_gateway_accepts_a_recheck_and_the_process_with_the_books_or_a_c
         await store.close()
     missing = await asyncio.to_thread(run_command, "pdca", "run", "01J8TPZ7YJ1E1X4C5N9ZP3M3QD", **gateway.settings)
     assert (missing.returncode, "was not found" in missing.stderr) == (1, True)
+
+
+async def test_on_sqlite_the_command_works_through_the_server_and_without_one(cluster: Cluster) -> None:
+    process = cluster.process(name="office", **KEEPS_BOOKS)
+    await process.start()
+    store = await SqlPdcaStore.on_file(Path(process.settings["SWITCHYARD_DATA_DIR"]) / "pdca.db")
+
+    async def carried_out(request_id: str) -> RecheckItem:
+        request = a_recheck(request_id, created_at=SystemClock().now(), runner="airflow")
+        await store.create(request, request_id, "digest", [STRATEGY])
+        done = await asyncio.to_thread(run_command, "pdca", "run", request_id, "--json", **process.settings)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["progress"]["total"] == 1
+        page = await store.items(request_id, 0, 10)
+        assert page is not None
+        return page.items[0]
+
+    try:
+        await store.put_strategy(STRATEGY, StrategyBody(), SystemClock().now())
+        by_server = await carried_out("01J8TPZ7YJ1E1X4C5N9ZP3M3Q1")
+        assert by_server.result is not None and by_server.attempts == 1
+        assert "strategy_rechecked" in process.log  # in the server, which holds the files
+        process.stop()
+        assert (await carried_out("01J8TPZ7YJ1E1X4C5N9ZP3M3Q2")).result is not None
+        # A server without books says so, instead of leaving the recheck in the queue for ever.
+        process.settings["SWITCHYARD_BACKOFFICE"] = "false"
+        await process.start()
+        without = await carried_out("01J8TPZ7YJ1E1X4C5N9ZP3M3Q3")
+        assert without.error is not None and without.error.code == "BOOKS_HALTED"
+        assert "SWITCHYARD_BACKOFFICE=false" in without.error.message
+    finally:
+        await store.close()
