@@ -114,6 +114,14 @@ def test_fills_of_one_time_are_taken_as_given() -> None:
     assert [trip.result for trip in measured((sold, more, bought))[0].trips] == [-4]
 
 
+def test_the_largest_amounts_give_figures_or_reasons() -> None:
+    largest = {"qty": "999999999999999.99999999", "price": "999999999999999.99999999"}
+    fills = (fill(1, 0, "BUY", **largest), fill(5, 0, "SELL", **{**largest, "price": "0.00000001"}))
+    _, found = measured(fills, [order("o", fills[0], 1, ("0.00000001", "999999999999999.99999999"))])
+    assert {figure.reason for figure in found.metrics.values()} >= {"OUT_OF_RANGE"}
+    assert all(figure.value is None or figure.value.is_finite() for figure in found.metrics.values())
+
+
 amounts = st.decimals(min_value=Decimal("0.00000001"), max_value=Decimal(10) ** 9, places=8)
 
 

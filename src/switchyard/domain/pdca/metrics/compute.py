@@ -35,13 +35,11 @@ class Slippage:
         """Add a fill whose order has an arrival quote; others are left out."""
         if order is None or order.quote is None or not fill.qty:
             return
-        middle = (Fraction(order.quote.bid) + Fraction(order.quote.ask)) / 2
-        # Half a sum of two decimals is a decimal.
-        mid = ROUNDED.divide(Decimal(middle.numerator), Decimal(middle.denominator))
-        units = EXACT.multiply(fill.qty, fill.multiplier)
-        paid = EXACT.multiply(EXACT.subtract(fill.price, mid), units)
-        self.cost = EXACT.add(self.cost, paid if fill.side == "BUY" else EXACT.minus(paid))
-        self.arrival = EXACT.add(self.arrival, EXACT.multiply(mid, units))
+        mid = ROUNDED.divide(ROUNDED.add(order.quote.bid, order.quote.ask), Decimal(2))
+        units = ROUNDED.multiply(fill.qty, fill.multiplier)
+        paid = ROUNDED.multiply(ROUNDED.subtract(fill.price, mid), units)
+        self.cost = ROUNDED.add(self.cost, paid if fill.side == "BUY" else ROUNDED.minus(paid))
+        self.arrival = ROUNDED.add(self.arrival, ROUNDED.multiply(mid, units))
         self.fills += 1
 
 
@@ -133,7 +131,7 @@ def _profit_factor(track: Track) -> Figure:
 def _slippage(slippage: Slippage, fills: int) -> Figure:
     if not slippage.arrival:
         return undefined("NO_ARRIVAL_QUOTE" if fills else "NO_FILLS")
-    return defined(ROUNDED.divide(EXACT.multiply(slippage.cost, BASIS_POINTS), slippage.arrival), slippage.fills)
+    return defined(ROUNDED.divide(ROUNDED.multiply(slippage.cost, BASIS_POINTS), slippage.arrival), slippage.fills)
 
 
 def _share(marks: Sequence[bool], none: Undefined) -> Figure:

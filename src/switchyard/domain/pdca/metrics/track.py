@@ -122,7 +122,8 @@ class Track:
     def _pass_time(self, now: datetime) -> None:
         if now > self._open_since:
             length = self._microseconds(self._open_since, now)
-            self._open_time = EXACT.add(self._open_time, EXACT.multiply(self._open, length))
+            # An average is rounded in any case, and the product may need more digits than are exact.
+            self._open_time = ROUNDED.add(self._open_time, ROUNDED.multiply(self._open, length))
             self._open_since = now
 
     @staticmethod
