@@ -22,6 +22,7 @@ from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
 from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
+from switchyard.bootstrap.recheck_command import carry_out_recheck
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -41,6 +42,7 @@ __all__ = [
     "adopt_epoch",
     "audit_files",
     "audit_head",
+    "carry_out_recheck",
     "decide_doubt",
     "declared_capabilities",
     "direct_kill_switch",

@@ -18,6 +18,7 @@ from switchyard.entrypoints.cli import (
     ledger,
     market,
     outbox,
+    pdca,
     processes,
     reference,
     simulator,
@@ -47,6 +48,7 @@ outbox.register(app)
 kills.register(app)
 strategies.register(app)
 keys.register(app)
+pdca.register(app)
 reference.register(app)
 
 
