@@ -39,7 +39,7 @@ async def test_a_bust_takes_a_fill_back_as_if_it_had_never_been_and_a_correction
     books = await ledgers.open()
     await post_all(books.ledger, tape.events)
     entries = await entries_of(books.ledger)
-    shown = [(entry.type, entry.reason_code, entry.qty, entry.price) for entry in entries[1:]]
+    shown: list[tuple[Any, ...]] = [(entry.type, entry.reason_code, entry.qty, entry.price) for entry in entries[1:]]
     assert shown == [
         ("Fill", None, 100, 10),
         ("Fill", None, 100, 20),
@@ -58,7 +58,7 @@ async def test_a_bust_takes_a_fill_back_as_if_it_had_never_been_and_a_correction
     assert {entry.realised_pnl for entry in entries} == {0}
     assert entries[4].fee == 1  # the venue said nothing about the fee
     [holding] = await books.ledger.holdings(DEMO, "", "", 10)
-    assert (holding.qty, holding.cost_basis, holding.realised_pnl) == (0, 0, 0)
+    assert {holding.qty, holding.cost_basis, holding.realised_pnl} == {Decimal(0)}
     assert {row.amount for row in await books.ledger.balances(DEMO, "", 10)} == {0}
     # The strategy's entries of all accounts, page by page.
     pages, after = [], None

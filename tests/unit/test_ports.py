@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
@@ -38,12 +39,14 @@ from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
+from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
@@ -52,6 +55,7 @@ from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
+from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -60,6 +64,8 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
+from switchyard.flow.pdca.embedded import EmbeddedRunner
+from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
@@ -94,8 +100,11 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
 from switchyard.ports.statement import VenueStatement
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
@@ -134,6 +143,9 @@ ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
 ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
 turns: list[type[Turn]] = [PostgresTurn]
+runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
+strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
+strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
 break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
 statements: list[type[VenueStatement]] = [PaperExchange, HttpVenue]

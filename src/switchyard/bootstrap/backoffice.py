@@ -8,6 +8,7 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
@@ -95,6 +96,9 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
+        await start_office_rechecks(
+            settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
+        )
         office = BackOfficeProcess(books, consumer, metrics, clock, supervisor)
         office.reconcile = await start_reconciler(
             settings,

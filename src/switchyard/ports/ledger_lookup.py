@@ -8,8 +8,8 @@ import msgspec
 
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import LedgerHead
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import Holding, HoldingKey
 from switchyard.ports.ledger import StoredEntry
 

@@ -19,6 +19,8 @@ from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
+from switchyard.settings.pdca_api import PdcaApiSettings
+from switchyard.settings.rechecks import RecheckSettings
 from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
@@ -362,5 +364,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
     risk: RiskLimits
+    pdca_api: PdcaApiSettings
+    rechecks: RecheckSettings
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import IN_UNITS, LedgerEntry
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import Holding, HoldingKey, signed_qty
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.domain.reconcile.breaks import BreakClass, Difference

@@ -13,14 +13,17 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
     ledger,
     market,
     outbox,
+    pdca,
     processes,
     reconcile,
     reference,
     simulator,
+    strategies,
     trading,
     watch,
 )
@@ -45,6 +48,9 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
+pdca.register(app)
 reference.register(app)
 
 

@@ -10,8 +10,8 @@ from typing import Final
 
 from switchyard.domain.chain import link
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.books import Books
 from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, parse_entry
+from switchyard.domain.ledger.fold import Fold
 from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.gateway import BookedFills
@@ -31,7 +31,7 @@ class AccountFold:
     def __init__(self, account: AccountId) -> None:
         self.account = account
         self.head = LedgerHead()
-        self.books = Books()
+        self.books = Fold()
         self.chain: list[Difference] = []
         """Entries that do not follow the one before them."""
         self.missing = 0
@@ -71,11 +71,11 @@ class AccountFold:
         return entry
 
     def forget_days(self) -> None:
-        """Drop what the fold keeps by day and entry, which no comparison needs."""
+        """Drop what the fold keeps by day, which no comparison needs."""
         books = self.books
-        for part in (books.results, books.day_balances, books.day_holdings, books.reversed, books.confirmed):
+        for part in (books.results, books.day_balances, books.day_holdings):
             part.clear()
-        for changed in (books.changed_orders, books.changed_holdings, books.changed_balances, books.changed_accounts):
+        for changed in (books.changed_holdings, books.changed_balances, books.changed_accounts):
             changed.clear()
 
     def _note(self, number: int, missing: int, problem: str) -> None:
