@@ -30,6 +30,10 @@ from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.pdca.queue import SqlQueue
+from switchyard.adapters.pdca.requests import SqlRequests
+from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.adapters.pdca.strategies import SqlStrategies
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
@@ -74,6 +78,7 @@ from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.queries import Queries
 from switchyard.ports.quote_feed import QuoteFeed
 from switchyard.ports.quote_source import QuoteSource
@@ -81,6 +86,9 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.recheck_queue import RecheckQueue
+from switchyard.ports.recheck_requests import RecheckRequests
+from switchyard.ports.strategy_registry import StrategyRegistry
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -114,6 +122,10 @@ quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
 ledgers: list[type[Ledger]] = [SqliteLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
+strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
+recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
+recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
+pdca_stores: list[type[PdcaStore]] = [SqlPdcaStore]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 
