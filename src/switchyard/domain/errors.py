@@ -29,8 +29,9 @@ SwitchyardError
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
-├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
+├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
+├── OwnershipLost             another process has claimed the source (ports/ledger.py)
 ├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
 ├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
 ├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)

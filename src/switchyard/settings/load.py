@@ -13,6 +13,7 @@ from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.names import unknown_shared_names
 from switchyard.settings.pdca_api import pdca_api_of
+from switchyard.settings.rechecks import rechecks_of
 from switchyard.settings.risk import SECTION as RISK_SECTION
 from switchyard.settings.risk import risk_of
 from switchyard.settings.secret import check_secret
@@ -98,6 +99,7 @@ def load_settings(
         idempotency=idempotency,
         risk=risk,
         pdca_api=pdca_api_of(environment),
+        rechecks=rechecks_of(environment),
     )
 
 

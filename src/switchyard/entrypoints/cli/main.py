@@ -15,8 +15,10 @@ from switchyard.entrypoints.cli import (
     journal,
     keys,
     kills,
+    ledger,
     market,
     outbox,
+    pdca,
     processes,
     reference,
     simulator,
@@ -33,6 +35,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+ledger.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)
@@ -45,6 +48,7 @@ outbox.register(app)
 kills.register(app)
 strategies.register(app)
 keys.register(app)
+pdca.register(app)
 reference.register(app)
 
 

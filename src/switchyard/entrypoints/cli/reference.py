@@ -7,6 +7,7 @@ import typer
 from switchyard.settings import (
     IDEMPOTENCY_SETTINGS,
     PDCA_API_SETTINGS,
+    RECHECK_SETTINGS,
     RISK_SETTINGS,
     SETTINGS,
     VENUE_SETTINGS,
@@ -38,6 +39,9 @@ In the YAML file, use the name in brackets under `risk`. An unknown key or an in
 """
 PDCA_HEAD = """
 ## PDCA API
+"""
+RECHECKS_HEAD = """
+## Rechecks of strategies
 """
 
 
@@ -81,6 +85,8 @@ def settings_page() -> str:
         + _table(risk)
         + PDCA_HEAD
         + _table(pdca)
+        + RECHECKS_HEAD
+        + _table([_row(setting, setting.name) for setting in RECHECK_SETTINGS])
     )
 
 
