@@ -32,9 +32,9 @@ SwitchyardError
 ├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── OwnershipLost             another process has claimed the source (ports/ledger.py)
-├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
-├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
-├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
