@@ -1,185 +1,24 @@
 """The ledger on its SQLite file: books balance after every page, and any way through the same events ends alike."""
 
-import asyncio
-import json
-from collections import defaultdict
 from decimal import Decimal
-from fractions import Fraction
-from itertools import count
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.domain.bus import BusEvent, Offset, Place
+from switchyard.domain.bus import Offset, Place
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
-from switchyard.domain.orders import Side
-from switchyard.flow.backoffice.check import Differences, compare_ledgers
-from switchyard.ports.ledger import EntryFilter, Ledger, LedgerBroken, OwnershipLost
-from tests.support.ledgers import Ledgers, opened_ledgers
-from tests.support.postgres import PostgresServer
+from switchyard.ports.ledger import EntryFilter, LedgerBroken, OwnershipLost
+from tests.support.ledgers import Ledgers
 from tests.support.posting import Posting, differences, digest, post_all
 from tests.support.tape import Tape
 
 DEMO = AccountId("demo")
-_numbers = count(1)
-# Prices and quantities with up to 8 decimals; small, so that positions are often closed and flipped.
-prices = st.decimals("0.00000001", 500, places=8)
-quantities = st.one_of(st.integers(1, 5).map(Decimal), st.decimals("0.00000001", 5, places=8))
-instruments = st.sampled_from(
-    [
-        ("USDJPY", "JPY", Decimal(1)),
-        ("ES", "USD", Decimal("12.5")),
-        ("BTC", "USD", Decimal(1)),
-        ("ODD", None, Decimal(3)),
-    ]
-)
-sides: st.SearchStrategy[Side] = st.sampled_from(["BUY", "SELL"])
-fees = st.one_of(st.none(), st.tuples(st.decimals("-0.5", 2, places=8), st.sampled_from([None, "BTC", "EUR"])))
-
-
-@st.composite
-def tapes(draw: st.DrawFn) -> Tape:
-    """Orders of two accounts, filled in parts and in any order, some reports twice."""
-    tape = Tape()
-    orders: list[tuple[str, str]] = []
-    executions: list[tuple[str, str, dict[str, Any]]] = []
-    for number in range(draw(st.integers(1, 25))):
-        if not orders or draw(st.booleans()):
-            symbol, currency, multiplier = draw(instruments)
-            account = draw(st.sampled_from(["demo", "other"]))
-            orders.append((f"ord_{number}", account))
-            side = draw(sides)
-            tape.accept(
-                orders[-1][0], account=account, symbol=symbol, side=side, currency=currency, multiplier=multiplier
-            )
-        order, account = draw(st.sampled_from(orders))
-        if executions and draw(st.integers(0, 5)) == 0:  # a journal has none; another bus may
-            again, account, changes = draw(st.sampled_from(executions))
-            tape.fill(again, account=account, **changes)
-            continue
-        fee = draw(fees)
-        changes = {"exec_id": f'e{number} é"\\\u2028\t', "qty": draw(quantities), "last_price": draw(prices)}
-        if fee is not None:
-            changes |= {"fee": fee[0], "fee_currency": fee[1]}
-        executions.append((order, account, changes))
-        tape.fill(order, account=account, **changes)
-    return tape
-
-
-class PlainBooks:
-    """The same books, as simply as possible, in fractions: no rounding at all."""
-
-    def __init__(self, events: list[BusEvent]) -> None:
-        self.cash: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-        self.fees: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-        self.qty: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-        self.cost: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-        self.realised: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
-        orders: dict[str, Any] = {}
-        seen: set[tuple[str, str]] = set()
-        for taken in events:
-            line = _json(taken)
-            if line["type"] == "OrderAccepted":
-                orders[line["orderId"]] = line["data"]["order"]
-            if line["type"] != "ExecutionReport" or (line["accountId"], line["data"]["execId"]) in seen:
-                continue
-            seen.add((line["accountId"], line["data"]["execId"]))
-            self._fill(line["accountId"], orders[line["orderId"]], line["data"])
-
-    def _fill(self, account: str, order: dict[str, Any], report: dict[str, Any]) -> None:
-        currency = order.get("currency") or "XXX"
-        qty = Fraction(report["lastQty"]) * (1 if order["side"] == "BUY" else -1)
-        price = Fraction(report["lastPrice"]) * Fraction(order.get("multiplier", 1))
-        self.cash[account, currency] -= qty * price
-        if fee := Fraction(report.get("fee") or 0):
-            self.cash[account, report.get("feeCurrency") or currency] -= fee
-            self.fees[account, report.get("feeCurrency") or currency] += fee
-        key = account, order["symbol"]
-        held = self.qty[key]
-        closing = Fraction(0)
-        if held * qty < 0:
-            closing = qty if abs(qty) <= abs(held) else -held
-            released = self.cost[key] * -closing / held
-            self.realised[key] += -closing * price - released
-            self.cost[key] -= released
-        self.cost[key] += (qty - closing) * price
-        self.qty[key] += qty
-
-
-def _json(event: BusEvent) -> Any:
-    return json.loads(event.event.line, parse_float=Decimal)
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tape=tapes(), data=st.data())
-def test_the_books_are_those_of_a_plain_model_after_every_page(
-    ledger_place: Path | str, tape: Tape, data: st.DataObject
-) -> None:
-    async def check() -> None:
-        async with opened_ledgers(ledger_place) as ledgers:
-            books = await ledgers.open(f"books_{next(_numbers)}")
-            journal = await Posting.of(books.ledger)
-            done = 0
-            while done < len(tape.events):
-                count = data.draw(st.integers(1, len(tape.events) - done))
-                await journal.post(tape.events[done : done + count])
-                done += count
-                await agree(books.ledger, PlainBooks(tape.events[:done]))
-            assert await differences(books.dump) == []
-            # Read again from zero, in one page: the same chain and the same rows.
-            again = await ledgers.open(f"again_{next(_numbers)}")
-            await post_all(again.ledger, tape.events)
-            found = Differences()
-            await compare_ledgers(books.dump, again.dump, found)
-            assert await digest(books.dump) == await digest(again.dump)
-            assert found.lines + await differences(again.dump) == []
-
-    asyncio.run(check())
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger_place(request: pytest.FixtureRequest) -> Path | str:
-    """Where ledgers are opened by a test that runs loops of its own."""
-    if request.param == "sqlite":
-        folder: Path = request.getfixturevalue("tmp_path")
-        return folder
-    server: PostgresServer = request.getfixturevalue("postgres_server")
-    return server.create_database()
-
-
-async def agree(ledger: Ledger, plain: PlainBooks) -> None:
-    """Money and units agree to the last digit, results of partly closed positions to the rounding of each close."""
-    for account in ("demo", "other"):
-        balances = {(row.account, row.unit): row.amount for row in await ledger.balances(AccountId(account), "", 500)}
-        units = {unit for _, unit in balances}
-        for unit in units:
-            sums = {name: balances.get((name, unit), Decimal(0)) for name in ("cash", "trading", "fees")}
-            assert sum(sums.values()) == 0
-            assert Fraction(sums["cash"]) == plain.cash[account, unit]
-            assert Fraction(sums["fees"]) == plain.fees[account, unit]
-        assert {unit for (owner, unit), cash in plain.cash.items() if owner == account and cash} <= units
-        holdings = await ledger.holdings(AccountId(account), "", "", 500)
-        by_currency: dict[str, Fraction] = defaultdict(Fraction)
-        for holding in holdings:
-            key = account, holding.symbol
-            assert Fraction(holding.qty) == plain.qty[key]
-            tolerance = Fraction(holding.fills, 10**8)
-            assert abs(Fraction(holding.cost_basis) - plain.cost[key]) <= tolerance
-            assert abs(Fraction(holding.realised_pnl) - plain.realised[key]) <= tolerance
-            by_currency[holding.currency] += Fraction(holding.cost_basis) - Fraction(holding.realised_pnl)
-            assert holding.qty or not holding.cost_basis
-        # No cash is lost to the rounding of positions.
-        for unit, amount in by_currency.items():
-            assert amount == Fraction(balances.get(("trading", unit), Decimal(0)))
 
 
 async def test_a_posting_of_another_generation_or_position_is_rejected_and_writes_nothing(ledgers: Ledgers) -> None:

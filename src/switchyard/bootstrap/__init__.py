@@ -1,7 +1,7 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
-from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, reset_books
+from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
 from switchyard.bootstrap.caches import PdcaLimits, PdcaRateName
 from switchyard.bootstrap.databases import (
     Database,
@@ -50,6 +50,7 @@ __all__ = [
     "open_database",
     "open_pdca_store",
     "order_dump",
+    "orphans_of_books",
     "outbox_listing",
     "rebuild_books",
     "rebuild_target",

@@ -13,6 +13,7 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -23,10 +24,13 @@ from switchyard.telemetry.metrics import Metrics
 class BackOffice:
     """The parts of the back office that its API uses."""
 
-    def __init__(self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
+    ) -> None:
         self.books = books
         self.ledger = books.ledger
         self.reports = books.reports
+        self.marks = marks or Marks()
         self.consumer = consumer
         self.metrics = metrics
         self.clock = clock
@@ -61,7 +65,7 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    return BackOffice(books, consumer, core.metrics, core.wall_clock)
+    return BackOffice(books, consumer, core.metrics, core.wall_clock, Marks(core.quotes, core.router))
 
 
 @asynccontextmanager

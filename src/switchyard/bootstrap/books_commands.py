@@ -8,12 +8,14 @@ from switchyard.bootstrap.books import existing_books, open_books
 from switchyard.bootstrap.rebuild_books import open_journal, read_place
 from switchyard.domain.bus import Place
 from switchyard.domain.errors import CannotStart, HistoryMismatch
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption
 from switchyard.domain.ledger.entries import shown
 from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.flow.backoffice.adopt import fork_of
 from switchyard.flow.backoffice.check import read_events_of
 from switchyard.flow.backoffice.journal_bus import JOURNAL
+from switchyard.ports.ledger import ENTRIES_MAX
 from switchyard.settings import Settings
 
 
@@ -72,3 +74,10 @@ async def adopt_epoch(settings: Settings, by: str, reason: str) -> tuple[Adoptio
                 # Events of the new epoch may have passed while their accounts were halted.
                 await books.ledger.reset(state.source, type(state.position)())
         return adoption, orphans
+
+
+async def orphans_of_books(settings: Settings) -> list[str]:
+    """The first entries that an adopted journal does not have, as the API shows entries."""
+    async with existing_books(settings) as books:
+        found = await books.ledger.orphans((AccountId(""), 0), ENTRIES_MAX)
+    return [shown(entry.text, entry.hash) for entry in found]

@@ -25,7 +25,7 @@ from switchyard.adapters.backoffice.rows import (
 )
 from switchyard.domain.bus import BusEvent, SourcePosition
 from switchyard.domain.chain import stamp
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption
 from switchyard.domain.ledger.bookable import ReadEvent, read_events
 from switchyard.domain.ledger.books import Books, Target
@@ -94,6 +94,7 @@ def enter(connection: apsw.Connection, wanted: ManualEntry, at: datetime) -> Ent
             _load(connection, books, touched_by(manual_entry(wanted, seq=0, at=at)))
         elif target is not None and target.entry is not None:
             _load(connection, books, touched_by(target.entry))
+            _load_order(connection, books, target.entry.order_id)
         new = books.enter(wanted, at, target)
         _write(connection, books)
     return Entered(StoredEntry(new.entry.number, new.line.text, new.line.hash), False)
@@ -103,8 +104,7 @@ def carry(connection: apsw.Connection, entry: LedgerEntry) -> None:
     """Book an entry of other books."""
     with classified_errors(), connection:
         books = _books_of(connection, entry.account_id)
-        for (body,) in connection.execute(schema.FIND_ORDERS, (json_text([entry.order_id]),)):
-            books.orders[entry.order_id] = order_decoder.decode(body)
+        _load_order(connection, books, entry.order_id)
         target = None if entry.reverses is None else _target(connection, entry.reverses)
         _load(connection, books, touched_by(entry))
         books.carry(entry, target)
@@ -182,6 +182,11 @@ def _load(connection: apsw.Connection, books: Books, wanted: Touched) -> None:
         rows = connection.execute(schema.FIND_BALANCES, (json_text(sorted(wanted.balances)),))
         for account, name, unit, amount in rows:
             books.balances[account, name, unit] = Decimal(amount)
+
+
+def _load_order(connection: apsw.Connection, books: Books, order_id: OrderId) -> None:
+    for (body,) in connection.execute(schema.FIND_ORDERS, (json_text([order_id]),)):
+        books.orders[order_id] = order_decoder.decode(body)
 
 
 def _target(connection: apsw.Connection, entry_id: str) -> Target:

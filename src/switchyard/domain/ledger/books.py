@@ -185,9 +185,11 @@ class Books:
         made = self._reverse(
             entry, target, entry_id_of_manual(wanted), "OPERATOR", seq=account.seq, at=at, effective_at=None
         )
-        return self._add(
+        new = self._add(
             replace(made, by=wanted.by, reason=wanted.reason, key=wanted.key, digest=digest_of_manual(wanted))
         )
+        self._count(new.entry)
+        return new
 
     def carry(self, entry: LedgerEntry, target: Target | None = None) -> None:
         """Book an entry of other books that the journal does not give, such as a person's."""
@@ -199,9 +201,7 @@ class Books:
                 target.entry, target, entry.entry_id, code, seq=entry.seq, at=entry.at, effective_at=entry.effective_at
             )
             entry = replace(made, by=entry.by, reason=entry.reason, key=entry.key, digest=entry.digest)
-        self._add(entry)
-        if (order := self.orders.get(entry.order_id)) is not None and entry.type in ("Fill", "Reversal"):
-            self._keep(_counted(order, entry.qty or ZERO, entry.type == "Reversal"))
+        self._count(self._add(entry).entry)
 
     def apply(self, entry: LedgerEntry) -> None:
         """Fold a stored entry into balances, positions and results; raises Unbalanced where its results are wrong."""
@@ -339,6 +339,12 @@ class Books:
         if order is None or order.account_id != fact.event.account_id:
             raise Unbookable(fact.event.seq, f"the books have not read the acceptance of its order {fact.order_id}")
         return order
+
+    def _count(self, entry: LedgerEntry) -> None:
+        """Count an entry that no event makes in the quantity of its order."""
+        order = self.orders.get(entry.order_id)
+        if order is not None and entry.type in ("Fill", "Reversal"):
+            self._keep(_counted(order, entry.qty or ZERO, entry.type == "Reversal"))
 
     def _keep(self, order: BookedOrder) -> None:
         self.orders[order.order_id] = order

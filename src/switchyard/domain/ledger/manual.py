@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar, assert_never
 
 import msgspec
 
-from switchyard.domain.errors import InvalidField
+from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError
 from switchyard.domain.events import encode
 from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy, is_account
@@ -41,7 +41,9 @@ _MINOR_UNITS: Mapping[str, int] = {"JPY": 0, "KRW": 0, "BTC": 8, "ETH": 8}
 _MINOR_UNITS_DEFAULT = 2
 
 
-class ManualEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ManualEntry(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
+):
     """What a person asks the ledger to book; which fields are needed depends on the type."""
 
     type: ManualType
@@ -77,11 +79,12 @@ class ManualEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """When it happened, if that is known."""
 
 
-class ManualConflict(InvalidField):
-    """The key was used for another entry."""
+class ManualConflict(IdempotencyConflict):
+    """The key was used for an entry with another content."""
 
     def __init__(self, key: str) -> None:
-        super().__init__("key", f"{key!r} was used for an entry with another content: choose a new key")
+        RequestError.__init__(self, f"the key {key!r} was used for an entry with another content", field="key")
+        self.key = key
 
 
 def entry_id_of_manual(wanted: ManualEntry) -> str:
@@ -108,6 +111,8 @@ def check_manual(wanted: ManualEntry) -> None:
         check_label(name, getattr(wanted, name), TEXT_LENGTH_MAX)
     if wanted.strategy is not None:
         check_strategy(wanted.strategy)
+    if wanted.effective_at is not None and wanted.effective_at.tzinfo is None:
+        raise InvalidField("effectiveAt", "must have an offset, such as 2025-03-04T09:30:00Z")
     if wanted.type == "Reversal":
         _needed(wanted.reverses, "reverses")
         return

@@ -15,6 +15,7 @@ from switchyard.entrypoints.cli import (
     journal,
     keys,
     kills,
+    ledger,
     market,
     outbox,
     pdca,
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+ledger.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)

@@ -23,8 +23,8 @@ DIFFERENCES_MAX = 100
 
 Row = TypeVar("Row")
 Key = TypeVar("Key")
-Progress = Callable[[int], None]
-"""Called with the number of the event or entry reached."""
+Progress = Callable[[int, int], None]
+"""Called with the number of events or entries read, and with how many there are, about."""
 
 
 class LedgerDigest(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class Differences:
             self.lines.append(line)
 
 
-async def check_ledger(dump: LedgerDump, found: Differences, progress: Progress | None = None) -> LedgerDigest:
+async def check_ledger(dump: LedgerDump, found: Differences) -> LedgerDigest:
     """Fold all entries again, account by account, and compare chain, legs, positions and balances."""
     digest = HeadsDigest()
     async for account in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
@@ -68,8 +68,6 @@ async def check_ledger(dump: LedgerDump, found: Differences, progress: Progress 
                 except (Unbalanced, ArithmeticError) as error:
                     found.add(f"entry {entry.number} of account {account.account_id}: {error}")
             head = LedgerHead(dumped.stored.number, dumped.stored.hash)
-            if progress is not None and head.number % ENTRIES_MAX == 0:
-                progress(digest.entries + head.number)
         if account.head != head:
             found.add(
                 f"account {account.account_id}: its last entry is {head.number} with hash {head.hash}, its row says "

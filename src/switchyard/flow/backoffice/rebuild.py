@@ -29,10 +29,12 @@ async def rebuild(
     """
     claim = await ledger.claim(source.name, source.start)
     last = None if up_to is None else max(up_to.values(), default=0)
+    total, done = await source.lag(source.start), 0
     while True:
         page = await source.page(claim.position, ENTRIES_MAX)
         if not page.events or (last is not None and page.events[0].event.seq > last):
             break
+        done += len(page.events)
         part: list[BusEvent] = []
         for taken in page.events:
             event = taken.event
@@ -47,7 +49,7 @@ async def rebuild(
         if part or page.position != claim.position:
             claim = (await ledger.post(claim, part, page.position)).claim
         if progress is not None:
-            progress(page.events[-1].event.seq)
+            progress(done, total)
     if carried is not None:
         await carried.carry_rest()
 

@@ -22,7 +22,7 @@ from switchyard.adapters.backoffice.rows import (
 from switchyard.adapters.postgres.connection import CONNECTION_LOST, Connection
 from switchyard.domain.bus import BusEvent, SourcePosition
 from switchyard.domain.chain import GENESIS
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount
 from switchyard.domain.ledger.bookable import ReadEvent, read_events
 from switchyard.domain.ledger.books import Books, Target
@@ -90,6 +90,7 @@ async def enter(connection: Connection, wanted: ManualEntry, at: datetime) -> En
             await _load(connection, books, touched_by(manual_entry(wanted, seq=0, at=at)))
         elif target is not None and target.entry is not None:
             await _load(connection, books, touched_by(target.entry))
+            await _load_order(connection, books, target.entry.order_id)
         new = books.enter(wanted, at, target)
         await _write(connection, books)
     return Entered(StoredEntry(new.entry.number, new.line.text, new.line.hash), False)
@@ -99,8 +100,7 @@ async def carry(connection: Connection, entry: LedgerEntry) -> None:
     """Book an entry of other books."""
     async with connection.transaction():
         books = Books(await _accounts(connection, {entry.account_id}))
-        for row in await connection.fetch(schema.FIND_ORDERS, [entry.order_id]):
-            books.orders[entry.order_id] = order_decoder.decode(row[0])
+        await _load_order(connection, books, entry.order_id)
         target = None if entry.reverses is None else await _target(connection, entry.reverses)
         await _load(connection, books, touched_by(entry))
         books.carry(entry, target)
@@ -174,6 +174,11 @@ async def _load(connection: Connection, books: Books, wanted: Touched) -> None:
     if wanted.balances:
         for account, name, unit, amount in await connection.fetch(schema.FIND_BALANCES, *_columns(wanted.balances)):
             books.balances[account, name, unit] = amount
+
+
+async def _load_order(connection: Connection, books: Books, order_id: OrderId) -> None:
+    for row in await connection.fetch(schema.FIND_ORDERS, [order_id]):
+        books.orders[order_id] = order_decoder.decode(row[0])
 
 
 def _columns(keys: frozenset[Any]) -> list[list[str]]:
