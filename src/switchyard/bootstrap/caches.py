@@ -26,6 +26,8 @@ RATE_WINDOW = timedelta(minutes=1)
 
 # Each has its last requests in memory, up to 600: fewer clients than of `/do/order`, all with a token.
 PDCA_CLIENTS_MAX = 1_000
+# No order waits for the PDCA API: it can wait longer for a shared count than order entry.
+PDCA_RATE_SECONDS = 0.1
 PdcaRateName = Literal["read", "recheck", "recheck_all"]
 PdcaLimits = dict[PdcaRateName, tuple[int, SharedRate]]
 
@@ -49,7 +51,7 @@ class Caches:
 def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
     """Open the caches and rate limits that the settings ask for; the stack closes them."""
     caches = _open_caches(settings, incarnation, clock, metrics, stack)
-    caches.pdca_rates = _open_pdca_rates(settings, clock, metrics, stack)
+    caches.pdca_rates = _open_pdca_rates(settings, incarnation, clock, metrics, stack)
     return caches
 
 
@@ -78,7 +80,9 @@ def _open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Me
     return Caches(cache, shared, idempotency.cache.redis_ttl, buckets)
 
 
-def _open_pdca_rates(settings: Settings, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> PdcaLimits:
+def _open_pdca_rates(
+    settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack
+) -> PdcaLimits:
     api = settings.pdca_api
     limits: dict[PdcaRateName, int] = {
         "read": api.read_rate,
@@ -86,13 +90,15 @@ def _open_pdca_rates(settings: Settings, clock: Clock, metrics: Metrics, stack: 
         "recheck_all": api.recheck_all_rate,
     }
     redis_url = settings.idempotency.cache.redis_url
+    host = None
+    if redis_url is not None:
+        host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
     rates: PdcaLimits = {}
     for name, limit in limits.items():
         own = MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
         rates[name] = limit, own
-        if redis_url is not None:
-            host = RedisHost(redis_url, clock=clock, on_change=metrics.redis_up.set)
-            key = hmac.digest(jwt_secret(settings).encode(), b"pdca rates", hashlib.sha256)
+        if host is not None:
+            key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
             shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own)
             stack.push_async_callback(shared.close)
             rates[name] = limit, shared

@@ -21,8 +21,13 @@ from switchyard.ports.pdca import StrategyRegistry
 log = structlog.get_logger()
 
 EVENTS_MAX = 500
-# Nobody waits for a strategy to be registered; a page then covers the orders of a second.
+# Nobody waits for a strategy to be registered, so a page may cover the orders of half a second.
 POLL_SECONDS = 0.5
+# While it is behind, it pauses so many times as long as the last page took: orders go first.
+PAUSES = 20
+# The place is stored with new strategies, else once in so many events: reading them again at a start costs less than a
+# flush to the disk beside those of orders.
+SAVED_EVENTS = 20_000
 # The strategies of this process's pages; a strategy that is known needs no write.
 KNOWN_MAX = 20_000
 
@@ -35,33 +40,37 @@ class StrategyFollower:
         self._registry = registry
         self._clock = clock
         self._known: set[str] = set()
+        self._saved = Place()
+        self._place: Place | None = None
+        """The last event that was looked through; none where only the registry can tell."""
 
     async def run_once(self) -> int:
         """Look through one page of events and return their number."""
-        place = await self._registry.place()
+        if self._place is None:
+            self._place = self._saved = await self._registry.place()
+        place = self._place
         events = await self._journal.read(0, place.seq, EVENTS_MAX)
         if not await self._follows(place, events):
             log.warning("strategies_read_again", seq=place.seq)
-            await self._move(place, Place(), [])
+            await self._save(Place(), [])
             return EVENTS_MAX
         if not events:
             return 0
         named = dict.fromkeys(strategy for event in events if (strategy := strategy_of(event)) is not None)
         new = [strategy for strategy in named if strategy not in self._known]
         last = events[-1]
-        if await self._move(place, Place(place.epoch, last.seq, last.hash), new):
-            if len(self._known) + len(new) > KNOWN_MAX:
-                self._known.clear()
-            self._known.update(new)
+        self._place = Place(place.epoch, last.seq, last.hash)
+        if new or last.seq - self._saved.seq >= SAVED_EVENTS:
+            await self._save(self._place, new)
         return len(events)
 
     async def run(self) -> None:
-        """Follow until cancelled; half of the time at most, because orders go first."""
+        """Follow until cancelled."""
         while True:
             began = self._clock.monotonic()
             count = await self.run_once()
-            is_behind = count >= EVENTS_MAX
-            await asyncio.sleep(self._clock.monotonic() - began if is_behind else POLL_SECONDS)
+            spent = self._clock.monotonic() - began
+            await asyncio.sleep(PAUSES * spent if count >= EVENTS_MAX else POLL_SECONDS)
 
     async def _follows(self, place: Place, events: list[JournalEvent]) -> bool:
         """Whether the journal still has the event at the place."""
@@ -72,16 +81,20 @@ class StrategyFollower:
         found = await self._journal.last_event(0, place.seq)
         return (found.seq, found.hash) == (place.seq, place.hash)
 
-    async def _move(self, after: Place, place: Place, strategies: list[str]) -> bool:
+    async def _save(self, place: Place, strategies: list[str]) -> None:
+        self._place = None  # until the write returns, only the registry can tell
         try:
-            registered = await self._registry.register(after, place, strategies, self._clock.now())
+            registered = await self._registry.register(self._saved, place, strategies, self._clock.now())
         except HistoryMismatch:
-            return False  # another gateway has looked through these events
+            return  # another gateway has looked through these events: go on where it is
+        self._place = self._saved = place
+        if len(self._known) + len(strategies) > KNOWN_MAX:
+            self._known.clear()
+        self._known.update(strategies)
         if registered.new:
             log.info("strategies_registered", strategies=registered.new, seq=place.seq)
         if registered.left_out:
             log.error("strategies_not_registered", count=registered.left_out, error="the registry is at its bound")
-        return True
 
 
 def strategy_of(event: JournalEvent) -> str | None:

@@ -13,6 +13,7 @@ log = structlog.get_logger()
 PAUSE_SECONDS = 60.0
 # A request has up to thousands of rows and megabytes of artifacts: few at a time keep the transaction short.
 BATCH = 5
+BATCH_PAUSE_SECONDS = 1.0
 
 
 class RecheckReaper:
@@ -33,5 +34,5 @@ class RecheckReaper:
     async def run(self) -> None:
         """Remove requests until cancelled."""
         while True:
-            if not await self.run_once():
-                await asyncio.sleep(PAUSE_SECONDS)
+            count = await self.run_once()
+            await asyncio.sleep(BATCH_PAUSE_SECONDS if count == BATCH else PAUSE_SECONDS)

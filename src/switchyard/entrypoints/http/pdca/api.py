@@ -37,7 +37,6 @@ from switchyard.entrypoints.http.pdca.views import (
 from switchyard.entrypoints.http.queries import only
 from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
 from switchyard.entrypoints.http.transport.doors import guarded
-from switchyard.entrypoints.http.transport.key_ring import KeyRing
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import StoredArtifact
 from switchyard.ports.randomness import Randomness, fresh_ulid
@@ -57,7 +56,6 @@ class PdcaApi:
         office: PdcaOffice,
         *,
         counter: Counter,
-        ring: KeyRing,
         downloads: Downloads,
         clock: Clock,
         randomness: Randomness,
@@ -66,7 +64,6 @@ class PdcaApi:
         self._office = office
         self._store = office.store
         self._counter = counter
-        self._ring = ring
         self._downloads = downloads
         self._clock = clock
         self._randomness = randomness
@@ -111,10 +108,6 @@ class PdcaApi:
         send = answering(call, guarded(send), lambda status: self._counter.note(call, status))
         await send({"type": "http.response.start", "status": wire.status, "headers": wire.headers})
         await send({"type": "http.response.body", "body": wire.body})
-
-    async def close(self) -> None:
-        """End the read of keys in progress."""
-        await self._ring.close()
 
     def _new_call(self) -> Call:
         return Call(fresh_ulid(self._clock, self._randomness), self._clock.monotonic())

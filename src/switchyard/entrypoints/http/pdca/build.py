@@ -24,7 +24,6 @@ def build_pdca(settings: Settings, engine: Engine, bad_tokens: BadTokens) -> Pdc
             clock=engine.clock,
             metrics=engine.metrics.pdca,
         ),
-        ring=ring,
         downloads=Downloads(jwt_secret(settings), clock=engine.wall_clock, ttl=api.download_ttl),
         clock=engine.clock,
         randomness=engine.randomness,

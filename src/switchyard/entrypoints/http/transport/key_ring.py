@@ -69,12 +69,6 @@ class KeyRing:
             raise Unavailable("the keys that verify tokens cannot be read: try again later")
         return self._keys.get(kid)
 
-    async def close(self) -> None:
-        """End the read in progress."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
-
     @property
     def _is_expired(self) -> bool:
         return self._clock.monotonic() - self._read_at > self._seconds_max
