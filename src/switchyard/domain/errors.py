@@ -35,6 +35,9 @@ SwitchyardError
 ├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
 ├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
 ├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
