@@ -30,6 +30,7 @@ class AppendGroup(NamedTuple):
     changed_orders: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
+    new_keys: str | None = None
     keys: str | None = None
     positions: str | None = None
     new_executions: str | None = None
@@ -70,7 +71,8 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         # An amend of an order that was never sent is settled in its first commit, with the columns of a later version.
         new_outbox=rows.json_rows([row for base, row in outbox if not base and row.last_error is None]),
         changed_outbox=rows.json_rows([row for base, row in outbox if base or row.last_error is not None]),
-        keys=rows.json_rows([row for change in changes for row in change.keys]),
+        new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
+        keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,

@@ -224,6 +224,7 @@ class SqliteJournal:
         try:
             conflicts = self._expectations.conflicts_of(connection, changes, thorough)
             self._claims.reserve(connection, changes, conflicts)
+            conflicts.update(self._expectations.repeats_among(connection, changes, conflicts))
             # A repeated group is judged on totals that it is part of. Without a conflict the write finds that out.
             is_doubtful = conflicts and any(change.claims for change in changes)
             if is_doubtful and (outcomes := self._repeated(connection, group_id)):
