@@ -120,6 +120,8 @@ def _values(table: Table, columns: Sequence[str]) -> str:
 
 def _value(place: int, column: str) -> str:
     value = f"value->>{place}"
+    if column == "digest":
+        return f"unhex({value})"
     if column not in _COMPARED_TIMES:
         return value
     return f"iif(length({value}) = 20, substr({value}, 1, 19) || '.000000Z', {value})"
