@@ -158,4 +158,3 @@ def decode_kill_fact(data: msgspec.Raw) -> KillFact:
 def decode_kill_cleared_fact(data: msgspec.Raw) -> KillClearedFact:
     """The data of `KillSwitchCleared`."""
     return _kill_cleared_fact.decode(data)
-

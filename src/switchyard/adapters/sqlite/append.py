@@ -10,8 +10,9 @@ import msgspec
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome, is_unqueued
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import last_generation
 from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.risk.claims import Breach
@@ -30,6 +31,7 @@ class AppendGroup(NamedTuple):
     changed_orders: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
+    begun: str | None = None
     new_keys: str | None = None
     keys: str | None = None
     positions: str | None = None
@@ -71,6 +73,7 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         # An amend of an order that was never sent is settled in its first commit, with the columns of a later version.
         new_outbox=rows.json_rows([row for base, row in outbox if not base and row.last_error is None]),
         changed_outbox=rows.json_rows([row for base, row in outbox if base or row.last_error is not None]),
+        begun=_begun([row for base, row in outbox if is_unqueued(base, row)]),
         new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
         keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
@@ -100,6 +103,14 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
             else:
                 yield base, row
         first += len(change.events)
+
+
+def _begun(unqueued: Sequence[OutboxRow]) -> str | None:
+    """The attempts that begin with their orders: the lane, and the client order ids of the order and its key."""
+    if not unqueued:
+        return None
+    ids = [(row.lane, row.venue_client_order_id, last_generation(row.venue_client_order_id)) for row in unqueued]
+    return rows.json_array(ids)
 
 
 def program_fragments() -> dict[str, str]:

@@ -51,9 +51,9 @@ class Expectations:
     ) -> dict[int, Conflict]:
         """The changes that conflict with the database, by their number in the group.
 
-        New orders, outbox rows, keys and executions are checked only when `thorough`: they almost never exist already,
-        and the write rejects a group with one that does. While requests are repeated, new keys are looked up here as
-        well, because a rejected group is written twice.
+        New orders, outbox rows, keys and executions, and attempts that begin with their orders, are checked only when
+        `thorough`: they almost never conflict, and the write rejects a group with one that does. While requests are
+        repeated, new keys are looked up here as well, because a rejected group is written twice.
         """
         numbered = list(enumerate(changes))
         orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_moves()]
@@ -68,7 +68,7 @@ class Expectations:
         if thorough:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
-        conflicts.update(_early_attempts(connection, numbered))
+            conflicts.update(_early_attempts(connection, numbered))
         conflicts.update(self._killed(connection, numbered))
         conflicts.update(self._taken_keys(connection, numbered, thorough))
         return conflicts

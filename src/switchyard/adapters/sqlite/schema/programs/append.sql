@@ -13,7 +13,7 @@ DROP VIEW IF EXISTS append_group; -- drops its trigger too
 
 CREATE VIEW append_group AS
 SELECT
-    NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
+    NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox, NULL AS begun,
     NULL AS new_keys, NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
     NULL AS cursors, NULL AS results, NULL AS new_kills, NULL AS kills, NULL AS kill_orders,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
@@ -33,6 +33,16 @@ BEGIN
         SELECT 1 FROM jsonb_each(NEW.new_keys) AS new CROSS JOIN idempotency_keys AS stored
         ON (stored.account_id, stored.operation, stored.idempotency_key)
             = (new.value->>0, new.value->>1, new.value->>2)
+    );
+
+    -- An attempt that begins with its order must not pass those that wait in its lane, and no venue has reported on the
+    -- order before.
+    SELECT RAISE(ABORT, 'early attempt') WHERE EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN outbox_orders AS waiting
+        ON waiting.lane = new.value->>0 AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
+    ) OR EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN executions AS stray
+        ON stray.stray_client_order_id BETWEEN new.value->>1 AND new.value->>2
     );
 
     INSERT INTO events ({events.columns})
