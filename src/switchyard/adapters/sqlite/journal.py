@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
-from switchyard.adapters.sqlite.claims import Claims
+from switchyard.adapters.sqlite.claims import Claims, has_amend
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import Expectations
 from switchyard.adapters.sqlite.statements import (
@@ -209,7 +209,7 @@ class SqliteJournal:
         self._check_not_broken()
         self._connections.file.check()
         try:
-            return self._write(connection, group_id, changes, now, thorough=False)
+            return self._write(connection, group_id, changes, now, thorough=has_amend(changes))
         except GroupRejected:
             # Either the group was committed before, or a row of version 1 exists already: check the new rows too, and
             # reject only the changes that conflict.
