@@ -11,6 +11,11 @@ import pytest
 from switchyard import ports
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
+from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
@@ -50,7 +55,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
-from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
@@ -69,7 +74,9 @@ from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
@@ -81,6 +88,8 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.source import Source
+from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -112,8 +121,12 @@ quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
-ledgers: list[type[Ledger]] = [SqliteLedger]
-ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
+sources: list[type[Source]] = [JournalSource]
+ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
+ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
+ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
+manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
+turns: list[type[Turn]] = [PostgresTurn]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 
