@@ -143,7 +143,7 @@ async def test_the_served_routes_are_those_of_the_contract_and_of_the_reference_
         assert gateway.engine.backoffice is not None
         tokens = TokenVerifier(SECRET, clock=gateway.engine.wall_clock)
         routes = BackOfficeRoutes(gateway.engine.backoffice, tokens, None).routes
-        shared = {("GET", "/health"), ("GET", "/metrics")}
+        shared = {("GET", path) for path in ("/health", "/health/live", "/health/ready", "/metrics")}
         assert {("GET", route.path) for route in routes} == Contract().operations(of_backoffice=True) | shared
         shown = reference_page().decode()
         for _, path in Contract().operations(of_backoffice=True) - Contract().operations(of_backoffice=False):

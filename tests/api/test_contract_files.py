@@ -22,6 +22,7 @@ from tests.support.contract_files import (
 )
 from tests.support.openapi_structure import STRUCTURE
 
+HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
 SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT]
 
 
@@ -94,9 +95,9 @@ def test_operations_have_distinct_ids_and_declare_their_path_parameters() -> Non
 def test_only_health_metrics_documentation_and_do_order_are_open_to_everyone() -> None:
     documentation = {"/", "/docs", "/docs/reference.css", "/openapi.json", "/openapi.yaml"}
     open_paths = {path for path, _, _, operation in operations() if "security" in operation}
-    assert open_paths == {"/health", "/metrics", "/do/order", *documentation}
+    assert open_paths == {*HEALTH_PATHS, "/metrics", "/do/order", *documentation}
     for path, _, _, operation in operations():
-        assert ("401" in operation["responses"]) == (path not in {"/health", *documentation})
+        assert ("401" in operation["responses"]) == (path not in {*HEALTH_PATHS, *documentation})
 
 
 def test_every_body_parameter_and_header_has_a_valid_example() -> None:

@@ -2,17 +2,21 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
+from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.health.readiness import ReadinessChecks, check_disks
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger
@@ -29,6 +33,15 @@ class BackOffice:
         self.metrics = metrics
         self.clock = clock
         """Wall time, for tokens."""
+        self.readiness = ReadinessChecks(clock)
+        self.readiness.add("books", self.check)
+
+    async def check(self) -> Check:
+        """Whether the books follow the bus."""
+        problem = self.consumer.problem
+        if problem is not None:
+            return Check("books", "failed", f"they have stopped: {problem}")
+        return Check("books", "ok", f"booked up to event {self.consumer.state.place.seq}")
 
 
 class BackOfficeProcess(BackOffice):
@@ -90,7 +103,10 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
-        yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        metrics.process.describe("backoffice")
+        office = BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        office.readiness.add("disk", partial(check_disks, LocalDisks({"data": settings.data_dir})))
+        yield office
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:

@@ -36,7 +36,7 @@ from switchyard.ports.accounts import Accounts
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
-from switchyard.ports.exposures import Exposures
+from switchyard.ports.exposures import Exposures, Reservations
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
@@ -51,7 +51,7 @@ from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 
-class EpochJournal(Journal, Epochs, Exposures, Protocol):
+class EpochJournal(Journal, Epochs, Exposures, Reservations, Protocol):
     """A journal in which a new epoch can be opened, with the totals that its append checks."""
 
 

@@ -9,6 +9,7 @@ from switchyard import __version__
 from switchyard.entrypoints.cli import (
     account,
     backoffice,
+    doctor,
     explain,
     exposure,
     failures,
@@ -19,6 +20,7 @@ from switchyard.entrypoints.cli import (
     processes,
     reference,
     simulator,
+    top,
     trading,
     watch,
 )
@@ -38,6 +40,8 @@ explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)
+doctor.register(app)
+top.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)

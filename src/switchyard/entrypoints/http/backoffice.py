@@ -23,7 +23,7 @@ from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.money import ZERO
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
-from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
+from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response, probe_routes
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
 from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
@@ -59,6 +59,7 @@ class BackOfficeRoutes:
         self._metrics_token = metrics_token
         self.routes = [
             Route("/health", self._show_health),
+            *probe_routes(office.readiness),
             Route("/metrics", self._show_metrics),
             Route("/positions", self._list_positions),
             Route("/balances", self._list_balances),
