@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from switchyard.domain.chain import GENESIS, link
 from tests.support.contract import OPENAPI, Contract, documents, problems, registry
 from tests.support.contract_files import (
+    CANARY,
     DO_REQUEST,
     EVENT,
     REPORT,
@@ -23,7 +24,7 @@ from tests.support.contract_files import (
 from tests.support.openapi_structure import STRUCTURE
 
 HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
-SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT]
+SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT, CANARY]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

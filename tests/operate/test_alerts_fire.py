@@ -225,8 +225,9 @@ async def in_doubt(site: Site, prometheus: PrometheusServer, session: aiohttp.Cl
     listed = await asyncio.to_thread(run_command, "outbox", "list", "--json", **site.settings)
     [row] = json.loads(listed.stdout)
     shown = await asyncio.to_thread(run_command, "outbox", "show", row["id"], **site.settings)
-    assert row["clientOrderId"] in shown.stdout and "resolve" in shown.stdout
-    assert not [line for line in site.unsafe.events("order") if line["client_order_id"] == row["clientOrderId"]]
+    client_order_id = row["row"]["venue_client_order_id"]
+    assert client_order_id in shown.stdout and "outbox resolve" in shown.stdout
+    assert not [line for line in site.unsafe.events("order") if line["client_order_id"] == client_order_id]
     verdict = ("--as", "not-sent", "--by", "ann", "--reason", "not on the venue's screen")
     done = await asyncio.to_thread(run_command, "outbox", "resolve", row["id"], *verdict, **site.settings)
     assert done.returncode == 0, done.stderr

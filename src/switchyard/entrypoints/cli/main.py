@@ -9,6 +9,7 @@ from switchyard import __version__
 from switchyard.entrypoints.cli import (
     account,
     backoffice,
+    canary,
     doctor,
     explain,
     exposure,
@@ -41,6 +42,7 @@ exposure.register(app)
 watch.register(app)
 market.register(app)
 doctor.register(app)
+canary.register(app)
 top.register(app)
 journal.register(app)
 outbox.register(app)
