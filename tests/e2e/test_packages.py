@@ -26,6 +26,23 @@ OURS = ("schema", "gateway", "worker", "backoffice")
 WORKER_METRICS_PORT = 9101
 
 
+def image_steps() -> dict[str, list[str]]:
+    """The steps of the Dockerfile, by their names."""
+    text = (OPS / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
+    steps: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, rest = line.split(maxsplit=1)
+            steps.setdefault(name, []).append(rest)
+    return steps
+
+
+def image_variables() -> dict[str, str]:
+    """The settings that the image has."""
+    variables = dict(word.split("=", 1) for word in shlex.split(image_steps()["ENV"][0]))
+    return {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONDONTWRITEBYTECODE")}
+
+
 @pytest.fixture(scope="module")
 def compose() -> Any:
     return yaml.safe_load((OPS / "compose.yaml").read_text("utf-8"))
@@ -102,18 +119,31 @@ def test_every_secret_volume_file_and_dependency_of_the_compose_file_exists(comp
     )
 
 
+def test_the_settings_of_our_services_are_accepted_together_with_those_of_the_image(
+    compose: Any, tmp_path: Path
+) -> None:
+    script = tmp_path / "make_secrets.sh"
+    script.write_bytes((OPS / "make_secrets.sh").read_bytes())
+    subprocess.run(["sh", str(script)], check=True, capture_output=True)
+    for name in OURS:
+        given = {**image_variables(), **compose["services"][name]["environment"]}
+        given = {variable: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for variable, value in given.items()}
+        given = {
+            variable: value.replace("/run/secrets", str(tmp_path / "secrets")) for variable, value in given.items()
+        }
+        settings = load_settings(given)
+        assert settings.database_url is not None and "@postgres:5432/" in settings.database_url
+        assert settings.idempotency.cache.redis_url is None and settings.host == "0.0.0.0"
+
+
 def test_the_image_has_two_stages_runs_as_nobody_and_is_checked() -> None:
-    text = (OPS / "Dockerfile").read_text("utf-8").replace("\\\n", " ")
-    steps = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
-    by_name: dict[str, list[str]] = {}
-    for name, rest in steps:
-        by_name.setdefault(name, []).append(rest)
+    by_name = image_steps()
     assert len(by_name["FROM"]) == 2 and not any(image.endswith(":latest") for image in by_name["FROM"])
     assert by_name["USER"] == ["10001:10001"] and "ADD" not in by_name
     assert "/health/live" in by_name["HEALTHCHECK"][0]
     assert json.loads(by_name["ENTRYPOINT"][0]) == ["switchyard"]
-    variables = dict(word.split("=", 1) for word in shlex.split(by_name["ENV"][0]))
-    assert {name for name in variables if name not in ("PATH", "PYTHONDONTWRITEBYTECODE")} <= KNOWN
+    variables = image_variables()
+    assert variables.keys() <= KNOWN
     volumes = json.loads(by_name["VOLUME"][0])
     assert volumes == [variables["SWITCHYARD_DATA_DIR"], variables["SWITCHYARD_STATE_DIR"]]
     settings = load_settings({})

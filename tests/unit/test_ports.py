@@ -12,6 +12,7 @@ from switchyard import ports
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.memory.accounts import MemoryAccounts
@@ -60,6 +61,7 @@ from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
+from switchyard.ports.disk import Disks
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.exposures import Exposures
 from switchyard.ports.head_file import HeadFile
@@ -81,6 +83,7 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.reservations import Reservations
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -89,6 +92,7 @@ databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatab
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
 exposures: list[type[Exposures]] = [MemoryJournal]
+reservations: list[type[Reservations]] = [MemoryJournal]
 queries: list[type[Queries]] = [MemoryQueries]
 outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
 outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]
@@ -114,6 +118,7 @@ quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
 ledgers: list[type[Ledger]] = [SqliteLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
+disks: list[type[Disks]] = [LocalDisks]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from switchyard.adapters.memory.clock import ManualClock
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.readiness import Check, CheckStatus, readiness_of
 from switchyard.flow.health.readiness import (
     MEBIBYTE,
@@ -70,3 +71,12 @@ async def test_looks_are_shared_for_a_second_and_a_check_that_hangs_fails_by_its
     found = await checks.look()
     assert looks == 2
     assert [(each.check, each.status) for each in found.checks] == [("journal", "ok"), ("venues", "failed")]
+
+
+async def test_an_error_of_a_check_is_its_finding() -> None:
+    async def fail() -> Check:
+        raise JournalUnavailable("the database does not answer")
+
+    checks = ReadinessChecks(ManualClock())
+    checks.add("journal", fail)
+    assert (await checks.look()).checks == (Check("journal", "failed", "the database does not answer"),)

@@ -16,6 +16,7 @@ from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.gauges import show_disks
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
@@ -36,6 +37,9 @@ class BackOffice:
         self.readiness = ReadinessChecks(clock)
         self.readiness.add("books", self.check)
 
+    async def observe(self) -> None:
+        """Refresh the gauges that are computed when `/metrics` is read; in `up` the gateway does that."""
+
     async def check(self) -> Check:
         """Whether the books follow the bus."""
         problem = self.consumer.problem
@@ -48,11 +52,23 @@ class BackOfficeProcess(BackOffice):
     """A back office that is a process of its own."""
 
     def __init__(
-        self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock, supervisor: Supervisor
+        self,
+        ledger: Ledger,
+        consumer: Consumer,
+        metrics: Metrics,
+        clock: Clock,
+        supervisor: Supervisor,
+        folder: Path,
     ) -> None:
         super().__init__(ledger, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
+        self._disks = LocalDisks({"data": folder})
+        self.readiness.add("disk", partial(check_disks, self._disks))
+
+    async def observe(self) -> None:
+        """Refresh the gauges of the disk."""
+        await show_disks(self._disks, self.metrics)
 
     @property
     def failure(self) -> BaseException | None:
@@ -104,9 +120,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
-        office = BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
-        office.readiness.add("disk", partial(check_disks, LocalDisks({"data": settings.data_dir})))
-        yield office
+        yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor, settings.data_dir)
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:

@@ -36,7 +36,7 @@ from switchyard.ports.accounts import Accounts
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
 from switchyard.ports.epochs import Epochs
-from switchyard.ports.exposures import Exposures, Reservations
+from switchyard.ports.exposures import Exposures
 from switchyard.ports.journal import Journal
 from switchyard.ports.keys import KeyStore
 from switchyard.ports.kills import Kills
@@ -47,6 +47,7 @@ from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
+from switchyard.ports.reservations import Reservations
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 

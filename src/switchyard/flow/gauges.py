@@ -8,14 +8,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
-from switchyard.domain.errors import Unavailable
+from switchyard.domain.errors import SwitchyardError
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
 from switchyard.ports.disk import Disks
-from switchyard.ports.exposures import Reservations
 from switchyard.ports.journal import Journal
 from switchyard.ports.outbox import OutboxQueries
+from switchyard.ports.reservations import Reservations
 from switchyard.telemetry.metrics import Metrics
 
 STATUSES = ("queued", "failed", "sending", "uncertain")
@@ -63,13 +63,11 @@ class Gauges:
         self._metrics.process.clock_skew.set((self._wall_clock.now() - self._clock.now()).total_seconds())
         if self.cache is not None:
             self._metrics.cache.show(await self.cache.stats())
-        for folder, space in (await self._disks.measure()).items():
-            self._metrics.process.disk_free.labels(folder).set(space.free)
-            self._metrics.process.disk_size.labels(folder).set(space.size)
+        await show_disks(self._disks, self._metrics)
         try:
             async with asyncio.timeout(READ_SECONDS_MAX):
                 await self._read_database()
-        except (Unavailable, TimeoutError):
+        except (SwitchyardError, TimeoutError):
             self._metrics.process.journal_up.set(0)
         else:
             self._metrics.process.journal_up.set(1)
@@ -112,3 +110,10 @@ class Gauges:
         )
         for age, rows in zip(SENDING_AGES_SECONDS, sends, strict=True):
             metrics.outbox_sending_by_age.labels(str(age)).set(rows)
+
+
+async def show_disks(disks: Disks, metrics: Metrics) -> None:
+    """Measure the disks and set their gauges."""
+    for folder, space in (await disks.measure()).items():
+        metrics.process.disk_free.labels(folder).set(space.free)
+        metrics.process.disk_size.labels(folder).set(space.size)

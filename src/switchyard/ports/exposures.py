@@ -1,10 +1,9 @@
 """The exposure port: what open orders reserve, and the positions, as the append checks limits against them."""
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.risk.exposure import AccountExposure, Reserved, SymbolExposure
+from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
 
 
 class Exposures(Protocol):
@@ -19,12 +18,4 @@ class Exposures(Protocol):
 
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """Return all totals and positions of an account, with the number of its orders from the id `since` on."""
-        ...
-
-
-class Reservations(Protocol):
-    """The sum over all accounts, for people."""
-
-    async def reserved(self) -> Mapping[str, Reserved]:
-        """Return what the open orders of all accounts reserve, by settlement currency; empty where no limit is set."""
         ...

@@ -75,6 +75,7 @@ class BackOfficeRoutes:
 
     async def _show_metrics(self, request: Request) -> Response:
         check_metrics_token(request, self._metrics_token)
+        await self._office.observe()
         return metrics_response(self._office.metrics)
 
     async def _list_positions(self, request: Request) -> Response:

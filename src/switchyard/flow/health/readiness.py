@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
-from switchyard.domain.errors import Unavailable
+from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.readiness import Check, CheckName, Readiness, readiness_of
 from switchyard.domain.venue_state import VenueState
 from switchyard.ports.clock import Clock
@@ -57,14 +57,13 @@ class ReadinessChecks:
                 return await probe()
         except TimeoutError:
             return Check(name, "failed", f"no answer within {self._seconds_max:g} s")
+        except SwitchyardError as error:
+            return Check(name, "failed", str(error))
 
 
 async def check_journal(journal: Journal) -> Check:
     """Whether the database answers."""
-    try:
-        head = await journal.head(0)
-    except Unavailable as error:
-        return Check("journal", "failed", str(error))
+    head = await journal.head(0)
     return Check("journal", "ok", f"epoch {head.epoch}, event {head.seq}")
 
 
