@@ -127,6 +127,7 @@ def test_the_settings_of_our_services_are_accepted_together_with_those_of_the_im
     subprocess.run(["sh", str(script)], check=True, capture_output=True)
     for name in OURS:
         given = {**image_variables(), **compose["services"][name]["environment"]}
+        given = {variable: value for variable, value in given.items() if value is not None}
         given = {variable: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for variable, value in given.items()}
         given = {
             variable: value.replace("/run/secrets", str(tmp_path / "secrets")) for variable, value in given.items()
