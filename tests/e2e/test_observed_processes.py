@@ -18,7 +18,8 @@ from tests.support.orders import MARKET, place
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
-from tests.support.process import Process, upgraded_database
+from tests.support.process import Process
+from tests.support.upgraded import upgraded_database
 
 PROCESS_CHECKS = {"process", "journal", "worker", "venues", "disk", "clock"}
 

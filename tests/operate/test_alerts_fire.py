@@ -18,9 +18,10 @@ from tests.support.orders import PATIENT
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.postgres import PostgresServer
-from tests.support.process import run_command, upgraded_database
+from tests.support.process import run_command
 from tests.support.prometheus import PrometheusServer
 from tests.support.redis import RedisServer
+from tests.support.upgraded import upgraded_database
 
 # Orders in doubt for a minute: the age is part of the metric and cannot be scaled down.
 DOUBT_SECONDS_MAX = 150

@@ -59,11 +59,19 @@ def _logged(call: ast.Call) -> tuple[str, set[str], set[str]] | None:
     if isinstance(name, ast.Name):  # the body of `say`
         return None
     assert isinstance(name, ast.Constant) and isinstance(name.value, str), ast.unparse(call)
-    fields = {keyword.arg or "**" for keyword in call.keywords}
-    assert "**" not in fields, f"the fields cannot be told: {ast.unparse(call)}"
+    fields = {field for keyword in call.keywords for field in _fields(keyword)}
     if "exc_info" in fields or (isinstance(call.func, ast.Attribute) and call.func.attr == "exception"):
         fields = fields - {"exc_info"} | {"exception"}
     return name.value, levels, {HASHED.get(field, field) for field in fields}
+
+
+def _fields(keyword: ast.keyword) -> set[str]:
+    """The name of a field, or the names in the literals of `**{…}`."""
+    if keyword.arg is not None:
+        return {keyword.arg}
+    literals = [node for node in ast.walk(keyword.value) if isinstance(node, ast.Dict)]
+    assert literals, f"the fields cannot be told: {ast.unparse(keyword.value)}"
+    return {ast.literal_eval(key) for literal in literals for key in literal.keys if key is not None}
 
 
 def _levels(node: ast.expr) -> set[str]:

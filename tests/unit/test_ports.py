@@ -9,8 +9,14 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
+from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
@@ -30,12 +36,14 @@ from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
+from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
@@ -44,6 +52,7 @@ from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
+from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -51,7 +60,9 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
-from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
+from switchyard.flow.pdca.embedded import EmbeddedRunner
+from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
@@ -71,7 +82,9 @@ from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
@@ -84,6 +97,11 @@ from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.reservations import Reservations
+from switchyard.ports.runner import Runner
+from switchyard.ports.source import Source
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.strategy_orders import StrategyOrders
+from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -116,9 +134,16 @@ quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
-ledgers: list[type[Ledger]] = [SqliteLedger]
-ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
 disks: list[type[Disks]] = [LocalDisks]
+sources: list[type[Source]] = [JournalSource]
+ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
+ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
+ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
+manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
+turns: list[type[Turn]] = [PostgresTurn]
+runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
+strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
+strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

@@ -1,6 +1,8 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
+from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
+from switchyard.bootstrap.caches import PdcaLimits, PdcaRateName
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -18,7 +20,9 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
+from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
+from switchyard.bootstrap.recheck_command import carry_out_recheck
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -28,20 +32,29 @@ __all__ = [
     "Database",
     "Desks",
     "Engine",
+    "PdcaLimits",
+    "PdcaOffice",
+    "PdcaRateName",
     "PortWrappers",
     "Role",
     "accept_newest",
     "accept_restored",
+    "adopt_epoch",
     "audit_files",
     "audit_head",
+    "carry_out_recheck",
     "decide_doubt",
     "declared_capabilities",
     "direct_kill_switch",
+    "enter_in_books",
     "open_database",
+    "open_pdca_store",
     "order_dump",
+    "orphans_of_books",
     "outbox_listing",
     "rebuild_books",
     "rebuild_target",
+    "reset_books",
     "running_backoffice",
     "running_engine",
     "send_lingers",

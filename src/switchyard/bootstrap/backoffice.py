@@ -1,26 +1,28 @@
-"""The back office: its ledger file and its consumer, beside the stages of `up` or as a process of its own."""
+"""The back office: its ledger and its consumer, beside the stages of `up` or as a process of its own."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.gauges import show_disks
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.journal import Journal
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -28,8 +30,13 @@ from switchyard.telemetry.metrics import Metrics
 class BackOffice:
     """The parts of the back office that its API uses."""
 
-    def __init__(self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(
+        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
+    ) -> None:
+        self.books = books
+        self.ledger = books.ledger
+        self.reports = books.reports
+        self.marks = marks or Marks()
         self.consumer = consumer
         self.metrics = metrics
         self.clock = clock
@@ -45,7 +52,7 @@ class BackOffice:
         problem = self.consumer.problem
         if problem is not None:
             return Check("books", "failed", f"they have stopped: {problem}")
-        return Check("books", "ok", f"booked up to event {self.consumer.state.place.seq}")
+        return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
 class BackOfficeProcess(BackOffice):
@@ -53,14 +60,14 @@ class BackOfficeProcess(BackOffice):
 
     def __init__(
         self,
-        ledger: Ledger,
+        books: OpenBooks,
         consumer: Consumer,
         metrics: Metrics,
         clock: Clock,
         supervisor: Supervisor,
         folder: Path,
     ) -> None:
-        super().__init__(ledger, consumer, metrics, clock)
+        super().__init__(books, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
         self._disks = LocalDisks({"data": folder})
@@ -76,24 +83,19 @@ class BackOfficeProcess(BackOffice):
         return self._supervisor.failure
 
 
-def books_path(settings: Settings) -> Path:
-    """The file of the books."""
-    return settings.data_dir / "backoffice.db"
-
-
 async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
-    ledger = await _opened(core.settings, stack)
+    books = await stack.enter_async_context(open_books(core.settings))
     consumer = Consumer(
-        JournalBus(core.database.journal),
-        ledger,
+        _journal_bus(core.settings, core.database.journal, stack),
+        books.ledger,
         clock=core.clock,
         metrics=core.metrics.backoffice,
         shares=True,
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    return BackOffice(ledger, consumer, core.metrics, core.wall_clock)
+    return BackOffice(books, consumer, core.metrics, core.wall_clock, Marks(core.quotes, core.router))
 
 
 @asynccontextmanager
@@ -109,21 +111,26 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     async with AsyncExitStack() as stack:
         database = await open_database(settings)
         stack.push_async_callback(database.close)
-        ledger = await _opened(settings, stack)
+        books = await stack.enter_async_context(open_books(settings))
         clock, metrics = SystemClock(), Metrics()
-        bus = JournalBus(database.journal)
-        consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+        bus = _journal_bus(settings, database.journal, stack)
+        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
-        if consumer.problem is not None:
-            raise CannotStart(consumer.problem)
+        if consumer.source_problem is not None:
+            raise CannotStart(consumer.source_problem)
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
-        yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor, settings.data_dir)
+        await start_office_rechecks(
+            settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
+        )
+        yield BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir)
 
 
-async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:
-    ledger = await SqliteLedger.open(books_path(settings))
-    stack.push_async_callback(ledger.close)
-    return ledger
+def _journal_bus(settings: Settings, journal: Journal, stack: AsyncExitStack) -> JournalBus:
+    """The journal as the bus; where the books serve several processes, one at a time reads it."""
+    turn = journal_turn(settings)
+    if turn is not None:
+        stack.push_async_callback(turn.give_up)
+    return JournalBus(journal, turn)

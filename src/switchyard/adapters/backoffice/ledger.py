@@ -4,41 +4,29 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
-import msgspec
 
-from switchyard.adapters.backoffice import schema
+from switchyard.adapters.backoffice import posting, schema
+from switchyard.adapters.backoffice.rows import add_amounts, holding_decoder, json_text, position_decoder
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.domain.bus import BusEvent, Place
+from switchyard.domain.bus import BusEvent, SourcePosition
 from switchyard.domain.chain import stamp
-from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SchemaMismatch
+from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.bookable import bookable
-from switchyard.domain.ledger.books import Books, order_ids, touched
-from switchyard.domain.ledger.entries import LedgerHead
+from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
+from switchyard.domain.ledger.entries import LedgerEntry
 from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.ports.ledger import (
-    ENTRIES_MAX,
-    Balance,
-    EntryFilter,
-    LedgerBroken,
-    LedgerState,
-    LedgerUnavailable,
-    Posted,
-    StoredEntry,
-)
+from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.ports.ledger import ENTRIES_MAX, Balance, Claim, EntryFilter, EntryKey, Posted, SourceState, StoredEntry
+from switchyard.ports.manual_ledger import Entered
 
 T = TypeVar("T")
-
-_order = msgspec.json.Decoder(BookedOrder)
-_holding = msgspec.json.Decoder(Holding)
 
 
 class SqliteLedger:
@@ -62,6 +50,7 @@ class SqliteLedger:
             raise _unreadable(path, error) from error
         try:
             _prepare(connections.writer, path)
+            connections.writer.create_scalar_function("add_amounts", _add_amounts, 2, deterministic=True)
             return cls(connections)
         except apsw.Error as error:
             connections.close()
@@ -74,13 +63,39 @@ class SqliteLedger:
         """Finish the write in progress and release the file."""
         await asyncio.to_thread(self._connections.close)
 
-    async def state(self) -> LedgerState:
-        """How far the ledger is."""
-        return await self._connections.write(_state)
+    async def claim(self, source: str, start: SourcePosition) -> Claim:
+        """Raise the source's generation and return how far it was read."""
+        return await self._connections.write(lambda connection: posting.claim_source(connection, source, start))
 
-    async def post(self, after: Place, events: Sequence[BusEvent]) -> Posted:
-        """Book the events and move the place, in one transaction; durable on return."""
-        return await self._connections.write(lambda connection: _post(connection, after, events))
+    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+        """Book the events and move the position, in one transaction; durable on return."""
+        return await self._connections.write(lambda connection: posting.post(connection, claim, events, position))
+
+    async def sources(self) -> list[SourceState]:
+        """Every source that was ever claimed."""
+        rows = await self._rows(schema.SOURCES, ())
+        return [
+            SourceState(source, position_decoder.decode(position), generation, posting.time_of(read_at))
+            for source, position, generation, read_at in rows
+        ]
+
+    async def reset(self, source: str, start: SourcePosition) -> None:
+        """Have the source read again from `start`."""
+
+        def work(connection: apsw.Connection) -> None:
+            with posting.classified_errors(), connection:
+                connection.execute(schema.RESET, (source, json_text(start)))
+
+        await self._connections.write(work)
+
+    async def count(self) -> int:
+        """The number of entries of all accounts."""
+        [(count,)] = await self._rows(schema.COUNT, ())
+        return int(count)
+
+    async def halted(self, limit: int) -> list[HaltedAccount]:
+        """The accounts that have halted."""
+        return [HaltedAccount(*row) for row in await self._rows(schema.HALTED, (limit,))]
 
     async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
         """Entries in order of their numbers."""
@@ -89,17 +104,48 @@ class SqliteLedger:
         found = [StoredEntry(*row) for row in rows]
         return found[::-1] if wanted.newest else found
 
+    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
+        """Entries of a strategy by time, account and number."""
+        key = ("", "", 0) if after is None else (stamp(after.at), after.account_id, after.number)
+        rows = await self._rows(schema.ENTRIES_OF_STRATEGY, (strategy, *key, min(limit, ENTRIES_MAX)))
+        return [StoredEntry(*row) for row in rows]
+
     async def holdings(
         self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
     ) -> list[Holding]:
         """Positions by symbol and currency."""
         rows = await self._rows(schema.POSITIONS_OF, (account, after_symbol, after_currency, flat, limit))
-        return [_holding.decode(body) for (body,) in rows]
+        return [holding_decoder.decode(body) for (body,) in rows]
 
     async def balances(self, account: AccountId, after_unit: str, limit: int) -> list[Balance]:
         """The money accounts of the next currencies."""
         rows = await self._rows(schema.BALANCES_OF, (account, after_unit, limit))
         return [Balance(name, unit, Decimal(amount)) for name, unit, amount in rows]
+
+    async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
+        """Book an entry by a person."""
+        return await self._connections.write(lambda connection: posting.enter(connection, wanted, at))
+
+    async def carry(self, entry: LedgerEntry) -> None:
+        """Book an entry of other books."""
+        await self._connections.write(lambda connection: posting.carry(connection, entry))
+
+    async def adopt(self, adoption: Adoption, source: str, position: SourcePosition) -> int:
+        """Follow the journal of a new epoch."""
+        return await self._connections.write(lambda connection: posting.adopt(connection, adoption, source, position))
+
+    async def adoptions(self) -> list[Adoption]:
+        """The adoptions by epoch."""
+        return await self.read(posting.list_adoptions)
+
+    async def orphans(self, after: tuple[AccountId, int], limit: int) -> list[StoredEntry]:
+        """Entries that the adopted journal does not have."""
+        return [StoredEntry(*row) for row in await self._rows(schema.ORPHANS, (*after, min(limit, ENTRIES_MAX)))]
+
+    async def carried(self, account: AccountId, after: int, limit: int) -> list[StoredEntry]:
+        """Entries of an account that a rebuild carries over."""
+        rows = await self._rows(schema.CARRIED, (account, after, min(limit, ENTRIES_MAX)))
+        return [StoredEntry(*row) for row in rows]
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run a query of a check in a reader thread."""
@@ -149,90 +195,9 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
         connection.pragma("user_version", schema.SCHEMA_VERSION)
 
 
-def _state(connection: apsw.Connection) -> LedgerState:
-    epoch, seq, digest, read_at, entries, entries_hash = connection.execute(schema.STATE).get
-    return LedgerState(
-        Place(epoch, seq, digest),
-        None if read_at is None else datetime.fromisoformat(read_at),
-        LedgerHead(entries, entries_hash),
-    )
-
-
-def _post(connection: apsw.Connection, after: Place, events: Sequence[BusEvent]) -> Posted:
-    with _classified_errors(), connection:
-        state = _state(connection)
-        if state.place != after:
-            raise HistoryMismatch(
-                f"the books are at event {state.place.seq}, not at {after.seq}: another writer posted"
-            )
-        books = _booked(connection, state.head, events)
-        _write(connection, books)
-        last = events[-1]
-        place = last.place
-        connection.execute(
-            schema.MOVE,
-            (place.epoch, place.seq, place.hash, stamp(last.event.at), books.head.number, books.head.hash),
-        )
-    return Posted(
-        state=LedgerState(place, last.event.at, books.head),
-        entries=len(books.entries),
-        repeats=books.repeats,
-        notes=sum(len(line.entry.notes) for line in books.entries),
-    )
-
-
-def _booked(connection: apsw.Connection, head: LedgerHead, events: Sequence[BusEvent]) -> Books:
-    """The books of this page, with the rows that it touches, after its events."""
-    facts = bookable(events)
-    if not facts:
-        return Books(head)
-    rows = connection.execute(schema.FIND_ORDERS, (_json(sorted(order_ids(facts))),))
-    books = Books(head, [_order.decode(body) for (body,) in rows])
-    wanted = touched(facts, books.orders)
-    if wanted.entry_ids:
-        ids = _json(sorted(wanted.entry_ids))
-        books.booked = {entry_id for (entry_id,) in connection.execute(schema.FIND_ENTRIES, (ids,))}
-        for (body,) in connection.execute(schema.FIND_POSITIONS, (_json(sorted(wanted.holdings)),)):
-            holding = _holding.decode(body)
-            books.holdings[holding.account_id, holding.symbol, holding.currency] = holding
-        for account, name, unit, amount in connection.execute(schema.FIND_BALANCES, (_json(sorted(wanted.balances)),)):
-            books.balances[account, name, unit] = Decimal(amount)
-    for fact in facts:
-        books.take(fact)
-    return books
-
-
-def _write(connection: apsw.Connection, books: Books) -> None:
-    if books.entries:
-        entries = [
-            (
-                line.entry.number,
-                line.entry.entry_id,
-                line.entry.type,
-                line.entry.account_id,
-                line.entry.order_id,
-                stamp(line.entry.at),
-                line.text,
-                line.hash,
-            )
-            for line in books.entries
-        ]
-        connection.execute(schema.ADD_ENTRIES, (_json(entries),))
-        legs = [
-            (line.entry.number, number, line.entry.account_id, leg.account, leg.unit, leg.amount)
-            for line in books.entries
-            for number, leg in enumerate(line.entry.legs, 1)
-        ]
-        connection.execute(schema.ADD_LEGS, (_json(legs),))
-    if books.changed_orders:
-        orders = [(key, _json(books.orders[key])) for key in sorted(books.changed_orders)]
-        connection.execute(schema.SET_ORDERS, (_json(orders),))
-    if books.changed_holdings:
-        holdings = [(*key, _json(books.holdings[key])) for key in sorted(books.changed_holdings)]
-        connection.execute(schema.SET_POSITIONS, (_json(holdings),))
-    if books.changed_balances:
-        balances = [(*key, books.balances[key]) for key in sorted(books.changed_balances)]
-        connection.execute(schema.SET_BALANCES, (_json(balances),))
+def _add_amounts(*amounts: Any) -> str:
+    first, second = amounts
+    return add_amounts(first, second)
 
 
 def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:
@@ -248,29 +213,26 @@ def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:
         conditions.append("type = ?")
         values.append(wanted.type)
     if wanted.since is not None:
-        # The time never decreases with the number: one search of the index, not a filter over all entries.
-        conditions.append("number >= (SELECT number FROM entries WHERE at >= ? ORDER BY at, number LIMIT 1)")
-        values.append(stamp(wanted.since))
+        # `reached_at` never decreases with the number: one search of the index, not a filter over all entries.
+        conditions.append(
+            "at >= ? AND number >= (SELECT number FROM entries INDEXED BY entries_by_time "
+            "WHERE account_id = ? AND reached_at >= ? ORDER BY reached_at, number LIMIT 1)"
+        )
+        values += [stamp(wanted.since), wanted.account_id, stamp(wanted.since)]
+    if wanted.day is not None:
+        conditions.append("reached_at >= ? AND reached_at < ?")
+        values += [wanted.day.isoformat(), (wanted.day + timedelta(days=1)).isoformat()]
     order = "DESC" if wanted.newest else "ASC"
     # An order has few entries, a type or an account may have millions.
-    index = "order" if wanted.order_id is not None else "account" if wanted.type is None else "type"
+    index = ""
+    if wanted.order_id is not None:
+        index = "INDEXED BY entries_of_order "
+    elif wanted.day is not None:
+        index = "INDEXED BY entries_by_time "
+    elif wanted.type is not None:
+        index = "INDEXED BY entries_of_type "
     sql = (
-        f"SELECT number, text, hash FROM entries INDEXED BY entries_of_{index} "
+        f"SELECT number, text, hash FROM entries {index}"
         f"WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
     )
     return sql, [*values, min(wanted.limit, ENTRIES_MAX)]
-
-
-@contextmanager
-def _classified_errors() -> Iterator[None]:
-    """Raise LedgerUnavailable where nothing was written and a repeat may help, LedgerBroken otherwise."""
-    try:
-        yield
-    except (apsw.FullError, apsw.BusyError, apsw.LockedError) as error:
-        raise LedgerUnavailable(f"the books cannot be written, nothing was: {error}") from error
-    except apsw.Error as error:
-        raise LedgerBroken(f"the books cannot be written: {error}") from error
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()

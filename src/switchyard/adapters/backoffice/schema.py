@@ -1,41 +1,54 @@
 """The schema of the books' SQLite file, and the statements that write a page of events."""
 
-from switchyard.domain.chain import GENESIS
-
-SCHEMA_VERSION = 1
-SCHEMA = f"""
-CREATE TABLE ledger (               -- one row: how far the books are
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    epoch INTEGER NOT NULL,         -- with seq and hash: the last event that was read; the only offset there is
-    seq INTEGER NOT NULL,
-    hash TEXT NOT NULL,
-    read_at TEXT,                   -- the time of that event
+SCHEMA_VERSION = 3
+SCHEMA = """
+CREATE TABLE sources (              -- how far each source of events was read; the only offsets there are
+    source TEXT PRIMARY KEY,        -- `journal`, or `kafka:<topic id>:<partition>`
+    position TEXT NOT NULL,         -- as JSON: epoch, number and hash of an event, or the next offset
+    generation INTEGER NOT NULL,    -- counts the claims: an older one cannot post any more
+    read_at TEXT                    -- the time of the last event
+) STRICT, WITHOUT ROWID;
+CREATE TABLE accounts (
+    account_id TEXT PRIMARY KEY,
     entries INTEGER NOT NULL,       -- the last entry's number and hash
-    entries_hash TEXT NOT NULL
-) STRICT;
-INSERT INTO ledger VALUES (1, 1, 0, '{GENESIS}', NULL, 0, '{GENESIS}');
+    hash TEXT NOT NULL,
+    reached_at TEXT,                -- the latest time of an entry
+    epoch INTEGER NOT NULL,         -- with seq: the account's last event that was read
+    seq INTEGER NOT NULL,
+    halted_seq INTEGER,             -- the event at which the account has halted
+    halted TEXT                     -- and why
+) STRICT, WITHOUT ROWID;
+CREATE INDEX accounts_halted ON accounts (account_id) WHERE halted_seq IS NOT NULL;
 CREATE TABLE entries (
-    number INTEGER PRIMARY KEY,     -- from 1, without a gap
+    account_id TEXT NOT NULL,
+    number INTEGER NOT NULL,        -- from 1, without a gap, in each account
     entry_id TEXT NOT NULL UNIQUE,
     type TEXT NOT NULL,
-    account_id TEXT NOT NULL,
-    order_id TEXT NOT NULL,
-    at TEXT NOT NULL,               -- never decreases
+    order_id TEXT NOT NULL,         -- empty for an entry by a person
+    symbol TEXT NOT NULL,           -- empty where it has none
+    strategy TEXT,
+    entered_by TEXT,                -- the person, where one entered it
+    seq INTEGER NOT NULL,           -- the event that it books, or the account's last one before it
+    at TEXT NOT NULL,
+    reached_at TEXT NOT NULL,       -- the latest `at` of the account up to here: never decreases
     text TEXT NOT NULL,             -- the whole entry as JSON: the hashed bytes
-    hash TEXT NOT NULL
+    hash TEXT NOT NULL,
+    PRIMARY KEY (account_id, number)
 ) STRICT;
-CREATE INDEX entries_of_account ON entries (account_id, number);
 CREATE INDEX entries_of_type ON entries (account_id, type, number);
 CREATE INDEX entries_of_order ON entries (order_id, number);
-CREATE INDEX entries_by_time ON entries (at);
+CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
+CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
+CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
-    number INTEGER NOT NULL REFERENCES entries,
-    leg INTEGER NOT NULL,
     account_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    leg INTEGER NOT NULL,
     account TEXT NOT NULL,
     unit TEXT NOT NULL,
     amount TEXT NOT NULL,
-    PRIMARY KEY (number, leg)
+    PRIMARY KEY (account_id, number, leg),
+    FOREIGN KEY (account_id, number) REFERENCES entries
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE orders (
     order_id TEXT PRIMARY KEY,
@@ -43,10 +56,12 @@ CREATE TABLE orders (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE positions (
     account_id TEXT NOT NULL,
+    strategy TEXT NOT NULL,         -- `*` for the account as a whole, empty for fills without a strategy
     symbol TEXT NOT NULL,
     currency TEXT NOT NULL,
+    is_flat INTEGER NOT NULL,
     body TEXT NOT NULL,             -- the Holding as JSON
-    PRIMARY KEY (account_id, symbol, currency)
+    PRIMARY KEY (account_id, strategy, symbol, currency)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE balances (
     account_id TEXT NOT NULL,
@@ -55,56 +70,210 @@ CREATE TABLE balances (
     amount TEXT NOT NULL,
     PRIMARY KEY (account_id, unit, account)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE day_positions (        -- of the account as a whole, at the end of each day that moved it
+    account_id TEXT NOT NULL,
+    symbol TEXT NOT NULL,
+    currency TEXT NOT NULL,
+    day TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (account_id, symbol, currency, day)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE day_balances (
+    account_id TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    account TEXT NOT NULL,
+    day TEXT NOT NULL,
+    amount TEXT NOT NULL,
+    PRIMARY KEY (account_id, unit, account, day)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE results (
+    account_id TEXT NOT NULL,
+    day TEXT NOT NULL,
+    symbol TEXT NOT NULL,
+    currency TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    realised TEXT NOT NULL,
+    strategy_realised TEXT NOT NULL,
+    fees TEXT NOT NULL,
+    fills INTEGER NOT NULL,
+    PRIMARY KEY (account_id, day, symbol, currency, strategy)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX results_of_symbol ON results (account_id, symbol, currency, day);
+CREATE INDEX results_of_strategy ON results (account_id, strategy, currency, day);
+CREATE TABLE reversals (
+    entry_id TEXT PRIMARY KEY,      -- the entry that was taken back
+    reversal_id TEXT NOT NULL,
+    replacement_id TEXT             -- the fill that a correction booked instead
+) STRICT, WITHOUT ROWID;
+CREATE TABLE adoptions (            -- journals of a new epoch that a person has the books follow
+    epoch INTEGER PRIMARY KEY,
+    after_seq INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TEXT NOT NULL
+) STRICT;
+CREATE TABLE orphans (              -- entries that the adopted journal does not have
+    account_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    entry_id TEXT NOT NULL UNIQUE,
+    confirmed INTEGER NOT NULL DEFAULT 0,  -- whether the journal has reported the execution again
+    PRIMARY KEY (account_id, number)
+) STRICT, WITHOUT ROWID;
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END;
 CREATE TRIGGER legs_stay BEFORE UPDATE ON legs BEGIN SELECT RAISE(ABORT, 'legs are append-only'); END;
 CREATE TRIGGER legs_remain BEFORE DELETE ON legs BEGIN SELECT RAISE(ABORT, 'legs are append-only'); END;
 """
 
-STATE = "SELECT epoch, seq, hash, read_at, entries, entries_hash FROM ledger"
-MOVE = "UPDATE ledger SET epoch = ?, seq = ?, hash = ?, read_at = ?, entries = ?, entries_hash = ?"
+SOURCE = "SELECT position, generation FROM sources WHERE source = ?"
+SOURCES = "SELECT source, position, generation, read_at FROM sources ORDER BY source"
+CLAIM = """
+INSERT INTO sources (source, position, generation) VALUES (?, ?, 1)
+ON CONFLICT (source) DO UPDATE SET generation = generation + 1
+"""
+RESET = """
+INSERT INTO sources (source, position, generation) VALUES (?, ?, 1)
+ON CONFLICT (source) DO UPDATE SET generation = generation + 1, position = excluded.position
+"""
+MOVE = "UPDATE sources SET position = ?, read_at = coalesce(?, read_at) WHERE source = ?"
+COUNT = "SELECT coalesce(sum(entries), 0) FROM accounts"
+HALTED = """
+SELECT account_id, halted_seq, halted FROM accounts WHERE halted_seq IS NOT NULL ORDER BY account_id LIMIT ?
+"""
 
 # Each takes one JSON text for all rows of a page: every call of SQLite releases and takes the interpreter lock, which
 # other threads compete for.
+FIND_ACCOUNTS = """
+SELECT account_id, entries, hash, reached_at, epoch, seq, halted_seq, halted
+FROM json_each(?) CROSS JOIN accounts ON account_id = value
+"""
 FIND_ORDERS = "SELECT body FROM json_each(?) CROSS JOIN orders ON order_id = value"
 FIND_ENTRIES = "SELECT entry_id FROM json_each(?) CROSS JOIN entries ON entry_id = value"
 FIND_POSITIONS = """
 SELECT body FROM json_each(?) CROSS JOIN positions
-ON account_id = value ->> 0 AND symbol = value ->> 1 AND currency = value ->> 2
+ON account_id = value ->> 0 AND strategy = value ->> 1 AND symbol = value ->> 2 AND currency = value ->> 3
 """
 FIND_BALANCES = """
 SELECT account_id, account, unit, amount FROM json_each(?) CROSS JOIN balances
 ON account_id = value ->> 0 AND account = value ->> 1 AND unit = value ->> 2
 """
 ADD_ENTRIES = """
-INSERT INTO entries (number, entry_id, type, account_id, order_id, at, text, hash)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+INSERT INTO entries (
+    account_id, number, entry_id, type, order_id, symbol, strategy, entered_by, seq, at, reached_at, text, hash
+)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12
 FROM json_each(?)
 """
 ADD_LEGS = """
-INSERT INTO legs (number, leg, account_id, account, unit, amount)
+INSERT INTO legs (account_id, number, leg, account, unit, amount)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
+"""
+SET_ACCOUNTS = """
+INSERT OR REPLACE INTO accounts (account_id, entries, hash, reached_at, epoch, seq, halted_seq, halted)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+FROM json_each(?)
 """
 SET_ORDERS = "INSERT OR REPLACE INTO orders (order_id, body) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 SET_POSITIONS = """
-INSERT OR REPLACE INTO positions (account_id, symbol, currency, body)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
+INSERT OR REPLACE INTO positions (account_id, strategy, symbol, currency, is_flat, body)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
 """
 SET_BALANCES = """
 INSERT OR REPLACE INTO balances (account_id, account, unit, amount)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
 """
+SET_DAY_POSITIONS = """
+INSERT OR REPLACE INTO day_positions (account_id, symbol, currency, day, body)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+"""
+SET_DAY_BALANCES = """
+INSERT OR REPLACE INTO day_balances (account_id, account, unit, day, amount)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+"""
+# `add_amounts` is a function of the connection: the file's amounts are texts.
+ADD_RESULTS = """
+INSERT INTO results (account_id, day, symbol, currency, strategy, realised, strategy_realised, fees, fills)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 8
+FROM json_each(?) WHERE true
+ON CONFLICT DO UPDATE SET
+    realised = add_amounts(realised, excluded.realised),
+    strategy_realised = add_amounts(strategy_realised, excluded.strategy_realised),
+    fees = add_amounts(fees, excluded.fees),
+    fills = fills + excluded.fills
+"""
+ADD_REVERSALS = """
+INSERT INTO reversals (entry_id, reversal_id, replacement_id)
+SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+"""
+CONFIRM = "UPDATE orphans SET confirmed = 1 WHERE entry_id IN (SELECT value FROM json_each(?))"
+REVERSAL_OF = "SELECT replacement_id FROM reversals WHERE entry_id = ?"
+ENTRY_OF = "SELECT text FROM entries WHERE entry_id = ?"
+STORED_OF = "SELECT number, text, hash FROM entries WHERE entry_id = ?"
+UNREVERSED = """
+SELECT text FROM entries
+WHERE account_id = ? AND symbol = ? AND type IN ('Fill', 'OpeningPosition')
+    AND NOT EXISTS (SELECT 1 FROM reversals WHERE reversals.entry_id = entries.entry_id)
+ORDER BY number
+"""
+
+ADOPTIONS = "SELECT epoch, after_seq, first_seq, by, reason, at FROM adoptions ORDER BY epoch"
+ADD_ADOPTION = "INSERT INTO adoptions (epoch, after_seq, first_seq, by, reason, at) VALUES (?, ?, ?, ?, ?, ?)"
+ADD_ORPHANS = """
+INSERT OR IGNORE INTO orphans (account_id, number, entry_id)
+SELECT account_id, number, entry_id FROM entries WHERE seq > ? AND seq < ? AND entered_by IS NULL
+"""
+ADD_ORPHAN = "INSERT INTO orphans (account_id, number, entry_id) VALUES (?, ?, ?)"
+ORPHANS = """
+SELECT entries.number, entries.text, entries.hash FROM orphans JOIN entries USING (account_id, number)
+WHERE (orphans.account_id, orphans.number) > (?, ?) AND NOT confirmed
+ORDER BY orphans.account_id, orphans.number LIMIT ?
+"""
+CARRIED = """
+SELECT number, text, hash FROM entries WHERE account_id = ?1 AND number > ?2 AND entered_by IS NOT NULL
+UNION
+SELECT number, text, hash FROM orphans JOIN entries USING (account_id, number) WHERE account_id = ?1 AND number > ?2
+ORDER BY number LIMIT ?3
+"""
 
 POSITIONS_OF = """
 SELECT body FROM positions
-WHERE account_id = ? AND (symbol, currency) > (?, ?) AND (? OR body ->> 'qty' <> '0')
+WHERE account_id = ? AND strategy = '*' AND (symbol, currency) > (?, ?) AND (? OR NOT is_flat)
 ORDER BY symbol, currency LIMIT ?
 """
 BALANCES_OF = """
 SELECT account, unit, amount FROM balances
-WHERE account_id = ?1 AND account IN ('cash', 'trading', 'fees') AND unit IN (
+WHERE account_id = ?1 AND account NOT IN ('position', 'position_clearing') AND unit IN (
     SELECT DISTINCT unit FROM balances
-    WHERE account_id = ?1 AND unit > ?2 AND account IN ('cash', 'trading', 'fees') ORDER BY unit LIMIT ?3
+    WHERE account_id = ?1 AND unit > ?2 AND account NOT IN ('position', 'position_clearing') ORDER BY unit LIMIT ?3
 )
 ORDER BY unit, account
+"""
+OPEN_POSITIONS = """
+SELECT body FROM positions WHERE account_id = ?1 AND (strategy = '*') <> ?2 AND NOT is_flat
+ORDER BY strategy, symbol, currency LIMIT ?3
+"""
+CLOSING_POSITIONS = """
+SELECT body, max(day) FROM day_positions
+WHERE account_id = ? AND (symbol, currency) > (?, ?) AND day <= ?
+GROUP BY symbol, currency HAVING body ->> 'qty' <> '0' ORDER BY symbol, currency LIMIT ?
+"""
+CLOSING_BALANCES = """
+SELECT account, unit, amount, max(day) FROM day_balances
+WHERE account_id = ?1 AND account NOT IN ('position', 'position_clearing') AND day <= ?2 AND unit IN (
+    SELECT DISTINCT unit FROM day_balances
+    WHERE account_id = ?1 AND unit > ?3 AND day <= ?2 AND account NOT IN ('position', 'position_clearing')
+    ORDER BY unit LIMIT ?4
+)
+GROUP BY unit, account ORDER BY unit, account
+"""
+RESULTS = """
+SELECT {name}, currency, realised, strategy_realised, fees, fills FROM results
+WHERE account_id = ? AND day >= ? AND day <= ? AND ({name}, currency) > (?, ?) ORDER BY {name}, currency
+"""
+ENTRIES_OF_STRATEGY = """
+SELECT number, text, hash FROM entries
+WHERE strategy = ? AND (at, account_id, number) > (?, ?, ?) ORDER BY at, account_id, number LIMIT ?
 """

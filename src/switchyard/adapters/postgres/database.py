@@ -13,6 +13,7 @@ from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
+from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
 
@@ -26,6 +27,7 @@ class PostgresDatabase:
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.kills = PostgresKills(reader)
+        self.strategy_orders = PostgresStrategyOrders(reader)
         self.accounts = PostgresAccounts(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.lanes = PostgresLanes(reader, SystemClock())

@@ -15,12 +15,16 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
+    ledger,
     market,
     outbox,
+    pdca,
     processes,
     reference,
     simulator,
+    strategies,
     top,
     trading,
     watch,
@@ -34,6 +38,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+ledger.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)
@@ -47,6 +52,9 @@ top.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
+pdca.register(app)
 reference.register(app)
 
 

@@ -4,7 +4,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import (
+    IDEMPOTENCY_SETTINGS,
+    PDCA_API_SETTINGS,
+    RECHECK_SETTINGS,
+    RISK_SETTINGS,
+    SETTINGS,
+    VENUE_SETTINGS,
+    Setting,
+)
 
 HEAD = """# Settings
 
@@ -28,6 +36,12 @@ RISK_HEAD = """
 ## Pre-trade risk
 
 In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
+"""
+PDCA_HEAD = """
+## PDCA API
+"""
+RECHECKS_HEAD = """
+## Rechecks of strategies
 """
 
 
@@ -59,6 +73,7 @@ def settings_page() -> str:
     venue = [_row(setting, f"{setting.name}<VENUE>", f" (`{setting.field}`)") for setting in VENUE_SETTINGS]
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
     risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
+    pdca = [_row(setting, setting.name) for setting in PDCA_API_SETTINGS]
     return (
         HEAD
         + _table(general)
@@ -68,6 +83,10 @@ def settings_page() -> str:
         + _table(idempotency)
         + RISK_HEAD
         + _table(risk)
+        + PDCA_HEAD
+        + _table(pdca)
+        + RECHECKS_HEAD
+        + _table([_row(setting, setting.name) for setting in RECHECK_SETTINGS])
     )
 
 
