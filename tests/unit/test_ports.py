@@ -38,6 +38,10 @@ from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.pdca.queue import SqlQueue
+from switchyard.adapters.pdca.requests import SqlRequests
+from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.adapters.pdca.strategies import SqlStrategies
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
@@ -89,6 +93,7 @@ from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.queries import Queries
 from switchyard.ports.quote_feed import QuoteFeed
 from switchyard.ports.quote_source import QuoteSource
@@ -96,11 +101,14 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.recheck_queue import RecheckQueue
+from switchyard.ports.recheck_requests import RecheckRequests
 from switchyard.ports.reservations import Reservations
 from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
 from switchyard.ports.strategy_fills import StrategyFills
 from switchyard.ports.strategy_orders import StrategyOrders
+from switchyard.ports.strategy_registry import StrategyRegistry
 from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
@@ -144,6 +152,10 @@ turns: list[type[Turn]] = [PostgresTurn]
 runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
 strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
+strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
+recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
+recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
+pdca_stores: list[type[PdcaStore]] = [SqlPdcaStore]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 
