@@ -31,7 +31,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
 from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.exposure import AccountExposure, Reserved, SymbolExposure, is_unaccepted
+from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure, is_unaccepted
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
@@ -275,7 +275,7 @@ class MemoryJournal:
         """Return what the limits of an account look at."""
         return self.book().copy_of(account, since)
 
-    async def reserved(self) -> Mapping[str, Reserved]:
+    async def reserved(self) -> Mapping[str, CurrencyReserve]:
         """Return what the open orders of all accounts reserve."""
         return self.book().reserved()
 

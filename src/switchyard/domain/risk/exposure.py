@@ -78,7 +78,7 @@ NOTHING = Totals()
 _DAYS_MAX = 64
 
 
-class Reserved(msgspec.Struct, frozen=True):
+class CurrencyReserve(msgspec.Struct, frozen=True):
     """What open orders of several accounts reserve in one settlement currency."""
 
     orders: int
