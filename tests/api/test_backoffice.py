@@ -155,7 +155,7 @@ async def test_the_served_routes_are_those_of_the_contract_and_of_the_reference_
             for route in routes
             for method in (route.methods or {"GET"}) - {"HEAD"}
         }
-        shared = {("GET", "/health"), ("GET", "/metrics")}
+        shared = {("GET", path) for path in ("/health", "/health/live", "/health/ready", "/metrics")}
         assert served == Contract().operations(of_backoffice=True) | shared
         shown = reference_page().decode()
         for _, path in Contract().operations(of_backoffice=True) - Contract().operations(of_backoffice=False):

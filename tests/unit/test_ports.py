@@ -22,6 +22,7 @@ from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
 from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.memory.accounts import MemoryAccounts
@@ -80,6 +81,7 @@ from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
+from switchyard.ports.disk import Disks
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.exposures import Exposures
 from switchyard.ports.head_file import HeadFile
@@ -107,6 +109,7 @@ from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.recheck_queue import RecheckQueue
 from switchyard.ports.recheck_requests import RecheckRequests
+from switchyard.ports.reservations import Reservations
 from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
 from switchyard.ports.statement import VenueStatement
@@ -122,6 +125,7 @@ databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatab
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
 exposures: list[type[Exposures]] = [MemoryJournal]
+reservations: list[type[Reservations]] = [MemoryJournal]
 queries: list[type[Queries]] = [MemoryQueries]
 outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
 outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]
@@ -145,6 +149,7 @@ quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
+disks: list[type[Disks]] = [LocalDisks]
 sources: list[type[Source]] = [JournalSource]
 ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]

@@ -9,6 +9,8 @@ from switchyard import __version__
 from switchyard.entrypoints.cli import (
     account,
     backoffice,
+    canary,
+    doctor,
     explain,
     exposure,
     failures,
@@ -24,6 +26,7 @@ from switchyard.entrypoints.cli import (
     reference,
     simulator,
     strategies,
+    top,
     trading,
     watch,
 )
@@ -45,6 +48,9 @@ explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)
+doctor.register(app)
+canary.register(app)
+top.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)

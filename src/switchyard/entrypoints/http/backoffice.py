@@ -30,7 +30,7 @@ from switchyard.entrypoints.http.book_views import (
 from switchyard.entrypoints.http.books_reports import ReportRoutes
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
-from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
+from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response, probe_routes
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, whole_number
 from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
@@ -55,6 +55,7 @@ class BackOfficeRoutes:
         self._metrics_token = metrics_token
         self.routes = [
             Route("/health", self._show_health),
+            *probe_routes(office.readiness),
             Route("/metrics", self._show_metrics),
             Route("/positions", self._list_positions),
             Route("/balances", self._list_balances),
@@ -71,6 +72,7 @@ class BackOfficeRoutes:
 
     async def _show_metrics(self, request: Request) -> Response:
         check_metrics_token(request, self._metrics_token)
+        await self._office.observe()
         return metrics_response(self._office.metrics)
 
     async def _list_positions(self, request: Request) -> Response:
