@@ -171,12 +171,12 @@ async def test_of_two_back_offices_one_keeps_the_books_and_the_other_takes_over_
     first.kill()
     booked = await fills(session, standby)
     await until_booked(session, standby, booked + 40)
+    stop.set()
+    await trading
     # Another one comes back, all events are read again from zero while both run, and nothing is booked twice.
     await first.start()
     done = await asyncio.to_thread(run_command, "backoffice", "reset", **tool_settings(standby))
     assert (done.returncode, done.stdout) == (0, "journal: is read again from its start\n"), done.stderr
-    stop.set()
-    await trading
     await until_all_final(session, gateway)
     expected = VenueBooks(broker)
     assert {line["exec_type"] for line in broker.events("revise")} == {"CORRECT", "CANCEL"}
