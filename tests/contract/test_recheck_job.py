@@ -12,6 +12,8 @@ import msgspec
 import pytest
 
 from switchyard.domain.bus import Place, bus_event
+from switchyard.domain.ledger.entries import fill_entry_id
+from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.metrics.health import Minimum
 from switchyard.domain.pdca.requests import ItemError, ItemResult, RecheckItem, RecheckRequest, Window
@@ -19,10 +21,11 @@ from switchyard.domain.pdca.strategies import StrategyBody, Threshold
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
 from switchyard.ports.pdca import LostFence
+from tests.support.build import ACCOUNT, VENUE
 from tests.support.databases import Database
 from tests.support.pdca import a_recheck
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, RecheckSite, recheck_site
-from tests.support.strategies import CAPITAL, FIGURES, WINDOW
+from tests.support.strategies import CAPITAL, FIGURES, FILLS, WINDOW
 
 FIRST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
 SECOND = "01J8TPZ7YJ1E1X4C5N9ZP3M3QB"
@@ -121,6 +124,22 @@ async def test_a_dry_run_and_a_small_sample_change_nothing(site: RecheckSite) ->
     assert (small.health, small.enforced) == ("unknown", None)
     assert set(small.metrics) == {"fees", "win_rate"}  # what was asked for, and what the health is judged by
     assert await site.database.kills.active() == []
+
+
+async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckSite) -> None:
+    person: dict[str, Any] = {"account_id": ACCOUNT, "by": "ann", "reason": "for the test"}
+    last = fill_entry_id(VENUE, ACCOUNT, FILLS[-1].exec_id)
+    at = site.clock.now()
+    await site.ledger.enter(ManualEntry(type="Reversal", key="k-1", reverses=last, **person), at)
+    fee = ManualEntry(type="Fee", key="k-2", currency="USD", amount=Decimal(3), strategy=STRATEGY, **person)
+    await site.ledger.enter(fee, at)
+    result = await rechecked(site, a_request(dry_run=True))
+    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
+    assert stored is not None
+    report = json.loads(stored.content, parse_float=Decimal)
+    # Without the last fill the short position stays open; the fee is of the day on which it was entered.
+    assert [day["net_pnl"] for day in report["daily"]] == [48, -2, -21, 0, -3]
+    assert (report["fills"], report["round_trips"], result.metrics["fees"].value) == (4, 1, Decimal(8))
 
 
 async def test_books_that_have_stopped_give_an_error_and_no_figures(site: RecheckSite) -> None:

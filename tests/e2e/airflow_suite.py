@@ -135,13 +135,13 @@ async def test_a_recheck_over_the_api_survives_an_airflow_that_is_down_and_a_cle
     assert page is not None and [item.attempts for item in page.items] == [1]
 
     async def has_succeeded() -> bool:
-        return (await site.runner.run(request_id)).state == "succeeded"
+        return await site.state(request_id) == "succeeded"
 
     await until(has_succeeded, seconds_max=RUN_SECONDS_MAX, pause_seconds=0.5)
     airflow.call("POST", f"/api/v2/dags/{DAG}/dagRuns/{request_id}/clear", {"dry_run": False})
 
     async def runs_again() -> bool:
-        return (await site.runner.run(request_id)).state in ("queued", "running")
+        return await site.state(request_id) in ("queued", "running")
 
     await until(runs_again, seconds_max=RUN_SECONDS_MAX, pause_seconds=0.1)
     await until(has_succeeded, lambda: airflow.log[-3000:], seconds_max=RUN_SECONDS_MAX, pause_seconds=0.5)

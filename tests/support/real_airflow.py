@@ -16,6 +16,7 @@ from tests.support.ports import free_port
 from tests.support.process import COMMAND, ROOT
 
 START_SECONDS_MAX = 180.0
+CALL_SECONDS_MAX = 60.0
 
 
 class RealAirflow:
@@ -85,13 +86,26 @@ class RealAirflow:
         self._process = None
 
     def call(self, method: str, path: str, body: object | None = None) -> Any:
-        """An answer of the API, for what the adapter does not do."""
+        """An answer of the API, for what the adapter does not do.
+
+        Asked again after 5xx: on a busy machine Airflow's own SQLite file is locked for longer than Airflow waits.
+        """
+        deadline = time.monotonic() + CALL_SECONDS_MAX
+        while True:
+            try:
+                return self._call(method, path, body)
+            except urllib.error.HTTPError as error:
+                if error.code < 500 or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
+    def _call(self, method: str, path: str, body: object | None) -> Any:
         token = self._request("POST", "/auth/token", {"username": USER, "password": PASSWORD}, None)["access_token"]
         return self._request(method, path, body, token)
 
     def _is_ready(self) -> bool:
         try:
-            dag = self.call("GET", "/api/v2/dags/switchyard_recheck")
+            dag = self._call("GET", "/api/v2/dags/switchyard_recheck", None)
             return dag["is_paused"] is False
         except (OSError, urllib.error.URLError, ValueError, KeyError):
             return False
@@ -102,5 +116,5 @@ class RealAirflow:
             headers["Authorization"] = f"Bearer {token}"
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=30) as response:
             return json.loads(response.read())

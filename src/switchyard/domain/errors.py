@@ -12,6 +12,7 @@ SwitchyardError
 │   ├── Forbidden             a token without the scope that the request needs
 │   ├── KillCleared           the kill was cleared before
 │   ├── TooManyKills          the number of active kills is at its bound
+│   ├── BreakChanged          the break is not in a state for this decision (domain/reconcile/breaks.py)
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ
@@ -32,6 +33,9 @@ SwitchyardError
 ├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── OwnershipLost             another process has claimed the source (ports/ledger.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
 ├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
 ├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
 ├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)

@@ -30,6 +30,7 @@ from switchyard.adapters.postgres.connection import (
 from switchyard.adapters.postgres.exposures import (
     ACCOUNT_POSITIONS,
     ACCOUNT_TOTALS,
+    RESERVED,
     WINDOW_ORDERS,
     SymbolReads,
     account_exposure,
@@ -43,7 +44,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
+from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 log = structlog.get_logger()
@@ -75,7 +76,7 @@ SELECT stored.* FROM unnest($1::text[], $2::text[]) AS requested (account_id, sy
 _LINES = """
 WITH page AS (
     SELECT epoch, seq, hash, text || ',"hash":"' || hash || '"}' || chr(10) AS line
-    FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3
+    FROM journal WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3
 )
 SELECT whole.text, whole.count, last.epoch, last.seq, last.hash
 FROM (SELECT string_agg(line, '' ORDER BY seq) AS text, count(*) AS count FROM page) AS whole,
@@ -136,6 +137,10 @@ class PostgresJournal:
             [(exposure.window_orders,)] = await self._reader.rows(WINDOW_ORDERS, account, since)
         return exposure
 
+    async def reserved(self) -> Mapping[str, CurrencyReserve]:
+        """What the open orders of all accounts reserve; empty before the first claim of a limit."""
+        return {currency: CurrencyReserve(*sums) for currency, *sums in await self._reader.rows(RESERVED)}
+
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""
         arguments = arguments_of(shard, group_id, changes, now)
@@ -151,7 +156,7 @@ class PostgresJournal:
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         records = await self._reader.rows(sql, shard, after_seq, min(limit, PAGE_MAX))
         return [rows.journal_event(record) for record in records]
 

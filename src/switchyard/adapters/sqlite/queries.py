@@ -77,6 +77,14 @@ WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 ORDER BY exec_id LIMIT ?
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE seq > ? AND type = 'OrderAccepted'"
+# By the millisecond: this column is written without trailing zeros, so its text order is not its time order.
+_UNSETTLED_SINCE = """
+SELECT (
+    SELECT count(*) FROM outbox_orders WHERE status = ?2 AND status IN ('sending', 'uncertain')
+    AND julianday(updated_at) <= julianday(time.value)
+)
+FROM json_each(?1) AS time
+"""
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -124,7 +132,7 @@ class SqliteQueries:
         """The newest events of an order or an account, in journal order."""
         column, value = _owner(account_id, order_id)
         where = f"{column} = ? AND seq > ? AND seq < ?"
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {where} ORDER BY seq DESC LIMIT ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {where} ORDER BY seq DESC LIMIT ?"
         page = await self._events(sql, (value, after, SEQ_LIMIT if before is None else before, min(limit, PAGE_MAX)))
         return page[::-1]
 
@@ -133,7 +141,7 @@ class SqliteQueries:
     ) -> list[JournalEvent]:
         """The next events of an order or an account after a journal number."""
         column, value = _owner(account_id, order_id)
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
         return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
 
     async def first_seq_at(self, at: datetime) -> int:
@@ -222,6 +230,13 @@ class SqliteQueries:
         row = await self._connections.read(lambda connection: connection.execute(_ACCEPTED_SINCE, (seq,)).fetchone())
         assert row is not None, "an aggregate always returns a row"
         return int(row[0])
+
+    async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
+        """For each time, how many rows have had this status since then or longer."""
+        values = (rows.json_array([stamp(time) for time in times]), status)
+        return await self._connections.read(
+            lambda connection: [count for (count,) in connection.execute(_UNSETTLED_SINCE, values)]
+        )
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

@@ -7,15 +7,17 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
-from switchyard.domain.risk.claims import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim, claimed_by
 from switchyard.domain.risk.exposure import (
     FLAT,
     NOTHING,
     AccountExposure,
+    CurrencyReserve,
     SymbolExposure,
     Totals,
     breach_of,
     is_unaccepted,
+    part_of,
     totals_of,
 )
 from switchyard.domain.risk.window import OrderWindow
@@ -49,17 +51,27 @@ class Book:
         copied.window_orders = 0 if since is None else len(list(self._recent(account, since)))
         return copied
 
+    def reserved(self) -> dict[str, CurrencyReserve]:
+        """What all accounts reserve, by settlement currency; may be called from another thread."""
+        sums: dict[str, Totals] = {}
+        for exposure in list(self._accounts.values()):
+            for currency, totals in list(exposure.by_currency().items()):
+                if totals.open_orders:
+                    sums[currency] = sums.get(currency, NOTHING).plus(totals)
+        return {currency: CurrencyReserve(totals.open_orders, totals.notional) for currency, totals in sums.items()}
+
     def reserve(self, change: Change) -> Breach | None:
         """Reserve what the change claims, or return the limit that it would breach; its commit must follow."""
         for claim in change.claims:
             order = claimed_order(change, claim)
             window = 0 if claim.since is None else self._window_orders(order.account_id, claim.since)
-            breach = breach_of(self._account(order.account_id), window, claim, order)
+            held = claimed_by(order)
+            breach = breach_of(self._account(order.account_id), window, claim, order, held)
             if breach is not None:
                 if claim is not change.claims[0]:
                     self.take_back([change])
                 return breach
-            self._set(order, totals_of(order))
+            self._set(order, part_of(order, held))
             if claim.before is None:
                 self._count(order)
         return None

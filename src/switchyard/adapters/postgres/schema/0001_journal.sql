@@ -37,12 +37,13 @@ CREATE TABLE events (
     type text NOT NULL,
     account_id text COLLATE "C" NOT NULL,
     order_id text COLLATE "C",
-    text text NOT NULL,
-    hash text NOT NULL,
+    data text NOT NULL, -- JSON
+    digest bytea NOT NULL, -- of the line
     PRIMARY KEY (shard, seq)
 ) PARTITION BY RANGE (seq);
 CREATE INDEX events_of_account ON events (account_id, seq);
-CREATE INDEX events_of_order ON events (order_id, seq);
+-- Without `seq`, the events of an order share one entry. There are few, so they are sorted when they are read.
+CREATE INDEX events_of_order ON events (order_id) WHERE order_id IS NOT NULL;
 
 CREATE TABLE orders (
     order_id text COLLATE "C" PRIMARY KEY,

@@ -43,8 +43,8 @@ CREATE TABLE events (
     type       TEXT NOT NULL,
     account_id TEXT NOT NULL,
     order_id   TEXT,
-    text       TEXT NOT NULL,
-    hash       TEXT NOT NULL
+    data       TEXT NOT NULL, -- JSON
+    digest     BLOB NOT NULL  -- of the line
 ) STRICT;
 
 CREATE INDEX events_of_account ON events (account_id);

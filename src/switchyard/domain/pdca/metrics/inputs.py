@@ -84,7 +84,8 @@ class StrategyOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fill_of(entry: LedgerEntry) -> Fill:
-    """The fill of a ledger entry that moves units or money."""
+    """The fill of a ledger entry that moves units or money; its fee is what the books have, whoever entered it."""
+    fee = next((leg for leg in entry.legs if leg.account == "fees"), None)
     return Fill(
         at=entry.at,
         account_id=entry.account_id,
@@ -97,7 +98,7 @@ def fill_of(entry: LedgerEntry) -> Fill:
         price=entry.price or ZERO,
         currency=entry.currency,
         multiplier=entry.multiplier,
-        fee=entry.fee or ZERO,
-        fee_currency=entry.fee_currency,
+        fee=ZERO if fee is None else fee.amount,
+        fee_currency=None if fee is None else fee.unit,
         is_trade=entry.type == "Fill",
     )
