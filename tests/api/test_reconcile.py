@@ -278,6 +278,7 @@ async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Pat
 async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         await site.filled()
+        assert await site.compare() == {}  # and so the books have read the fill
         await site.in_books("UPDATE balances SET amount = '1' WHERE account = 'cash'")
         assert (await site.office.get("/admin/breaks")).status == 403
         run = await site.office.operate("POST", "/admin/reconcile?full=true")
