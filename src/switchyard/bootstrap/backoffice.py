@@ -2,18 +2,26 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.rechecks import start_office_rechecks
+from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
+from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.backoffice.unrealised import Marks
+from switchyard.flow.gauges import show_disks
+from switchyard.flow.health.readiness import ReadinessChecks, check_disks
+from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
@@ -23,6 +31,9 @@ from switchyard.telemetry.metrics import Metrics
 
 class BackOffice:
     """The parts of the back office that its API uses."""
+
+    reconcile: ReconcileDesk
+    """Set once the venues that it compares with are open."""
 
     def __init__(
         self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
@@ -35,17 +46,41 @@ class BackOffice:
         self.metrics = metrics
         self.clock = clock
         """Wall time, for tokens."""
+        self.readiness = ReadinessChecks(clock)
+        self.readiness.add("books", self.check)
+
+    async def observe(self) -> None:
+        """Refresh the gauges that are computed when `/metrics` is read; in `up` the gateway does that."""
+
+    async def check(self) -> Check:
+        """Whether the books follow the bus."""
+        problem = self.consumer.problem
+        if problem is not None:
+            return Check("books", "failed", f"they have stopped: {problem}")
+        return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
 class BackOfficeProcess(BackOffice):
     """A back office that is a process of its own."""
 
     def __init__(
-        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, supervisor: Supervisor
+        self,
+        books: OpenBooks,
+        consumer: Consumer,
+        metrics: Metrics,
+        clock: Clock,
+        supervisor: Supervisor,
+        folder: Path,
     ) -> None:
         super().__init__(books, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
+        self._disks = LocalDisks({"data": folder})
+        self.readiness.add("disk", partial(check_disks, self._disks))
+
+    async def observe(self) -> None:
+        """Refresh the gauges of the disk."""
+        await show_disks(self._disks, self.metrics)
 
     @property
     def failure(self) -> BaseException | None:
@@ -91,10 +126,24 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
+        metrics.process.describe("backoffice")
         await start_office_rechecks(
             settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
         )
-        yield BackOfficeProcess(books, consumer, metrics, clock, supervisor)
+        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir)
+        office.reconcile = await start_reconciler(
+            settings,
+            books,
+            database,
+            venues=await open_statements(settings, clock, stack),
+            quotes=None,
+            clock=clock,
+            metrics=metrics,
+            supervisor=supervisor,
+            stack=stack,
+            shares=False,
+        )
+        yield office
 
 
 def _journal_bus(settings: Settings, journal: Journal, stack: AsyncExitStack) -> JournalBus:
