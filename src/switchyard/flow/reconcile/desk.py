@@ -178,8 +178,9 @@ class ReconcileDesk:
         if self.reconciler.last is None:
             return (NotCompared("all", "the first pass has not ended"),)
         own = gateway_scope(account), ledger_scope(account)
+        # The answer of a venue may name addresses, which are the operator's business.
         return tuple(
-            one
+            one if one.scope in own else NotCompared(one.scope, "the venue could not be asked")
             for one in told(self.reconciler.last.not_compared)
             if one.scope in own or not one.scope.startswith(("gateway:", "ledger:"))
         )

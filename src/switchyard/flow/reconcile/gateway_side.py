@@ -6,13 +6,12 @@ from decimal import Decimal
 from typing import Final
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.money import EXACT, ZERO
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.reconcile.breaks import Difference, break_id
 from switchyard.domain.reconcile.gateway import BookedFills, compare_positions, order_difference, unexplained
-from switchyard.flow.reconcile.ledger_fold import AccountFold, units_of
+from switchyard.flow.reconcile.ledger_fold import AccountFold, readable, units_of
 from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.ports.accounts import Accounts, UnfinishedFilter
@@ -108,7 +107,9 @@ class GatewaySide:
         after = 0
         while stored := await self._ledger.entries(EntryFilter(account_id=account, order_id=order_id, after=after)):
             for one in stored:
-                entry = parse_entry(one.text)
+                entry = readable(one)
+                if entry is None:
+                    continue
                 booked = booked or BookedFills(entry.symbol)
                 booked.has_memo = booked.has_memo or entry.type == "OrderAccepted"
                 booked.units = EXACT.add(booked.units, units_of(entry))

@@ -17,7 +17,7 @@ from switchyard.domain.reconcile.breaks import Difference
 from switchyard.domain.reconcile.gateway import BookedFills
 from switchyard.domain.reconcile.ledger import broken_chain
 from switchyard.flow.reconcile.pace import Pace
-from switchyard.ports.ledger import ENTRIES_MAX
+from switchyard.ports.ledger import ENTRIES_MAX, StoredEntry
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
 
 OnEntry = Callable[[LedgerEntry], None]
@@ -134,6 +134,14 @@ class LedgerFold:
                 fold.orders_max = max(ORDERS_MAX, 2 * len(fold.orders))
             if until is not None and (len(page) < limit or (last is not None and last.at > until)):
                 return fold
+
+
+def readable(stored: StoredEntry) -> LedgerEntry | None:
+    """The entry, or none where its text cannot be read: the fold reports it, and it books nothing."""
+    try:
+        return parse_entry(stored.text)
+    except ValueError:
+        return None
 
 
 def is_of_the_journal(entry: LedgerEntry) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from switchyard.domain.errors import Unavailable
+from switchyard.domain.errors import CannotStart, OutcomeUnknown, Unavailable
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
@@ -114,6 +114,11 @@ class Reconciler:
                 await self.run_once()
             except Unavailable as error:
                 log.warning("reconcile_interrupted", error=str(error))
+            except (CannotStart, OutcomeUnknown):
+                raise  # the process must not go on
+            except Exception:
+                # Not at once again, as the supervisor would: a pass from the start is long.
+                log.exception("reconcile_failed", retry_seconds=self._interval_seconds)
             await asyncio.sleep(self._interval_seconds)
 
     async def run_once(self, *, full: bool = False) -> Pass:
@@ -297,8 +302,9 @@ class Reconciler:
         found: list[LedgerEntry] = []
         after = AccountId(""), 0
         while len(found) < ORPHANS_MAX and (page := await self._manual.orphans(after, ENTRIES_MAX)):
-            found += [parse_entry(each.text) for each in page]
-            after = found[-1].account_id, found[-1].number
+            entries = [parse_entry(each.text) for each in page]
+            found += entries
+            after = entries[-1].account_id, entries[-1].number
         return found
 
     async def show_counts(self) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
+from switchyard.domain.ledger.entries import LedgerEntry
 from switchyard.domain.orders import Order
 from switchyard.domain.reconcile.breaks import Difference, StatementFill
 from switchyard.domain.reconcile.venue import (
@@ -22,7 +22,7 @@ from switchyard.domain.reconcile.venue import (
     repeated_fill,
     unknown_fill,
 )
-from switchyard.flow.reconcile.ledger_fold import LedgerFold
+from switchyard.flow.reconcile.ledger_fold import LedgerFold, readable
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.queries import Queries
@@ -220,9 +220,9 @@ class StatementMatch:
         ids = list(wanted)
         for start in range(0, len(ids), PAGE):
             for stored in await self._lookup.find_entries(ids[start : start + PAGE]):
-                entry = parse_entry(stored.text)
-                for line in wanted[entry.entry_id]:
-                    if line.order is None or entry.order_id == line.order.order_id:
+                entry = readable(stored)
+                for line in () if entry is None else wanted[entry.entry_id]:
+                    if entry is not None and (line.order is None or entry.order_id == line.order.order_id):
                         line.entry = entry
 
     def _place(self, line: Line, *, again: bool) -> None:
