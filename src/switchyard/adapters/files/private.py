@@ -17,6 +17,7 @@ FOLDER_MODE = 0o700
 _OWN_NAMES = (
     "switchyard.db",
     "backoffice.db",
+    "breaks.db",
     "pdca",
     "jwt_secret",
     "journal_key",
