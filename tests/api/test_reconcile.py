@@ -233,6 +233,8 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
         assert summary(opened) == seeded
         assert opened.keys() == suspected.keys()
         assert {one.state for one in opened.values()} == {"open"}
+        assert site.desk.reconciler is not None and site.desk.reconciler.last is not None
+        assert set(site.desk.reconciler.last.not_compared) == {"ledger:other"}
     # A new process finds the same breaks under the same ids; it has read the report that was on its way.
     async with running_site(tmp_path, **engine) as site:
         again = await site.compare()
