@@ -17,6 +17,7 @@ from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.relay import start_relay
 from switchyard.bootstrap.venue_states import venue_state
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
@@ -26,6 +27,7 @@ from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.venue_state import VenueState
+from switchyard.flow.bus.relay import Relay
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
 from switchyard.flow.health.choice import VenueChoice
@@ -53,6 +55,8 @@ class Engine:
     caches: Caches
     backoffice: BackOffice | None = None
     """Set while a process keeps the books as well."""
+    relay: Relay | None = None
+    """Set while a process publishes to Kafka, or stands by to do so."""
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         core = self._core = Core(settings, database, wrappers)
@@ -139,6 +143,8 @@ class Engine:
                     self.backoffice = await start_backoffice(core, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
+            if self._role != "gateway":
+                self.relay = start_relay(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self._role == "worker" or (self._role == "up" and self.settings.worker):
                 await open_venues(core, stack)

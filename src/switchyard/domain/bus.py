@@ -12,12 +12,22 @@ from switchyard.domain.events import JournalEvent
 _EPOCH_START = len('{"epoch":')
 
 
-class Place(msgspec.Struct, frozen=True):
-    """The last event that a reader has taken; number 0 before the first."""
+class Place(msgspec.Struct, frozen=True, tag="place"):
+    """The position of a reader of the journal: the last event that it has taken; number 0 before the first."""
 
     epoch: int = 1
     seq: int = 0
     hash: str = GENESIS
+
+
+class Offset(msgspec.Struct, frozen=True, tag="offset"):
+    """The position of a reader of a partition: the number of the next message to read."""
+
+    next: int = 0
+
+
+SourcePosition = Place | Offset
+"""How far a source was read. Two positions of one source are equal or different; nothing else is asked of them."""
 
 
 class BusEvent(msgspec.Struct, frozen=True):
@@ -25,6 +35,11 @@ class BusEvent(msgspec.Struct, frozen=True):
 
     epoch: int
     event: JournalEvent
+    previous_seq: int | None = None
+    """The number of the account's event before this one, 0 if it is the account's first.
+
+    None from the journal itself, where the whole sequence is proven by number and hash.
+    """
 
     @property
     def place(self) -> Place:

@@ -31,6 +31,7 @@ SwitchyardError
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
 ├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
+├── LeaseLost                 another relay publishes to the topic now (ports/relay_lease.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
@@ -41,6 +42,7 @@ SwitchyardError
 │   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
+│   ├── BusUnavailable        the message broker rejected something or cannot be used (ports/publisher.py)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)

@@ -5,6 +5,7 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 """
 
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
+from switchyard.settings.kafka import KAFKA_SETTINGS, KafkaSettings
 from switchyard.settings.load import load_settings
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
@@ -13,10 +14,12 @@ from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueS
 
 __all__ = [
     "IDEMPOTENCY_SETTINGS",
+    "KAFKA_SETTINGS",
     "RISK_SETTINGS",
     "SETTINGS",
     "VENUE_SETTINGS",
     "IdempotencySettings",
+    "KafkaSettings",
     "Setting",
     "Settings",
     "VenueSettings",

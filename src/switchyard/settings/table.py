@@ -19,6 +19,7 @@ from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
+from switchyard.settings.kafka import KafkaSettings
 from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
@@ -347,5 +348,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
     risk: RiskLimits
+    kafka: KafkaSettings | None
+    """None unless `KAFKA_ENABLE` is true."""
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""

@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
+from switchyard.telemetry.bus_metrics import BusMetrics
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
@@ -20,6 +21,7 @@ class Metrics:
         )
         self.kills = KillMetrics(registry)
         self.backoffice = BackOfficeMetrics(registry)
+        self.bus = BusMetrics(registry)
         self.routing = RoutingMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(

@@ -10,6 +10,7 @@ from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.ports.clock import Clock
 
 
@@ -22,6 +23,7 @@ class MemoryDatabase:
         self.kills = MemoryKills(self.journal)
         self.accounts = MemoryAccounts(self.journal)
         self.liveness = MemoryLiveness()
+        self.relay_leases = MemoryRelayLeases()
         self.lanes = MemoryLanes(self.liveness, clock)
         self.keys = MemoryKeyStore(self.journal)
         self.time = MemoryTime(self.journal, clock)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import IDEMPOTENCY_SETTINGS, KAFKA_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
 
 HEAD = """# Settings
 
@@ -28,6 +28,14 @@ RISK_HEAD = """
 ## Pre-trade risk
 
 In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
+"""
+KAFKA_HEAD = """
+## Kafka
+
+Every other variable that begins with `KAFKA_` is passed to librdkafka, as the property of that name in lower case with
+dots: `KAFKA_SECURITY_PROTOCOL` sets `security.protocol`, `KAFKA_SASL_USERNAME` sets `sasl.username`. Passwords, secrets
+and keys can be read from files (`KAFKA_SASL_PASSWORD_FILE`). With `KAFKA_ENABLE`, a name that librdkafka does not know
+stops the start, and so does a property that Switchyard sets itself, such as `acks`. See [the bus](bus.md).
 """
 
 
@@ -59,9 +67,12 @@ def settings_page() -> str:
     venue = [_row(setting, f"{setting.name}<VENUE>", f" (`{setting.field}`)") for setting in VENUE_SETTINGS]
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
     risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
+    kafka = [_row(setting, setting.name) for setting in KAFKA_SETTINGS]
     return (
         HEAD
         + _table(general)
+        + KAFKA_HEAD
+        + _table(kafka)
         + VENUE_HEAD
         + _table(venue)
         + IDEMPOTENCY_HEAD
