@@ -160,7 +160,7 @@ async def test_books_that_stopped_say_so_and_orders_go_on(tmp_path: Path) -> Non
     async with trading(tmp_path) as (gateway, office):
         await filled(gateway, office)
     connection = apsw.Connection(str(tmp_path / "var" / "backoffice.db"))
-    connection.execute("UPDATE ledger SET hash = replace(hash, substr(hash, 1, 1), 'x')")
+    connection.execute("UPDATE sources SET position = json_set(position, '$.hash', 'x')")
     connection.close()
     async with trading(tmp_path) as (gateway, office):
         health = await office.get("/health", account=None)

@@ -10,7 +10,7 @@ import pytest
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.memory.clock import START, ManualClock
-from switchyard.domain.bus import BusEvent, Place
+from switchyard.domain.bus import BusEvent, Place, SourcePosition
 from switchyard.domain.changes import Change
 from switchyard.domain.decisions import apply_report
 from switchyard.domain.errors import HistoryMismatch
@@ -18,16 +18,19 @@ from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.risk.reservations import Terms
-from switchyard.flow.backoffice.consumer import EVENTS_MAX, Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus
-from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers, rebuild
+from switchyard.flow.backoffice.consumer import Consumer
+from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
+from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers, read_events_of, rebuild
+from switchyard.flow.backoffice.source_reader import EVENTS_MAX
 from switchyard.ports.bus import Bus
 from switchyard.ports.journal import Journal
-from switchyard.ports.ledger import EntryFilter, LedgerUnavailable, Posted
+from switchyard.ports.ledger import Claim, EntryFilter, LedgerUnavailable, Posted
+from switchyard.ports.source import Page
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.posting import digest
 
 
 class Trading:
@@ -87,7 +90,7 @@ async def test_every_fill_is_booked_once_across_restarts_and_a_rebuild_gives_the
     await trading.fill_orders(3)
     consumer = await started(bus, ledger)
     await caught_up(consumer)
-    assert consumer.state.place.seq == (await database.journal.head(0)).seq
+    assert consumer.last_offset == (await database.journal.head(0)).seq
     assert (consumer.processed, consumer.skipped) == (15, 6)
     await trading.fill_orders(2)
     again = await started(bus, ledger)
@@ -98,14 +101,14 @@ async def test_every_fill_is_booked_once_across_restarts_and_a_rebuild_gives_the
     assert [entry.type for entry in entries] == ["OrderAccepted", "Fill", "Fill"] * 5
     cash = sum(leg.amount for entry in entries for leg in entry.legs if leg.account == "cash")
     assert cash == -5000 * Decimal("150.125")
-    assert await bus.lag(again.state.place) == 0
-    assert await bus.lag(Place()) == 25
+    assert await bus.source.lag(again.readers[0].claim.position) == 0
+    assert await bus.source.lag(Place()) == 25
 
     new = await SqliteLedger.open(tmp_path / "again.db")
-    await rebuild(bus, new, again.state.place)
+    await rebuild(bus.source, new, await read_events_of(SqliteLedgerDump(ledger)))
     found = Differences()
-    await check_ledger(new, SqliteLedgerDump(new), found)
-    await compare_ledgers((ledger, SqliteLedgerDump(ledger)), (new, SqliteLedgerDump(new)), found)
+    await check_ledger(SqliteLedgerDump(new), found)
+    await compare_ledgers(SqliteLedgerDump(ledger), SqliteLedgerDump(new), found)
     assert found.lines == []
     await new.close()
 
@@ -129,7 +132,7 @@ async def test_books_that_are_older_than_the_journal_continue_from_their_own_pla
         await caught_up(consumer)
         assert consumer.problem is None
         assert await quantity(ledger) == 3000
-        heads.append((await ledger.state()).head)
+        heads.append(await digest(SqliteLedgerDump(ledger)))
         await ledger.close()
     assert heads[0] == heads[1]
 
@@ -142,10 +145,11 @@ async def test_books_of_another_history_stop_before_they_book_anything(
     await caught_up(await started(bus, ledger))
     await trading.fill_orders(1)
     metrics = Metrics()
-    consumer = await started(Shifted(bus), ledger, metrics)
+    bus.source = Shifted(database.journal)
+    consumer = await started(bus, ledger, metrics)
     assert consumer.problem is not None
     assert "another history" in consumer.problem
-    assert "backoffice rebuild" in consumer.problem
+    assert "backoffice adopt-epoch" in consumer.problem
     assert await consumer.run_once() == 0
     assert metrics.registry.get_sample_value("backoffice_halted") == 1
     assert await quantity(ledger) == 1000
@@ -153,29 +157,23 @@ async def test_books_of_another_history_stop_before_they_book_anything(
 
 async def test_the_bus_rejects_a_place_of_another_history_before_and_at_its_end(journal: Journal) -> None:
     await Trading(journal).fill_orders(1)
-    bus, head = JournalBus(journal), await journal.head(0)
+    source, head = JournalSource(journal), await journal.head(0)
     for seq in (1, head.seq):
         with pytest.raises(HistoryMismatch, match=r"another history|does not have event"):
-            await bus.page(Place(head.epoch, seq, "f" * 64), 10)
+            await source.page(Place(head.epoch, seq, "f" * 64), 10)
     with pytest.raises(HistoryMismatch, match="does not have event"):
-        await bus.page(Place(head.epoch, head.seq + 1, head.hash), 10)
-    assert await bus.page(Place(head.epoch, head.seq, head.hash), 10) == []
+        await source.page(Place(head.epoch, head.seq + 1, head.hash), 10)
+    assert await source.page(Place(head.epoch, head.seq, head.hash), 10) == Page(
+        (), Place(head.epoch, head.seq, head.hash)
+    )
 
 
-class Shifted:
-    """The bus of another journal: its events have the same numbers and other hashes."""
+class Shifted(JournalSource):
+    """The source of another journal: its events have the same numbers and other hashes."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-
-    async def check(self, place: Place) -> None:
-        await self._bus.check(Place(place.epoch, place.seq, "f" * 64))
-
-    async def page(self, after: Place, limit: int) -> list[BusEvent]:
-        return await self._bus.page(after, limit)
-
-    async def lag(self, place: Place) -> int:
-        return await self._bus.lag(place)
+    async def check(self, position: SourcePosition) -> None:
+        assert isinstance(position, Place)
+        await super().check(Place(position.epoch, position.seq, "f" * 64))
 
 
 class Lossy:
@@ -202,23 +200,29 @@ async def test_a_missing_event_stops_the_books_and_nothing_after_it_is_booked(
     await caught_up(consumer)
     assert consumer.problem is not None
     assert "missing" in consumer.problem
-    assert consumer.state.place.seq == 0
+    assert consumer.last_offset is None
 
 
-async def test_the_events_before_one_that_cannot_be_booked_are_booked(database: Database, ledger: SqliteLedger) -> None:
+async def test_an_event_that_cannot_be_booked_halts_its_account_and_says_so(
+    database: Database, ledger: SqliteLedger
+) -> None:
     await Trading(database.journal).fill_orders(1)
     stray = an_accept()
     state = state_after(stray)
     report = a_report(state, exec_id="stray")
     await commit(database.journal, Change(events=apply_report(state, None, report, START).events))
-    consumer = await started(JournalBus(database.journal), ledger)
+    metrics = Metrics()
+    consumer = await started(JournalBus(database.journal), ledger, metrics)
     await caught_up(consumer)
     assert consumer.problem is not None
-    assert f"event 6 cannot be booked: the books have not read the acceptance of its order {state.order.order_id}" in (
-        consumer.problem
-    )
-    assert consumer.state.place.seq == 5
+    why = f"event 6 cannot be booked: the books have not read the acceptance of its order {state.order.order_id}"
+    assert f"1 account(s) have halted: {ACCOUNT}: {why}" in consumer.problem
+    assert consumer.source_problem is None
+    assert metrics.registry.get_sample_value("backoffice_halted_accounts") == 1
+    assert consumer.last_offset == 7
     assert await quantity(ledger) == 1000
+    # Known also after a restart.
+    assert (await started(JournalBus(database.journal), ledger)).problem == consumer.problem
 
 
 async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
@@ -228,8 +232,8 @@ async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     consumer = await started(JournalBus(database.journal), ledger)
     post = ledger.post
 
-    async def post_and_fail(after: Place, events: list[BusEvent]) -> Posted:
-        await post(after, events)
+    async def post_and_fail(claim: Claim, events: list[BusEvent], position: SourcePosition) -> Posted:
+        await post(claim, events, position)
         raise LedgerUnavailable("the disk was full for a moment")
 
     monkeypatch.setattr(ledger, "post", post_and_fail)

@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.domain.bus import BusEvent, Place
-from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SchemaMismatch
+from switchyard.domain.bus import BusEvent, Offset, Place
+from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.bookable import Unbookable
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
 from switchyard.domain.orders import Side
-from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers
-from switchyard.ports.ledger import EntryFilter, LedgerBroken
+from switchyard.flow.backoffice.rebuild import Differences, compare_ledgers
+from switchyard.ports.ledger import EntryFilter, LedgerBroken, OwnershipLost
+from tests.support import posting
+from tests.support.posting import Posting, digest, post_all
 from tests.support.tape import Tape
 
 DEMO = AccountId("demo")
@@ -121,9 +122,7 @@ async def opened(folder: str | Path, name: str) -> SqliteLedger:
 
 
 async def differences(ledger: SqliteLedger) -> list[str]:
-    found = Differences()
-    await check_ledger(ledger, SqliteLedgerDump(ledger), found)
-    return found.lines
+    return await posting.differences(SqliteLedgerDump(ledger))
 
 
 @settings(max_examples=30, deadline=None)
@@ -132,20 +131,20 @@ def test_the_books_are_those_of_a_plain_model_after_every_page(tape: Tape, data:
     async def check() -> None:
         with tempfile.TemporaryDirectory() as folder:
             ledger = await opened(folder, "books.db")
-            place = Place()
-            rest = tape.events
-            while rest:
-                count = data.draw(st.integers(1, len(rest)))
-                place = (await ledger.post(place, rest[:count])).state.place
-                rest = rest[count:]
-                await agree(ledger, PlainBooks(tape.events[: place.seq]))
+            journal = await Posting.of(ledger)
+            done = 0
+            while done < len(tape.events):
+                count = data.draw(st.integers(1, len(tape.events) - done))
+                await journal.post(tape.events[done : done + count])
+                done += count
+                await agree(ledger, PlainBooks(tape.events[:done]))
             assert await differences(ledger) == []
             # Read again from zero, in one page: the same chain and the same rows.
             again = await opened(folder, "again.db")
-            await again.post(Place(), tape.events)
+            await post_all(again, tape.events)
             found = Differences()
-            both = ((ledger, SqliteLedgerDump(ledger)), (again, SqliteLedgerDump(again)))
-            await compare_ledgers(*both, found)
+            await compare_ledgers(SqliteLedgerDump(ledger), SqliteLedgerDump(again), found)
+            assert await digest(SqliteLedgerDump(ledger)) == await digest(SqliteLedgerDump(again))
             assert found.lines + await differences(again) == []
             await ledger.close()
             await again.close()
@@ -179,22 +178,82 @@ async def agree(ledger: SqliteLedger, plain: PlainBooks) -> None:
             assert amount == Fraction(balances.get(("trading", unit), Decimal(0)))
 
 
-async def test_the_same_page_twice_is_rejected_and_the_same_execution_twice_is_dropped(tmp_path: Path) -> None:
+async def test_a_posting_of_another_generation_or_position_is_rejected_and_writes_nothing(tmp_path: Path) -> None:
     tape = Tape()
     tape.accept("ord_1")
     tape.fill("ord_1", "e1", Decimal(400))
     ledger = await opened(tmp_path, "books.db")
-    first = await ledger.post(Place(), tape.events)
-    with pytest.raises(HistoryMismatch, match="another writer"):
-        await ledger.post(Place(), tape.events)
+    first = await Posting.of(ledger)
+    old_claim = first.claim
+    await first.post(tape.events[:2])
+    with pytest.raises(OwnershipLost, match="read to"):
+        await ledger.post(old_claim, tape.events, tape.place)
+    second = await Posting.of(ledger)
+    assert second.claim.position == tape.events[1].place
+    with pytest.raises(OwnershipLost, match="claimed 2 times"):
+        await first.post(tape.events[2:])
+    [state] = await ledger.sources()
+    assert (state.source, state.position, state.generation) == ("journal", tape.events[1].place, 2)
+    await second.post(tape.events[2:])
+    # A source of its own: it is read from its own start, and what was read before is dropped.
+    partition = await Posting.of(ledger, "kafka:T:0", Offset())
+    again = await partition.post(tape.events, Offset(7))
+    assert (again.entries, again.repeats, partition.claim.position) == (0, 3, Offset(7))
+    await ledger.reset("kafka:T:0", Offset())
+    with pytest.raises(OwnershipLost, match="claimed 2 times"):
+        await partition.post([], Offset(8))
+    assert (await Posting.of(ledger, "kafka:T:0", Offset(3))).claim.position == Offset()
+    await ledger.close()
+
+
+async def test_the_same_execution_twice_is_dropped(tmp_path: Path) -> None:
+    tape = Tape()
+    tape.accept("ord_1")
+    tape.fill("ord_1", "e1", Decimal(400))
+    ledger = await opened(tmp_path, "books.db")
+    journal = await Posting.of(ledger)
+    await journal.post(tape.events)
+    before = await digest(SqliteLedgerDump(ledger))
     tape.fill("ord_1", "e1", Decimal(400), filled_qty_total=Decimal(400))
-    second = await ledger.post(first.state.place, tape.events[3:])
-    assert (second.entries, second.repeats, second.state.head) == (0, 1, first.state.head)
+    second = await journal.post(tape.events[3:])
+    assert (second.entries, second.repeats, await digest(SqliteLedgerDump(ledger))) == (0, 1, before)
     [holding] = await ledger.holdings(DEMO, "", "", 10)
     assert holding.qty == 400
     # The same execution id of another venue or account is another execution.
     assert len({fill_entry_id(*names) for names in (("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""))}) == 3
     await ledger.close()
+
+
+async def test_a_gap_halts_its_account_alone_until_the_missing_event_comes(tmp_path: Path) -> None:
+    tape = Tape()
+    for order, account in (("ord_1", "demo"), ("ord_2", "other")):
+        tape.accept(order, account=account)
+        tape.fill(order, f"{order}-e1", Decimal(400), account=account)
+    tape.fill("ord_1", "e2", Decimal(100))
+    tape.fill("ord_2", "e3", Decimal(100), account="other")
+    events = tape.keyed()
+    missing = next(each for each in events if each.event.seq == 2)
+    ledger = await opened(tmp_path, "books.db")
+    partition = await Posting.of(ledger, "kafka:T:0", Offset())
+    posted = await partition.post([each for each in events if each is not missing], Offset(len(events)))
+    assert (posted.halted, posted.entries) == (1, 4)
+    [halted] = await ledger.halted(10)
+    assert (halted.account_id, halted.seq) == ("demo", 3)
+    assert "it follows event 2 of its account, and the books have read event 1" in halted.reason
+    assert await ledger.holdings(DEMO, "", "", 10) == []
+    [other] = await ledger.holdings(AccountId("other"), "", "", 10)
+    assert other.qty == 500
+    assert await differences(ledger) == []
+    # Read again from zero, with the event that was missing: nothing twice, nothing left out.
+    await ledger.reset("kafka:T:0", Offset())
+    posted = await (await Posting.of(ledger, "kafka:T:0", Offset())).post(events, Offset(len(events)))
+    assert await ledger.halted(10) == []
+    assert posted.entries == 2
+    again = await opened(tmp_path, "again.db")
+    await post_all(again, tape.events)
+    assert await digest(SqliteLedgerDump(ledger)) == await digest(SqliteLedgerDump(again))
+    await ledger.close()
+    await again.close()
 
 
 async def test_a_total_that_the_fills_do_not_explain_is_noted_and_not_booked_away(tmp_path: Path) -> None:
@@ -203,7 +262,7 @@ async def test_a_total_that_the_fills_do_not_explain_is_noted_and_not_booked_awa
     tape.fill("ord_1", "e1", Decimal(400), filled_qty_total=Decimal(700))
     tape.fill("ord_1", "e2", Decimal(300), last_price=None)
     ledger = await opened(tmp_path, "books.db")
-    posted = await ledger.post(Place(), tape.events)
+    posted = await post_all(ledger, tape.events)
     assert posted.notes == 2
     _, missing, unpriced = [parse_entry(row.text) for row in await ledger.entries(EntryFilter(account_id=DEMO))]
     assert missing.notes == ("FILLED_QTY_TOTAL: the venue says 700, 400 is booked",)
@@ -219,24 +278,35 @@ async def test_a_fill_after_a_change_of_venue_is_one_of_the_new_venue(tmp_path: 
     tape.reroute("ord_1", "other")
     tape.fill("ord_1", "e1", Decimal(400))
     ledger = await opened(tmp_path, "books.db")
-    await ledger.post(Place(), tape.events)
+    await post_all(ledger, tape.events)
     _, filled = [parse_entry(row.text) for row in await ledger.entries(EntryFilter(account_id=DEMO))]
     assert filled.entry_id == fill_entry_id("other", "demo", "e1")
     await ledger.close()
 
 
-async def test_an_event_that_cannot_be_booked_writes_nothing_of_its_page(tmp_path: Path) -> None:
+async def test_an_event_that_cannot_be_booked_halts_its_account_and_no_other(tmp_path: Path) -> None:
     tape = Tape()
     tape.accept("ord_1")
     tape.fill("ord_unknown", "e1", Decimal(1))
+    tape.fill("ord_1", "e2", Decimal(1))
+    tape.accept("ord_2", account="other")
+    tape.fill("ord_2", "e3", Decimal(2), account="other")
     ledger = await opened(tmp_path, "books.db")
-    with pytest.raises(Unbookable, match=r"event 2 cannot be booked.*ord_unknown"):
-        await ledger.post(Place(), tape.events)
-    assert (await ledger.state()).head.number == 0
+    journal = await Posting.of(ledger)
+    await journal.post(tape.events[:2])
+    await journal.post(tape.events[2:])
+    [halted] = await ledger.halted(10)
+    assert (halted.account_id, halted.seq) == ("demo", 2)
+    assert "event 2 cannot be booked: the books have not read the acceptance of its order ord_unknown" in halted.reason
+    assert await ledger.holdings(DEMO, "", "", 10) == []
+    [other] = await ledger.holdings(AccountId("other"), "", "", 10)
+    assert other.qty == 2
     await ledger.close()
 
 
-@pytest.mark.parametrize("statement", ["ADD_LEGS", "SET_ORDERS", "SET_POSITIONS", "SET_BALANCES", "MOVE"])
+@pytest.mark.parametrize(
+    "statement", ["ADD_LEGS", "SET_ACCOUNTS", "SET_ORDERS", "SET_POSITIONS", "SET_BALANCES", "MOVE"]
+)
 async def test_a_page_that_fails_half_way_leaves_nothing_behind(
     tmp_path: Path, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,14 +316,14 @@ async def test_a_page_that_fails_half_way_leaves_nothing_behind(
     ledger = await opened(tmp_path, "books.db")
     monkeypatch.setattr(schema, statement, "SELECT no_such_function()")
     with pytest.raises(LedgerBroken, match="no_such_function"):
-        await ledger.post(Place(), tape.events)
+        await post_all(ledger, tape.events)
     monkeypatch.undo()
     await ledger.close()
     again = await opened(tmp_path, "books.db")
-    assert (await again.state()).place == Place()
+    assert [state.position for state in await again.sources()] == [Place()]
     assert await again.entries(EntryFilter(account_id=DEMO)) == []
     assert await again.balances(DEMO, "", 10) == []
-    assert (await again.post(Place(), tape.events)).entries == 2
+    assert (await post_all(again, tape.events)).entries == 2
     assert await differences(again) == []
     await again.close()
 
@@ -263,7 +333,7 @@ async def test_every_change_of_the_file_is_found(tmp_path: Path) -> None:
     tape.accept("ord_1")
     tape.fill("ord_1", "e1", Decimal(400), fee=Decimal(3))
     ledger = await opened(tmp_path, "books.db")
-    await ledger.post(Place(), tape.events)
+    await post_all(ledger, tape.events)
     await ledger.close()
     content = (tmp_path / "books.db").read_bytes()
     for sql in (
@@ -275,6 +345,7 @@ async def test_every_change_of_the_file_is_found(tmp_path: Path) -> None:
         "UPDATE legs SET amount = '1' WHERE leg = 1",
         "UPDATE balances SET amount = '1' WHERE account = 'fees'",
         "DELETE FROM positions",
+        "UPDATE accounts SET hash = 'x'",
     ):
         (tmp_path / "books.db").write_bytes(content)
         connection = apsw.Connection(str(tmp_path / "books.db"))

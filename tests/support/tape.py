@@ -69,6 +69,16 @@ class Tape:
         self._append("ExecutionReport", account, order, ReportFact(**fields))
         self.update(order, account=account)
 
+    def keyed(self) -> list[BusEvent]:
+        """The events as a keyed topic has them: each names the event before it of its account."""
+        previous: dict[str, int] = {}
+        keyed = []
+        for taken in self.events:
+            account, seq = taken.event.account_id, taken.event.seq
+            keyed.append(BusEvent(taken.epoch, taken.event, previous.get(account, 0)))
+            previous[account] = seq
+        return keyed
+
     def update(self, order: str, *, account: str = "demo") -> None:
         """An event that does not concern the books."""
         fact = OrderFact(order=OrderChange(status="WORKING", version=2, updated_at=self._now))

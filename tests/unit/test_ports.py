@@ -50,7 +50,7 @@ from switchyard.adapters.venues.http.venue import HttpVenue
 from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
-from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
@@ -81,6 +81,7 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.source import Source
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -112,6 +113,7 @@ quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
+sources: list[type[Source]] = [JournalSource]
 ledgers: list[type[Ledger]] = [SqliteLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]

@@ -18,7 +18,7 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
-from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
+from switchyard.bootstrap.rebuild_books import rebuild_books, reset_books, verify_books
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -42,6 +42,7 @@ __all__ = [
     "outbox_listing",
     "rebuild_books",
     "rebuild_target",
+    "reset_books",
     "running_backoffice",
     "running_engine",
     "send_lingers",

@@ -85,8 +85,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         bus = JournalBus(database.journal)
         consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
-        if consumer.problem is not None:
-            raise CannotStart(consumer.problem)
+        if consumer.source_problem is not None:
+            raise CannotStart(consumer.source_problem)
         supervisor, wake = Supervisor(metrics), Wake()
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)

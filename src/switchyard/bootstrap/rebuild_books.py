@@ -11,10 +11,19 @@ from switchyard.adapters.backoffice.ledger import SqliteLedger, locked_books
 from switchyard.adapters.files.durable import sync_folder
 from switchyard.bootstrap.backoffice import books_path
 from switchyard.bootstrap.databases import open_database
+from switchyard.domain.bus import Place
 from switchyard.domain.errors import CannotStart, HistoryMismatch
-from switchyard.flow.backoffice.journal_bus import JournalBus
-from switchyard.flow.backoffice.rebuild import Differences, Progress, check_ledger, compare_ledgers, rebuild
-from switchyard.ports.bus import Bus
+from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalSource
+from switchyard.flow.backoffice.rebuild import (
+    Differences,
+    Progress,
+    check_ledger,
+    compare_ledgers,
+    ledger_digest,
+    read_events_of,
+    rebuild,
+)
+from switchyard.ports.ledger import Ledger
 from switchyard.settings import Settings
 
 # What belongs to one SQLite file.
@@ -28,7 +37,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     """The event up to which the books were read."""
     hash: str
-    """Of the last entry."""
+    """Over the last entries of all accounts."""
     differences: int
     lines: tuple[str, ...]
     """The first of the differences."""
@@ -48,23 +57,34 @@ async def verify_books(settings: Settings, progress: Progress) -> Verified:
     """Fold the ledger again and read the journal again from zero, and compare both with the books in use."""
     path = books_path(settings)
     if not path.exists():
-        raise CannotStart(f"there are no books in {path.absolute()}: `switchyard up` creates them")
+        raise no_books(path)
     found = Differences()
-    async with _journal(settings) as bus, _ledger(path) as live:
+    async with _journal(settings) as journal, _ledger(path) as live:
         dump = SqliteLedgerDump(live)
-        head = await check_ledger(live, dump, found)
-        place = (await live.state()).place
+        digest = await check_ledger(dump, found)
+        read = await read_events_of(dump)
         try:
-            await bus.check(place)
+            await journal.check(await _place(live))
         except HistoryMismatch as error:
             found.add(f"the books were read up to another history: {error}")
         else:
             async with _new_ledger(path) as again:
-                await rebuild(bus, again, place, progress)
-                await compare_ledgers((live, dump), (again, SqliteLedgerDump(again)), found)
+                await rebuild(journal, again, read, progress)
+                await compare_ledgers(dump, SqliteLedgerDump(again), found)
     return Verified(
-        entries=head.number, seq=place.seq, hash=head.hash, differences=found.count, lines=tuple(found.lines)
+        entries=digest.entries,
+        seq=max(read.values(), default=0),
+        hash=digest.hash,
+        differences=found.count,
+        lines=tuple(found.lines),
     )
+
+
+async def _place(ledger: Ledger) -> Place:
+    """How far the books have read the journal itself; the start where they read another bus."""
+    positions = {state.source: state.position for state in await ledger.sources()}
+    place = positions.get(JOURNAL)
+    return place if isinstance(place, Place) else Place()
 
 
 async def rebuild_books(settings: Settings, progress: Progress) -> Rebuilt:
@@ -73,20 +93,41 @@ async def rebuild_books(settings: Settings, progress: Progress) -> Rebuilt:
     new_path = _rebuilt_path(path)
     # Locked but not opened: the file may be unreadable, and SQLite must not have it open while it is renamed.
     with locked_books(path):
-        async with _journal(settings) as bus, _new_ledger(path, keep=True) as new:
-            await rebuild(bus, new, None, progress)
-            state = await new.state()
+        async with _journal(settings) as journal, _new_ledger(path, keep=True) as new:
+            await rebuild(journal, new, None, progress)
+            digest, place = await ledger_digest(SqliteLedgerDump(new)), await _place(new)
         if _wal_bytes(new_path):
             raise CannotStart(f"{new_path} could not be completed; the books in use are unchanged: see the log")
         old = _moved_away(path)
         new_path.rename(path)
         sync_folder(path.parent)
     return Rebuilt(
-        entries=state.head.number,
-        seq=state.place.seq,
-        hash=state.head.hash,
+        entries=digest.entries,
+        seq=place.seq,
+        hash=digest.hash,
         replaced=None if old is None else str(old),
     )
+
+
+async def reset_books(settings: Settings, only: str | None) -> list[str]:
+    """Have the sources, or one of them, read again from their start; returns their names."""
+    path = books_path(settings)
+    if not path.exists():
+        raise no_books(path)
+    async with _ledger(path) as ledger:
+        states = await ledger.sources()
+        chosen = [state for state in states if only in (None, state.source)]
+        if not chosen:
+            known = ", ".join(state.source for state in states) or "none"
+            raise CannotStart(f"the books have no source {only or ''}: they have {known}")
+        for state in chosen:
+            await ledger.reset(state.source, type(state.position)())
+        return [state.source for state in chosen]
+
+
+def no_books(path: Path) -> CannotStart:
+    """The error of a command that needs books."""
+    return CannotStart(f"there are no books in {path.absolute()}: `switchyard up` creates them")
 
 
 def _moved_away(path: Path) -> Path | None:
@@ -113,10 +154,10 @@ def _rebuilt_path(path: Path) -> Path:
 
 
 @asynccontextmanager
-async def _journal(settings: Settings) -> AsyncIterator[Bus]:
+async def _journal(settings: Settings) -> AsyncIterator[JournalSource]:
     database = await open_database(settings)
     try:
-        yield JournalBus(database.journal)
+        yield JournalSource(database.journal)
     finally:
         await database.close()
 

@@ -29,8 +29,9 @@ SwitchyardError
 │   ├── VersionMismatch       the order's version is not the one in `If-Match`
 │   ├── PositionClosing       open orders may already close more of the position than the request leaves to them
 │   └── OrderFinal            the order has ended: it cannot be cancelled or amended
-├── Unbookable                an event that the books cannot take (domain/ledger/bookable.py)
+├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
+├── OwnershipLost             another process has claimed the source (ports/ledger.py)
 ├── LeaseLost                 another relay publishes to the topic now (ports/relay_lease.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id

@@ -1,27 +1,22 @@
-"""The bus port: the journal's events in order, page by page, for readers that keep their own place.
+"""The bus port: the sources of the journal's events that a process may read; see `ports/source.py`.
 
-The journal itself is a bus (`flow/backoffice/journal_bus.py`); a consumer of a message broker can be another.
+The journal itself is a bus with one source (`flow/backoffice/journal_bus.py`); a consumer of a broker is another,
+with a source per partition.
 """
 
+from collections.abc import Sequence
 from typing import Protocol
 
-from switchyard.domain.bus import BusEvent, Place
+from switchyard.ports.source import Source
 
 
 class Bus(Protocol):
-    """All events, each once and in order after a place that the reader names."""
+    """The sources that this process may read."""
 
-    async def check(self, place: Place) -> None:
-        """Raise HistoryMismatch unless the bus has the event at this place; JournalUnavailable if it cannot tell."""
+    async def sources(self) -> Sequence[Source]:
+        """Return the sources that are assigned to this process now; asked again and again, because it changes."""
         ...
 
-    async def page(self, after: Place, limit: int) -> list[BusEvent]:
-        """Return the next events, at most `limit`; empty where there are none yet.
-
-        Raises HistoryMismatch where the first does not follow the place, or one does not follow the one before it.
-        """
-        ...
-
-    async def lag(self, place: Place) -> int:
-        """Return how many events are after the place, about."""
+    async def release(self, source: Source) -> None:
+        """Give a source up after another process has claimed it; `sources` may assign it again later."""
         ...

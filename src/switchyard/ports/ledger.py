@@ -1,4 +1,4 @@
-"""The ledger port: the back office's own store of entries, positions, balances and the place that it has read to."""
+"""The ledger port: the back office's own store of entries, positions, balances, and how far each source was read."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,10 +7,11 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.bus import BusEvent, Place
+from switchyard.domain.bus import BusEvent, SourcePosition
 from switchyard.domain.errors import SwitchyardError, Unavailable
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import EntryType, LedgerAccount, LedgerHead
+from switchyard.domain.ledger.accounts import HaltedAccount
+from switchyard.domain.ledger.entries import EntryType, LedgerAccount
 from switchyard.domain.ledger.holdings import Holding
 
 # Bounds the memory of one read.
@@ -18,32 +19,56 @@ ENTRIES_MAX = 1_000
 
 
 class LedgerUnavailable(Unavailable):
-    """The books could not be written, and nothing was; a repeat may succeed."""
+    """The books could not be read or written, or whether they were written is unknown: claim the source again."""
 
 
 class LedgerBroken(SwitchyardError):
     """The books' file failed; whether the last page was written is known only after it is opened again."""
 
 
-class LedgerState(msgspec.Struct, frozen=True):
-    """How far the ledger is."""
+class OwnershipLost(SwitchyardError):
+    """Another process has claimed the source, or moved its position; nothing was written."""
 
-    place: Place
-    """The last event that was read."""
+    def __init__(self, source: str, why: str) -> None:
+        super().__init__(f"the books' source {source} belongs to another process: {why}")
+        self.source = source
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The right to post from a source, until another claim of it."""
+
+    source: str
+    generation: int
+    """Counts the claims of the source: a posting with an older one is rejected."""
+    position: SourcePosition
+    """How far the source was read."""
+
+
+class SourceState(msgspec.Struct, frozen=True):
+    """How far a source was read, for people."""
+
+    source: str
+    position: SourcePosition
+    generation: int
     read_at: datetime | None
-    """The time of that event."""
-    head: LedgerHead
+    """The time of the last event that was read from it."""
 
 
 class Posted(msgspec.Struct, frozen=True):
     """What a page of events did."""
 
-    state: LedgerState
+    claim: Claim
+    """For the next page."""
+    read_at: datetime | None
     entries: int
+    skipped: int
+    """Events that made no entry."""
     repeats: int
-    """Events whose entry existed already."""
+    """Events that were read before, or whose entry existed already."""
     notes: int
     """Notes on the new entries, for a person to look at."""
+    halted: int
+    """Accounts that have halted, or go on, since this page; `Ledger.halted` has all that are halted."""
 
 
 class StoredEntry(msgspec.Struct, frozen=True):
@@ -69,6 +94,14 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = ENTRIES_MAX
 
 
+class EntryKey(msgspec.Struct, frozen=True):
+    """The place of an entry among those of all accounts: by time, account and number."""
+
+    at: datetime
+    account_id: AccountId
+    number: int
+
+
 class Balance(msgspec.Struct, frozen=True):
     """The sum of an account's legs on one ledger account in one unit."""
 
@@ -78,22 +111,46 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 class Ledger(Protocol):
-    """Append-only; one process at a time."""
+    """Append-only; each source has one owner at a time, which is the process of its last claim."""
 
-    async def state(self) -> LedgerState:
-        """Return how far the ledger is."""
+    async def claim(self, source: str, start: SourcePosition) -> Claim:
+        """Raise the source's generation, durably, and return how far it was read: `start` for a new one."""
         ...
 
-    async def post(self, after: Place, events: Sequence[BusEvent]) -> Posted:
-        """Book the events and move the place to the last of them, in one transaction; durable on return.
+    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+        """Book the events and move the source's position, in one transaction; durable on return.
 
-        Raises HistoryMismatch if the stored place is not `after`, Unbookable and LedgerUnavailable, with nothing
-        written; and LedgerBroken.
+        An event that its account has read before is dropped. One that cannot be booked, or whose account's event before
+        it is missing, halts that account: it and the account's later events are not booked, the other accounts' are.
+        Raises OwnershipLost if the source has another generation or position, and LedgerUnavailable and LedgerBroken.
         """
+        ...
+
+    async def sources(self) -> list[SourceState]:
+        """Return every source that was ever claimed, by name."""
+        ...
+
+    async def reset(self, source: str, start: SourcePosition) -> None:
+        """Have the source read again from `start`, by a new generation; what was read before is dropped again."""
+        ...
+
+    async def count(self) -> int:
+        """Return the number of entries of all accounts."""
+        ...
+
+    async def halted(self, limit: int) -> list[HaltedAccount]:
+        """Return the accounts that have halted, by id."""
         ...
 
     async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
         """Return entries in order of their numbers, at most ENTRIES_MAX."""
+        ...
+
+    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
+        """Return the next entries of a strategy over all accounts, by time, account and number.
+
+        An account that is behind may still get entries of an earlier time.
+        """
         ...
 
     async def holdings(

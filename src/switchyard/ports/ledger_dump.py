@@ -5,7 +5,8 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.domain.ledger.books import BalanceKey, HoldingKey
 from switchyard.domain.ledger.entries import Leg
 from switchyard.domain.ledger.holdings import Holding
@@ -24,8 +25,12 @@ class DumpedEntry(msgspec.Struct, frozen=True):
 class LedgerDump(Protocol):
     """All rows of a ledger; each method returns the next rows after a key, in the order of their keys."""
 
-    async def dumped_entries(self, after: int, limit: int) -> list[DumpedEntry]:
-        """Return entries of all accounts."""
+    async def dumped_accounts(self, after: AccountId, limit: int) -> list[BookedAccount]:
+        """Return the accounts."""
+        ...
+
+    async def dumped_entries(self, account: AccountId, after: int, limit: int) -> list[DumpedEntry]:
+        """Return entries of an account, by number."""
         ...
 
     async def dumped_orders(self, after: OrderId, limit: int) -> list[BookedOrder]:
@@ -33,9 +38,9 @@ class LedgerDump(Protocol):
         ...
 
     async def dumped_holdings(self, after: HoldingKey, limit: int) -> list[Holding]:
-        """Return positions of all accounts."""
+        """Return positions of one account, the key's."""
         ...
 
     async def dumped_balances(self, after: BalanceKey, limit: int) -> list[tuple[BalanceKey, Decimal]]:
-        """Return balances of all accounts, by account, unit and ledger account."""
+        """Return balances of one account, the key's, by unit and ledger account."""
         ...

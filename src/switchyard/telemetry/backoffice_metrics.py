@@ -10,11 +10,18 @@ class BackOfficeMetrics:
         self.seq = Gauge("backoffice_seq", "Number of the last event that the books have read", registry=registry)
         self.lag = Gauge("backoffice_lag_events", "Events that the books have not read yet", registry=registry)
         self.halted = Gauge(
-            "backoffice_halted", "1 if the books have stopped at an event that they cannot take", registry=registry
+            "backoffice_halted",
+            "1 if a source of events has stopped, because its history is not that of the books",
+            registry=registry,
+        )
+        self.halted_accounts = Gauge(
+            "backoffice_halted_accounts",
+            "Accounts whose events are not booked, because one is missing or cannot be booked",
+            registry=registry,
         )
         self.entries = Counter("backoffice_entries_total", "Entries booked", registry=registry)
         self.repeats = Counter(
-            "backoffice_repeats_total", "Events dropped because their entry was booked before", registry=registry
+            "backoffice_repeats_total", "Events dropped because they were read before", registry=registry
         )
         self.notes = Counter(
             "backoffice_notes_total",

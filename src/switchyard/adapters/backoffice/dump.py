@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.domain.ids import OrderId
+from switchyard.adapters.backoffice.ledger import SqliteLedger, account_of
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.accounts import BookedAccount
 from switchyard.domain.ledger.books import BalanceKey, HoldingKey
 from switchyard.domain.ledger.entries import Leg
 from switchyard.domain.ledger.holdings import Holding
@@ -16,16 +17,24 @@ from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.ports.ledger import StoredEntry
 from switchyard.ports.ledger_dump import DumpedEntry
 
-ENTRIES = "SELECT number, text, hash, entry_id FROM entries WHERE number > ? ORDER BY number LIMIT ?"
-LEGS = "SELECT number, account, unit, amount FROM legs WHERE number > ? AND number <= ? ORDER BY number, leg"
+ACCOUNTS = """
+SELECT account_id, entries, hash, reached_at, epoch, seq, halted_seq, halted
+FROM accounts WHERE account_id > ? ORDER BY account_id LIMIT ?
+"""
+ENTRIES = """
+SELECT number, text, hash, entry_id FROM entries WHERE account_id = ? AND number > ? ORDER BY number LIMIT ?
+"""
+LEGS = """
+SELECT number, account, unit, amount FROM legs
+WHERE account_id = ? AND number > ? AND number <= ? ORDER BY number, leg
+"""
 ORDERS = "SELECT body FROM orders WHERE order_id > ? ORDER BY order_id LIMIT ?"
 HOLDINGS = """
-SELECT body FROM positions WHERE (account_id, symbol, currency) > (?, ?, ?)
-ORDER BY account_id, symbol, currency LIMIT ?
+SELECT body FROM positions WHERE account_id = ? AND (symbol, currency) > (?, ?) ORDER BY symbol, currency LIMIT ?
 """
 BALANCES = """
-SELECT account_id, account, unit, amount FROM balances WHERE (account_id, unit, account) > (?, ?, ?)
-ORDER BY account_id, unit, account LIMIT ?
+SELECT account_id, account, unit, amount FROM balances WHERE account_id = ? AND (unit, account) > (?, ?)
+ORDER BY unit, account LIMIT ?
 """
 
 _order = msgspec.json.Decoder(BookedOrder)
@@ -38,12 +47,16 @@ class SqliteLedgerDump:
     def __init__(self, ledger: SqliteLedger) -> None:
         self._ledger = ledger
 
-    async def dumped_entries(self, after: int, limit: int) -> list[DumpedEntry]:
-        """Entries with the rows of their legs."""
-        entries = await self._rows(ENTRIES, (after, limit))
+    async def dumped_accounts(self, after: AccountId, limit: int) -> list[BookedAccount]:
+        """Accounts by id."""
+        return [account_of(row) for row in await self._rows(ACCOUNTS, (after, limit))]
+
+    async def dumped_entries(self, account: AccountId, after: int, limit: int) -> list[DumpedEntry]:
+        """Entries of an account with the rows of their legs."""
+        entries = await self._rows(ENTRIES, (account, after, limit))
         if not entries:
             return []
-        rows = await self._rows(LEGS, (after, entries[-1][0]))
+        rows = await self._rows(LEGS, (account, after, entries[-1][0]))
         legs = {
             number: tuple(Leg(account, unit, Decimal(amount)) for _, account, unit, amount in group)
             for number, group in groupby(rows, key=lambda row: row[0])
@@ -58,11 +71,11 @@ class SqliteLedgerDump:
         return [_order.decode(body) for (body,) in await self._rows(ORDERS, (after, limit))]
 
     async def dumped_holdings(self, after: HoldingKey, limit: int) -> list[Holding]:
-        """Positions by account, symbol and currency."""
+        """Positions of an account by symbol and currency."""
         return [_holding.decode(body) for (body,) in await self._rows(HOLDINGS, (*after, limit))]
 
     async def dumped_balances(self, after: BalanceKey, limit: int) -> list[tuple[BalanceKey, Decimal]]:
-        """Balances by account, unit and ledger account."""
+        """Balances of an account by unit and ledger account."""
         account_id, account, unit = after
         rows = await self._rows(BALANCES, (account_id, unit, account, limit))
         return [((owner, name, unit), Decimal(amount)) for owner, name, unit, amount in rows]

@@ -11,33 +11,39 @@ from typing import Any, TypeVar
 
 import apsw
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.files.lock import lock_beside
 from switchyard.adapters.sqlite.connections import Connections
-from switchyard.domain.bus import BusEvent, Place
+from switchyard.domain.bus import BusEvent, SourcePosition
 from switchyard.domain.chain import stamp
-from switchyard.domain.errors import AlreadyRunning, CannotStart, HistoryMismatch, SchemaMismatch
+from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
-from switchyard.domain.ledger.bookable import bookable
-from switchyard.domain.ledger.books import Books, order_ids, touched
+from switchyard.domain.ledger.accounts import BookedAccount, HaltedAccount
+from switchyard.domain.ledger.bookable import ReadEvent, read_events
+from switchyard.domain.ledger.books import Books, account_ids, order_ids, touched
 from switchyard.domain.ledger.entries import LedgerHead
 from switchyard.domain.ledger.holdings import Holding
 from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.ports.ledger import (
     ENTRIES_MAX,
     Balance,
+    Claim,
     EntryFilter,
+    EntryKey,
     LedgerBroken,
-    LedgerState,
     LedgerUnavailable,
+    OwnershipLost,
     Posted,
+    SourceState,
     StoredEntry,
 )
 
 T = TypeVar("T")
 
 _order = msgspec.json.Decoder(BookedOrder)
+_position: msgspec.json.Decoder[SourcePosition] = msgspec.json.Decoder(SourcePosition)
 _holding = msgspec.json.Decoder(Holding)
 
 
@@ -74,13 +80,39 @@ class SqliteLedger:
         """Finish the write in progress and release the file."""
         await asyncio.to_thread(self._connections.close)
 
-    async def state(self) -> LedgerState:
-        """How far the ledger is."""
-        return await self._connections.write(_state)
+    async def claim(self, source: str, start: SourcePosition) -> Claim:
+        """Raise the source's generation and return how far it was read."""
+        return await self._connections.write(lambda connection: _claim(connection, source, start))
 
-    async def post(self, after: Place, events: Sequence[BusEvent]) -> Posted:
-        """Book the events and move the place, in one transaction; durable on return."""
-        return await self._connections.write(lambda connection: _post(connection, after, events))
+    async def post(self, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+        """Book the events and move the position, in one transaction; durable on return."""
+        return await self._connections.write(lambda connection: _post(connection, claim, events, position))
+
+    async def sources(self) -> list[SourceState]:
+        """Every source that was ever claimed."""
+        rows = await self._rows(schema.SOURCES, ())
+        return [
+            SourceState(source, _position.decode(position), generation, _time(read_at))
+            for source, position, generation, read_at in rows
+        ]
+
+    async def reset(self, source: str, start: SourcePosition) -> None:
+        """Have the source read again from `start`."""
+
+        def work(connection: apsw.Connection) -> None:
+            with _classified_errors(), connection:
+                connection.execute(schema.RESET, (source, _json(start)))
+
+        await self._connections.write(work)
+
+    async def count(self) -> int:
+        """The number of entries of all accounts."""
+        [(count,)] = await self._rows(schema.COUNT, ())
+        return int(count)
+
+    async def halted(self, limit: int) -> list[HaltedAccount]:
+        """The accounts that have halted."""
+        return [HaltedAccount(*row) for row in await self._rows(schema.HALTED, (limit,))]
 
     async def entries(self, wanted: EntryFilter) -> list[StoredEntry]:
         """Entries in order of their numbers."""
@@ -88,6 +120,12 @@ class SqliteLedger:
         rows = await self._rows(sql, values)
         found = [StoredEntry(*row) for row in rows]
         return found[::-1] if wanted.newest else found
+
+    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
+        """Entries of a strategy by time, account and number."""
+        key = ("", "", 0) if after is None else (stamp(after.at), after.account_id, after.number)
+        rows = await self._rows(schema.ENTRIES_OF_STRATEGY, (strategy, *key, min(limit, ENTRIES_MAX)))
+        return [StoredEntry(*row) for row in rows]
 
     async def holdings(
         self, account: AccountId, after_symbol: str, after_currency: str, limit: int, *, flat: bool = True
@@ -149,46 +187,49 @@ def _prepare(connection: apsw.Connection, path: Path) -> None:
         connection.pragma("user_version", schema.SCHEMA_VERSION)
 
 
-def _state(connection: apsw.Connection) -> LedgerState:
-    epoch, seq, digest, read_at, entries, entries_hash = connection.execute(schema.STATE).get
-    return LedgerState(
-        Place(epoch, seq, digest),
-        None if read_at is None else datetime.fromisoformat(read_at),
-        LedgerHead(entries, entries_hash),
-    )
-
-
-def _post(connection: apsw.Connection, after: Place, events: Sequence[BusEvent]) -> Posted:
+def _claim(connection: apsw.Connection, source: str, start: SourcePosition) -> Claim:
     with _classified_errors(), connection:
-        state = _state(connection)
-        if state.place != after:
-            raise HistoryMismatch(
-                f"the books are at event {state.place.seq}, not at {after.seq}: another writer posted"
-            )
-        books = _booked(connection, state.head, events)
+        connection.execute(schema.CLAIM, (source, _json(start)))
+        position, generation = connection.execute(schema.SOURCE, (source,)).get
+    return Claim(source, generation, _position.decode(position))
+
+
+def _post(connection: apsw.Connection, claim: Claim, events: Sequence[BusEvent], position: SourcePosition) -> Posted:
+    with _classified_errors(), connection:
+        _check_owned(claim, connection.execute(schema.SOURCE, (claim.source,)).get)
+        books = _booked(connection, read_events(events))
         _write(connection, books)
-        last = events[-1]
-        place = last.place
-        connection.execute(
-            schema.MOVE,
-            (place.epoch, place.seq, place.hash, stamp(last.event.at), books.head.number, books.head.hash),
-        )
+        read_at = events[-1].event.at if events else None
+        connection.execute(schema.MOVE, (_json(position), None if read_at is None else stamp(read_at), claim.source))
     return Posted(
-        state=LedgerState(place, last.event.at, books.head),
+        claim=replace(claim, position=position),
+        read_at=read_at,
         entries=len(books.entries),
+        skipped=books.skipped,
         repeats=books.repeats,
         notes=sum(len(line.entry.notes) for line in books.entries),
+        halted=books.halted,
     )
 
 
-def _booked(connection: apsw.Connection, head: LedgerHead, events: Sequence[BusEvent]) -> Books:
+def _check_owned(claim: Claim, row: tuple[str, int] | None) -> None:
+    """The fence: raise OwnershipLost unless the source is as the claim has it."""
+    if row is None:
+        raise OwnershipLost(claim.source, "it was never claimed")
+    position, generation = row
+    if generation != claim.generation:
+        raise OwnershipLost(claim.source, f"it was claimed {generation} times, this claim is number {claim.generation}")
+    if (found := _position.decode(position)) != claim.position:
+        raise OwnershipLost(claim.source, f"it was read to {found}, not to {claim.position}")
+
+
+def _booked(connection: apsw.Connection, events: Sequence[ReadEvent]) -> Books:
     """The books of this page, with the rows that it touches, after its events."""
-    facts = bookable(events)
-    if not facts:
-        return Books(head)
-    rows = connection.execute(schema.FIND_ORDERS, (_json(sorted(order_ids(facts))),))
-    books = Books(head, [_order.decode(body) for (body,) in rows])
-    wanted = touched(facts, books.orders)
+    accounts = connection.execute(schema.FIND_ACCOUNTS, (_json(sorted(account_ids(events))),))
+    found = [account_of(row) for row in accounts]
+    orders = connection.execute(schema.FIND_ORDERS, (_json(sorted(order_ids(events))),))
+    books = Books(found, [_order.decode(body) for (body,) in orders])
+    wanted = touched(events, books.orders)
     if wanted.entry_ids:
         ids = _json(sorted(wanted.entry_ids))
         books.booked = {entry_id for (entry_id,) in connection.execute(schema.FIND_ENTRIES, (ids,))}
@@ -197,8 +238,8 @@ def _booked(connection: apsw.Connection, head: LedgerHead, events: Sequence[BusE
             books.holdings[holding.account_id, holding.symbol, holding.currency] = holding
         for account, name, unit, amount in connection.execute(schema.FIND_BALANCES, (_json(sorted(wanted.balances)),)):
             books.balances[account, name, unit] = Decimal(amount)
-    for fact in facts:
-        books.take(fact)
+    for event in events:
+        books.read(event)
     return books
 
 
@@ -206,24 +247,29 @@ def _write(connection: apsw.Connection, books: Books) -> None:
     if books.entries:
         entries = [
             (
-                line.entry.number,
-                line.entry.entry_id,
-                line.entry.type,
-                line.entry.account_id,
-                line.entry.order_id,
-                stamp(line.entry.at),
-                line.text,
-                line.hash,
+                new.entry.account_id,
+                new.entry.number,
+                new.entry.entry_id,
+                new.entry.type,
+                new.entry.order_id,
+                new.entry.strategy,
+                stamp(new.entry.at),
+                stamp(new.reached_at),
+                new.line.text,
+                new.line.hash,
             )
-            for line in books.entries
+            for new in books.entries
         ]
         connection.execute(schema.ADD_ENTRIES, (_json(entries),))
         legs = [
-            (line.entry.number, number, line.entry.account_id, leg.account, leg.unit, leg.amount)
-            for line in books.entries
-            for number, leg in enumerate(line.entry.legs, 1)
+            (new.entry.account_id, new.entry.number, number, leg.account, leg.unit, leg.amount)
+            for new in books.entries
+            for number, leg in enumerate(new.entry.legs, 1)
         ]
         connection.execute(schema.ADD_LEGS, (_json(legs),))
+    if books.changed_accounts:
+        accounts = [_account_row(books.accounts[key]) for key in sorted(books.changed_accounts)]
+        connection.execute(schema.SET_ACCOUNTS, (_json(accounts),))
     if books.changed_orders:
         orders = [(key, _json(books.orders[key])) for key in sorted(books.changed_orders)]
         connection.execute(schema.SET_ORDERS, (_json(orders),))
@@ -248,14 +294,19 @@ def _entries_query(wanted: EntryFilter) -> tuple[str, list[Any]]:
         conditions.append("type = ?")
         values.append(wanted.type)
     if wanted.since is not None:
-        # The time never decreases with the number: one search of the index, not a filter over all entries.
-        conditions.append("number >= (SELECT number FROM entries WHERE at >= ? ORDER BY at, number LIMIT 1)")
-        values.append(stamp(wanted.since))
+        # `reached_at` never decreases with the number: one search of the index, not a filter over all entries.
+        conditions.append(
+            "at >= ? AND number >= (SELECT number FROM entries INDEXED BY entries_by_time "
+            "WHERE account_id = ? AND reached_at >= ? ORDER BY reached_at, number LIMIT 1)"
+        )
+        values += [stamp(wanted.since), wanted.account_id, stamp(wanted.since)]
     order = "DESC" if wanted.newest else "ASC"
     # An order has few entries, a type or an account may have millions.
-    index = "order" if wanted.order_id is not None else "account" if wanted.type is None else "type"
+    index = "INDEXED BY entries_of_order " if wanted.order_id is not None else ""
+    if not index and wanted.type is not None:
+        index = "INDEXED BY entries_of_type "
     sql = (
-        f"SELECT number, text, hash FROM entries INDEXED BY entries_of_{index} "
+        f"SELECT number, text, hash FROM entries {index}"
         f"WHERE {' AND '.join(conditions)} ORDER BY number {order} LIMIT ?"
     )
     return sql, [*values, min(wanted.limit, ENTRIES_MAX)]
@@ -270,6 +321,39 @@ def _classified_errors() -> Iterator[None]:
         raise LedgerUnavailable(f"the books cannot be written, nothing was: {error}") from error
     except apsw.Error as error:
         raise LedgerBroken(f"the books cannot be written: {error}") from error
+
+
+def account_of(row: Sequence[Any]) -> BookedAccount:
+    """The account of a row of the table."""
+    account_id, entries, digest, reached_at, epoch, seq, halted_seq, halted = row
+    return BookedAccount(
+        account_id=account_id,
+        head=LedgerHead(entries, digest),
+        reached_at=_time(reached_at),
+        epoch=epoch,
+        seq=seq,
+        halted_seq=halted_seq,
+        halted=halted,
+    )
+
+
+def _account_row(account: BookedAccount) -> tuple[Any, ...]:
+    reached_at = None if account.reached_at is None else stamp(account.reached_at)
+    head = account.head
+    return (
+        account.account_id,
+        head.number,
+        head.hash,
+        reached_at,
+        account.epoch,
+        account.seq,
+        account.halted_seq,
+        account.halted,
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def _json(value: object) -> str:

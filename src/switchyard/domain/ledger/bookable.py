@@ -1,6 +1,6 @@
 """The events that concern the books, decoded: new orders, changes of their venue, and execution reports.
 
-Pure. Every other event only moves the reader's place.
+Pure. Every other event only moves the place of its account.
 """
 
 from collections.abc import Iterable
@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import msgspec
 
 from switchyard.domain.bus import BusEvent
-from switchyard.domain.errors import SwitchyardError
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.facts import AcceptedOrder, ReportFact
 from switchyard.domain.ids import OrderId, VenueName
@@ -19,14 +18,6 @@ from switchyard.domain.lines import (
     decode_rejected_fact,
     decode_report_fact,
 )
-
-
-class Unbookable(SwitchyardError):
-    """An event that the books cannot take: they stop before it, because later entries may depend on it."""
-
-    def __init__(self, seq: int, why: str) -> None:
-        super().__init__(f"event {seq} cannot be booked: {why}")
-        self.seq = seq
 
 
 class NewOrder(msgspec.Struct, frozen=True):
@@ -57,17 +48,26 @@ class Reported(msgspec.Struct, frozen=True):
 Bookable = NewOrder | Rerouted | Reported
 
 
-def bookable(events: Iterable[BusEvent]) -> list[Bookable]:
-    """The events that concern the books, in order; raises Unbookable for one that cannot be read."""
-    found: list[Bookable] = []
-    for taken in events:
-        try:
-            fact = _decoded(taken.event)
-        except msgspec.DecodeError as error:
-            raise Unbookable(taken.event.seq, f"its data cannot be read: {error}") from error
-        if fact is not None:
-            found.append(fact)
-    return found
+class ReadEvent(msgspec.Struct, frozen=True):
+    """An event of the bus with what it means for the books."""
+
+    taken: BusEvent
+    fact: Bookable | None
+    """None where it only moves the account's place."""
+    problem: str | None = None
+    """Why it cannot be read."""
+
+
+def read_events(events: Iterable[BusEvent]) -> list[ReadEvent]:
+    """The events, decoded, in order."""
+    return [_read(taken) for taken in events]
+
+
+def _read(taken: BusEvent) -> ReadEvent:
+    try:
+        return ReadEvent(taken, _decoded(taken.event))
+    except msgspec.DecodeError as error:
+        return ReadEvent(taken, None, f"its data cannot be read: {error}")
 
 
 def _decoded(event: JournalEvent) -> Bookable | None:

@@ -45,7 +45,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     """One entry; an `OrderAccepted` is a memo and has no legs."""
 
     number: int
-    """From 1, without a gap."""
+    """From 1, without a gap; each account has its own chain."""
     entry_id: str
     """Derived from what happened, so that nothing is booked twice: the order id, or `fill_entry_id`."""
     type: EntryType
@@ -89,7 +89,7 @@ class ChainedEntry(msgspec.Struct, frozen=True):
 
 
 class LedgerHead(msgspec.Struct, frozen=True):
-    """The last entry's number and hash."""
+    """An account's last entry: number and hash."""
 
     number: int = 0
     hash: str = GENESIS

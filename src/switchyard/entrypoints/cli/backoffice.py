@@ -82,6 +82,22 @@ def rebuild(
         raise typer.Exit(DIFFERENT)
 
 
+@app.command()
+def reset(
+    source: Annotated[
+        str | None, typer.Option("--source", help="One source, such as `journal`; all of them without it.")
+    ] = None,
+) -> None:
+    """Read the events again from zero: what is booked stays, and an account that halted at a gap can go on.
+
+    Every event that an account has read is dropped again, so that nothing is booked twice.
+    """
+    from switchyard.bootstrap import reset_books
+
+    for name in asyncio.run(reset_books(configured({}), source)):
+        typer.echo(f"{name}: is read again from its start")
+
+
 @contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
     """A counter of events on a terminal's stderr; nothing elsewhere."""

@@ -139,13 +139,12 @@ class BackOfficeRoutes:
     async def _show_stats(self, request: Request) -> Response:
         self._account(request, ())
         consumer = self._office.consumer
-        state = consumer.state
         body = {
             "startedAt": consumer.started_at,
             "processed": consumer.processed,
             "skipped": consumer.skipped,
-            "lastEventAt": state.read_at,
-            "lastKafkaOffset": state.place.seq or None,
+            "lastEventAt": consumer.last_event_at,
+            "lastKafkaOffset": consumer.last_offset,
             "ledgerReplay": consumer.replayed,
         }
         return starlette_response(json_response(200, body))

@@ -1,33 +1,32 @@
-"""Reads the bus and books its events: the place that it has read to commits together with the entries.
+"""Reads every source that the bus assigns to this process into the ledger, one loop per source.
 
-Reads the bus; writes the ledger. Stops, and says so, at an event that is missing, of another history or unbookable.
+Reads the bus; writes the ledger. Shows which sources and accounts have stopped.
 """
 
 import asyncio
+import contextlib
+from datetime import datetime
 
 import structlog
 
-from switchyard.domain.bus import BusEvent, Place
-from switchyard.domain.errors import HistoryMismatch
-from switchyard.domain.ledger.bookable import Unbookable
+from switchyard.domain.bus import Offset, Place
+from switchyard.domain.ledger.accounts import HaltedAccount
+from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger, LedgerBroken, LedgerState, Posted
+from switchyard.ports.ledger import Ledger, OwnershipLost
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
 
-# A page is one commit. Small enough that its thread does not keep the processor from orders for long.
-EVENTS_MAX = 200
-# No caller waits for the books: a pause lets a commit cover the events of many orders.
-LINGER_SECONDS = 0.05
-# A wake-up may be missed where another process commits; the bus is read at least this often.
-POLL_SECONDS = 1.0
+# A response names the first of them; the metric counts up to here.
+HALTED_MAX = 1_000
+HALTED_SHOWN_MAX = 5
 
 
 class Consumer:
-    """Follows the bus into the ledger; `problem` says why it has stopped."""
+    """Follows the bus into the ledger; `problem` says what has stopped."""
 
     def __init__(self, bus: Bus, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool) -> None:
         """`shares`: whether the process also accepts or sends orders, which go first."""
@@ -36,97 +35,175 @@ class Consumer:
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
-        self._state: LedgerState | None = None
-        self._is_current = False
+        self._readers: dict[str, SourceReader] = {}
+        self._former = SourceFigures()
+        self._read_before: datetime | None = None
+        self._halted: list[HaltedAccount] = []
+        self._halts = 0
         self.started_at = clock.now()
-        self.processed = 0
-        """Events read since the start."""
-        self.skipped = 0
-        """Those of them that made no entry: they do not concern the books, or are booked already."""
         self.replayed = 0
         """Entries that the ledger had at the start."""
-        self.problem: str | None = None
 
     async def open(self) -> None:
-        """Continue at the ledger's own place; a place that the bus does not have is a problem."""
-        state = self._state = await self._ledger.state()
-        self.replayed = state.head.number
-        self._metrics.halted.set(0)
-        self._show(state)
-        try:
-            await self._bus.check(state.place)
-        except HistoryMismatch as error:
-            self._halt(
-                f"the books were read up to another history: {error}. Bring the right journal or the right books back; "
-                "if this journal is meant, stop the process and run `switchyard backoffice rebuild`"
-            )
-            return
-        log.info("backoffice_opened", seq=state.place.seq, entries=state.head.number)
+        """Read how far the books are, and claim the sources that are assigned to this process."""
+        states = await self._ledger.sources()
+        self._read_before = max((state.read_at for state in states if state.read_at is not None), default=None)
+        self.replayed = await self._ledger.count()
+        await self._read_halted()
+        await self.assign()
+        log.info("backoffice_opened", entries=self.replayed, sources=sorted(self._readers))
 
     @property
-    def state(self) -> LedgerState:
-        """How far the ledger is."""
-        assert self._state is not None, "it was not opened"
-        return self._state
+    def problem(self) -> str | None:
+        """What has stopped and why; none where every source and account goes on."""
+        problems = [reader.problem for reader in self._readers.values() if reader.problem is not None]
+        if self._halted:
+            shown = "; ".join(f"{each.account_id}: {each.reason}" for each in self._halted[:HALTED_SHOWN_MAX])
+            count = f"{HALTED_MAX} or more" if len(self._halted) == HALTED_MAX else str(len(self._halted))
+            problems.append(f"{count} account(s) have halted: {shown}")
+        return "; ".join(problems) or None
+
+    @property
+    def source_problem(self) -> str | None:
+        """Why a source of this process has stopped, if one has."""
+        return next((reader.problem for reader in self._readers.values() if reader.problem is not None), None)
+
+    @property
+    def readers(self) -> tuple[SourceReader, ...]:
+        """The readers of the assigned sources."""
+        return tuple(self._readers.values())
+
+    @property
+    def processed(self) -> int:
+        """Events read since the start."""
+        return self._former.processed + sum(reader.processed for reader in self._readers.values())
+
+    @property
+    def skipped(self) -> int:
+        """Those of them that made no entry."""
+        return self._former.skipped + sum(reader.skipped for reader in self._readers.values())
+
+    @property
+    def last_event_at(self) -> datetime | None:
+        """The time of the last event read, also before this start."""
+        times = [reader.read_at for reader in self._readers.values()] + [self._former.read_at, self._read_before]
+        return max((time for time in times if time is not None), default=None)
+
+    @property
+    def last_offset(self) -> int | None:
+        """The journal's number of the last event read, or the highest offset read of the assigned partitions."""
+        reached = max((_last(reader) for reader in self._readers.values()), default=-1)
+        return None if reached < 0 else reached
+
+    async def assign(self) -> None:
+        """Open the sources that are newly assigned, and forget those that are not assigned any more."""
+        assigned = {source.name: source for source in await self._bus.sources()}
+        for name in self._readers.keys() - assigned.keys():
+            self._forget(name)
+        for name, source in assigned.items():
+            if name not in self._readers:
+                reader = SourceReader(
+                    source, self._ledger, clock=self._clock, metrics=self._metrics, shares=self._shares
+                )
+                await reader.open()
+                self._readers[name] = reader
+        await self.show()
 
     async def run_once(self) -> int:
-        """Book one page and return its number of events; 0 when there are none, or after a problem."""
-        if self.problem is not None:
-            return 0
-        if not self._is_current:
-            self._show(await self._ledger.state())
-        place = self.state.place
-        try:
-            events = await self._bus.page(place, EVENTS_MAX)
-            if events:
-                await self._post(place, events)
-            return len(events)
-        except (HistoryMismatch, Unbookable, LedgerBroken) as error:
-            self._halt(str(error))
-        return 0
+        """Book one page of each assigned source and return the number of events."""
+        await self.assign()
+        count = 0
+        for reader in self.readers:
+            try:
+                count += await reader.run_once()
+            except OwnershipLost as error:
+                await self._lose(reader, error)
+        await self.show()
+        return count
 
     async def run(self, wake: Wake) -> None:
-        """Book events until cancelled."""
-        while True:
-            began = self._clock.monotonic()
-            count = await self.run_once()
-            # A page that is not full was the last one.
-            is_behind = count == EVENTS_MAX or self.problem is not None
-            self._metrics.lag.set(await self._bus.lag(self.state.place) if is_behind else 0)
-            if count == EVENTS_MAX:
-                # Behind: in a process that also handles orders, at most half of the time is spent here.
-                await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
-            else:
-                await asyncio.sleep(LINGER_SECONDS)
-                await wake.wait(POLL_SECONDS)
-
-    async def _post(self, place: Place, events: list[BusEvent]) -> None:
-        self._is_current = False  # until the write returns, only the ledger can tell its place
+        """Run a loop for each assigned source until cancelled."""
+        loops: dict[asyncio.Task[None], SourceReader] = {}
         try:
-            posted = await self._ledger.post(place, events)
-        except Unbookable as error:
-            before = [event for event in events if event.event.seq < error.seq]
-            if before:
-                self._note(await self._ledger.post(place, before), len(before))
-            raise
-        self._note(posted, len(events))
+            while True:
+                await self.assign()
+                running = {reader.source.name for reader in loops.values()}
+                for reader in self.readers:
+                    if reader.source.name not in running:
+                        loops[asyncio.create_task(reader.run(wake), name=f"books of {reader.source.name}")] = reader
+                for task in [task for task, reader in loops.items() if reader not in self.readers]:
+                    del loops[task]
+                    await _cancel(task)
+                if not loops:
+                    await asyncio.sleep(POLL_SECONDS)
+                    continue
+                ended, _ = await asyncio.wait(loops, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended:
+                    reader = loops.pop(task)
+                    try:
+                        task.result()
+                    except OwnershipLost as error:
+                        await self._lose(reader, error)
+        finally:
+            for task in loops:
+                await _cancel(task)
 
-    def _note(self, posted: Posted, events: int) -> None:
-        self.processed += events
-        self.skipped += events - posted.entries
-        self._metrics.entries.inc(posted.entries)
-        self._metrics.repeats.inc(posted.repeats)
-        if posted.notes:
-            self._metrics.notes.inc(posted.notes)
-            log.warning("backoffice_entries_noted", notes=posted.notes, seq=posted.state.place.seq)
-        self._show(posted.state)
+    async def show(self) -> None:
+        """Show how far the readers are; reads the halted accounts where they have changed."""
+        halts = self._former.halts + sum(reader.halts for reader in self._readers.values())
+        if halts != self._halts:
+            self._halts = halts
+            await self._read_halted()
+        self._metrics.seq.set(self.last_offset or 0)
+        self._metrics.lag.set(sum(reader.lag for reader in self._readers.values()))
+        self._metrics.halted.set(self.source_problem is not None)
 
-    def _show(self, state: LedgerState) -> None:
-        self._state = state
-        self._is_current = True
-        self._metrics.seq.set(state.place.seq)
+    async def _read_halted(self) -> None:
+        known = {each.account_id for each in self._halted}
+        self._halted = await self._ledger.halted(HALTED_MAX)
+        self._metrics.halted_accounts.set(len(self._halted))
+        for each in self._halted:
+            if each.account_id not in known:
+                log.critical("backoffice_account_halted", account_id=each.account_id, seq=each.seq, error=each.reason)
 
-    def _halt(self, problem: str) -> None:
-        self.problem = problem
-        self._metrics.halted.set(1)
-        log.critical("backoffice_halted", seq=self.state.place.seq, error=problem)
+    async def _lose(self, reader: SourceReader, error: OwnershipLost) -> None:
+        log.warning("backoffice_source_lost", source=reader.source.name, error=str(error))
+        self._forget(reader.source.name)
+        await self._bus.release(reader.source)
+
+    def _forget(self, name: str) -> None:
+        reader = self._readers.pop(name)
+        self._former.add(reader)
+
+
+class SourceFigures:
+    """The figures of sources that are not assigned any more."""
+
+    def __init__(self) -> None:
+        self.processed = 0
+        self.skipped = 0
+        self.halts = 0
+        self.read_at: datetime | None = None
+
+    def add(self, reader: SourceReader) -> None:
+        """Keep what the reader counted."""
+        self.processed += reader.processed
+        self.skipped += reader.skipped
+        self.halts += reader.halts
+        if reader.read_at is not None:
+            self.read_at = reader.read_at if self.read_at is None else max(self.read_at, reader.read_at)
+
+
+def _last(reader: SourceReader) -> int:
+    match reader.claim.position:
+        case Place(seq=seq):
+            return seq or -1
+        case Offset(next=following):
+            return following - 1
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    # Its outcome does not matter any more: the source is claimed again before it is read again.
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await task

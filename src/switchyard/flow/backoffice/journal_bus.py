@@ -1,19 +1,29 @@
-"""The journal as a bus: pages of events after a place, each checked against the one before it. Reads only."""
+"""The journal as a bus with one source: pages of events, each checked against the one before it. Reads only."""
 
-from switchyard.domain.bus import BusEvent, Place, bus_event, check_follows
+from collections.abc import Sequence
+
+from switchyard.domain.bus import Place, SourcePosition, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.ports.journal import PAGE_MAX, Journal
+from switchyard.ports.source import Page, Source
+
+JOURNAL = "journal"
+"""The name of the source."""
 
 
-class JournalBus:
-    """ports.bus.Bus on one shard of the journal."""
+class JournalSource:
+    """ports.bus.Source on one shard of the journal."""
+
+    name = JOURNAL
+    start: SourcePosition = Place()
 
     def __init__(self, journal: Journal, shard: int = 0) -> None:
         self._journal = journal
         self._shard = shard
 
-    async def check(self, place: Place) -> None:
+    async def check(self, position: SourcePosition) -> None:
         """Raise HistoryMismatch unless the journal has the event at this place."""
+        place = _place(position)
         if place.seq == 0:
             return
         found = await self._journal.last_event(self._shard, place.seq)
@@ -23,19 +33,21 @@ class JournalBus:
                 f"the last one up to that number is {found.seq} of epoch {found.epoch} with hash {found.hash}"
             )
 
-    async def page(self, after: Place, limit: int) -> list[BusEvent]:
+    async def page(self, after: SourcePosition, limit: int) -> Page:
         """The next events; HistoryMismatch at a gap or at another history."""
-        events = [bus_event(event) for event in await self._journal.read(self._shard, after.seq, min(limit, PAGE_MAX))]
-        if not events and after.seq:
-            await self.check(after)  # a journal that was replaced by an older one has no next event either
-        place = after
+        place = _place(after)
+        lines = await self._journal.read(self._shard, place.seq, min(limit, PAGE_MAX))
+        events = tuple(bus_event(event) for event in lines)
+        if not events and place.seq:
+            await self.check(place)  # a journal that was replaced by an older one has no next event either
         for event in events:
             check_follows(place, event)
             place = event.place
-        return events
+        return Page(events, place)
 
-    async def lag(self, place: Place) -> int:
+    async def lag(self, position: SourcePosition) -> int:
         """How many events are after the place; without the numbers that a new epoch leaves out."""
+        place = _place(position)
         head = await self._journal.head(self._shard)
         skipped = sum(
             epoch.first_seq - max(epoch.after_seq, place.seq) - 1
@@ -43,3 +55,22 @@ class JournalBus:
             if place.seq < epoch.first_seq <= head.seq
         )
         return max(head.seq - place.seq - skipped, 0)
+
+
+class JournalBus:
+    """ports.bus.Bus of the journal alone."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.source = JournalSource(journal)
+
+    async def sources(self) -> Sequence[Source]:
+        """The one source."""
+        return [self.source]
+
+    async def release(self, source: Source) -> None:
+        """It stays assigned: the books' file serves one process."""
+
+
+def _place(position: SourcePosition) -> Place:
+    assert isinstance(position, Place), f"{position} is no place in the journal"
+    return position

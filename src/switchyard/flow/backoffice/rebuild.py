@@ -6,14 +6,18 @@ Reads the bus and a ledger; writes only the new ledger that it is given.
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
-from switchyard.domain.bus import Place
+import msgspec
+from msgspec.structs import replace
+
 from switchyard.domain.chain import link
 from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.accounts import BookedAccount, HeadsDigest
 from switchyard.domain.ledger.books import BalanceKey, Books, HoldingKey
 from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, check_balanced, parse_entry
-from switchyard.ports.bus import Bus
+from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.ports.ledger import ENTRIES_MAX, Ledger
 from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
+from switchyard.ports.source import Source
 
 # A broken ledger can differ in every row; the first differences show what happened.
 DIFFERENCES_MAX = 100
@@ -22,6 +26,13 @@ Row = TypeVar("Row")
 Key = TypeVar("Key")
 Progress = Callable[[int], None]
 """Called with the number of the event or entry reached."""
+
+
+class LedgerDigest(msgspec.Struct, frozen=True):
+    """The number of entries of all accounts, and one hash over the heads of their chains."""
+
+    entries: int
+    hash: str
 
 
 class Differences:
@@ -38,78 +49,115 @@ class Differences:
             self.lines.append(line)
 
 
-async def rebuild(bus: Bus, ledger: Ledger, up_to: Place | None = None, progress: Progress | None = None) -> Place:
-    """Book all events into an empty ledger, up to a place or to the end; returns the place reached."""
-    place = (await ledger.state()).place
-    while up_to is None or place.seq < up_to.seq:
-        events = await bus.page(place, ENTRIES_MAX)
+async def rebuild(
+    source: Source,
+    ledger: Ledger,
+    up_to: Mapping[AccountId, int] | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Book all events of a source into an empty ledger, to the end or, in each account, up to the event given."""
+    claim = await ledger.claim(source.name, source.start)
+    last = None if up_to is None else max(up_to.values(), default=0)
+    while True:
+        page = await source.page(claim.position, ENTRIES_MAX)
+        if not page.events or (last is not None and page.events[0].event.seq > last):
+            return
+        events = page.events
         if up_to is not None:
-            events = [event for event in events if event.event.seq <= up_to.seq]
-        if not events:
-            break
-        place = (await ledger.post(place, events)).state.place
+            events = tuple(each for each in events if each.event.seq <= up_to.get(each.event.account_id, 0))
+        claim = (await ledger.post(claim, events, page.position)).claim
         if progress is not None:
-            progress(place.seq)
-    return place
+            progress(page.events[-1].event.seq)
 
 
-async def check_ledger(
-    ledger: Ledger, dump: LedgerDump, found: Differences, progress: Progress | None = None
-) -> LedgerHead:
-    """Fold all entries again and compare chain, legs, positions and balances; returns the last entry's place."""
-    books = Books()
-    head = LedgerHead()
-    async for dumped in _pages(dump.dumped_entries, 0, lambda entry: entry.stored.number):
-        entry = _checked(dumped, head, found)
-        if entry is not None:
-            books.apply(entry)
-        head = LedgerHead(dumped.stored.number, dumped.stored.hash)
-        if progress is not None and head.number % ENTRIES_MAX == 0:
-            progress(head.number)
-    stored = (await ledger.state()).head
-    if stored != head:
-        found.add(f"the ledger's last entry is {head.number} with hash {head.hash}, its state says {stored}")
-    no_holding: HoldingKey = AccountId(""), "", ""
-    no_balance: BalanceKey = AccountId(""), "cash", ""
+async def check_ledger(dump: LedgerDump, found: Differences, progress: Progress | None = None) -> LedgerDigest:
+    """Fold all entries again, account by account, and compare chain, legs, positions and balances."""
+    digest = HeadsDigest()
+    async for account in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
+        books = Books()
+        head = LedgerHead()
+
+        def entries_of(
+            after: int, limit: int, owner: AccountId = account.account_id
+        ) -> Awaitable[Sequence[DumpedEntry]]:
+            return dump.dumped_entries(owner, after, limit)
+
+        async for dumped in pages(entries_of, 0, lambda entry: entry.stored.number):
+            entry = _checked(account.account_id, dumped, head, found)
+            if entry is not None:
+                books.apply(entry)
+            head = LedgerHead(dumped.stored.number, dumped.stored.hash)
+            if progress is not None and head.number % ENTRIES_MAX == 0:
+                progress(digest.entries + head.number)
+        if account.head != head:
+            found.add(
+                f"account {account.account_id}: its last entry is {head.number} with hash {head.hash}, its row says "
+                f"{account.head}"
+            )
+        await _check_rows(dump, account.account_id, books, found)
+        digest.add(account.account_id, head)
+    return LedgerDigest(digest.entries, digest.hash)
+
+
+async def _check_rows(dump: LedgerDump, account: AccountId, books: Books, found: Differences) -> None:
+    """Compare an account's positions and balances with those that its entries give."""
+    no_holding: HoldingKey = account, "", ""
+    no_balance: BalanceKey = account, "cash", ""
     holdings = {
         (row.account_id, row.symbol, row.currency): row
-        async for row in _pages(
-            dump.dumped_holdings, no_holding, lambda row: (row.account_id, row.symbol, row.currency)
-        )
+        async for row in pages(dump.dumped_holdings, no_holding, lambda row: (row.account_id, row.symbol, row.currency))
     }
-    balances = {key: amount async for key, amount in _pages(dump.dumped_balances, no_balance, lambda row: row[0])}
+    balances = {key: amount async for key, amount in pages(dump.dumped_balances, no_balance, lambda row: row[0])}
     _compare("position", books.holdings, holdings, found)
     _compare("balance", books.balances, balances, found)
-    return head
 
 
-async def compare_ledgers(
-    live: tuple[Ledger, LedgerDump], rebuilt: tuple[Ledger, LedgerDump], found: Differences
-) -> None:
-    """Compare a ledger with one that was built from the same events: chain, place and orders."""
-    state, again = await live[0].state(), await rebuilt[0].state()
-    if state.place != again.place:
-        found.add(f"the books were read up to {state.place}, the journal leads to {again.place}")
-    if state.head != again.head:
-        found.add(
-            f"the journal gives {again.head.number} entries with hash {again.head.hash}, "
-            f"the books have {state.head.number} with hash {state.head.hash}"
-        )
-    pages = [_pages(dump.dumped_orders, OrderId(""), lambda row: row.order_id) for _, dump in (live, rebuilt)]
+async def ledger_digest(dump: LedgerDump) -> LedgerDigest:
+    """One value over the heads of all accounts."""
+    digest = HeadsDigest()
+    async for row in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
+        digest.add(row.account_id, row.head)
+    return LedgerDigest(digest.entries, digest.hash)
+
+
+async def read_events_of(dump: LedgerDump) -> dict[AccountId, int]:
+    """The last event that the books have read of each account."""
+    rows = pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id)
+    return {row.account_id: row.seq async for row in rows}
+
+
+async def compare_ledgers(live: LedgerDump, rebuilt: LedgerDump, found: Differences) -> None:
+    """Compare a ledger with one that was built from the same events: accounts with their heads, and orders."""
+    await _compare_pages("account", _running_accounts(live), _running_accounts(rebuilt), found)
+    await _compare_pages("order", _orders(live), _orders(rebuilt), found)
+
+
+def _orders(dump: LedgerDump) -> AsyncIterator[BookedOrder]:
+    return pages(dump.dumped_orders, OrderId(""), lambda row: row.order_id)
+
+
+async def _running_accounts(dump: LedgerDump) -> AsyncIterator[BookedAccount]:
+    """The accounts, without the halts: those are no function of the events that were booked."""
+    async for row in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
+        if row.seq:
+            yield replace(row, halted_seq=None, halted=None)
+
+
+async def _compare_pages(name: str, live: AsyncIterator[Row], rebuilt: AsyncIterator[Row], found: Differences) -> None:
     while True:
-        ours, theirs = [await anext(page, None) for page in pages]
+        ours, theirs = await anext(live, None), await anext(rebuilt, None)
         if ours != theirs:
             # From the first difference on the two lists may be shifted, so that more would say less.
-            found.add(f"order: the books have {ours}, the journal gives {theirs}")
+            found.add(f"{name}: the books have {ours}, the journal gives {theirs}")
             return
         if ours is None:
             return
 
 
-def _checked(dumped: DumpedEntry, before: LedgerHead, found: Differences) -> LedgerEntry | None:
+def _checked(account: AccountId, dumped: DumpedEntry, before: LedgerHead, found: Differences) -> LedgerEntry | None:
     """The entry, with every difference noted; none where it cannot be read."""
-    number = dumped.stored.number
-    if number != before.number + 1:
+    number = f"{dumped.stored.number} of account {account}"
+    if dumped.stored.number != before.number + 1:
         found.add(f"entry {number} comes after {before.number}: entries are missing")
     if link(before.hash, dumped.stored.text) != dumped.stored.hash:
         found.add(f"entry {number} does not have the hash of its text and of the entry before it")
@@ -119,8 +167,11 @@ def _checked(dumped: DumpedEntry, before: LedgerHead, found: Differences) -> Led
     except (ValueError, Unbalanced) as error:
         found.add(f"entry {number}: {error}")
         return None
-    if (entry.number, entry.entry_id) != (number, dumped.entry_id):
-        found.add(f"entry {number} has the id {dumped.entry_id}, its text {entry.number} and {entry.entry_id}")
+    if (entry.account_id, entry.number, entry.entry_id) != (account, dumped.stored.number, dumped.entry_id):
+        found.add(
+            f"entry {number} has the id {dumped.entry_id}, its text has entry {entry.number} of account "
+            f"{entry.account_id} with the id {entry.entry_id}"
+        )
     if entry.legs != dumped.legs:
         found.add(f"entry {number}: its legs are {dumped.legs}, its text has {entry.legs}")
     return entry
@@ -132,7 +183,7 @@ def _compare(name: str, expected: Mapping[Key, Row], actual: Mapping[Key, Row], 
             found.add(f"{name} {key}: the entries give {expected.get(key)}, the table has {actual.get(key)}")
 
 
-async def _pages(
+async def pages(
     page_of: Callable[[Key, int], Awaitable[Sequence[Row]]], start: Key, key_of: Callable[[Row], Key]
 ) -> AsyncIterator[Row]:
     """All rows of a table, read page by page."""

@@ -1,0 +1,131 @@
+"""Reads one source of the bus into the ledger: its position commits together with the entries.
+
+Reads the source; writes the ledger. Stops, and says so, where the source has another history than the books.
+"""
+
+import asyncio
+from datetime import datetime
+
+import structlog
+
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.flow.wake import Wake
+from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, Posted
+from switchyard.ports.source import Page, Source
+from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
+
+log = structlog.get_logger()
+
+# A page is one commit. Small enough that its thread does not keep the processor from orders for long.
+EVENTS_MAX = 200
+# No caller waits for the books: a pause lets a commit cover the events of many orders.
+LINGER_SECONDS = 0.05
+# A wake-up may be missed where another process commits; the source is read at least this often.
+POLL_SECONDS = 1.0
+
+
+class SourceReader:
+    """Follows one source; `problem` says why it has stopped."""
+
+    def __init__(
+        self, source: Source, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool
+    ) -> None:
+        """`shares`: whether the process also accepts or sends orders, which go first."""
+        self.source = source
+        self._ledger = ledger
+        self._clock = clock
+        self._metrics = metrics
+        self._shares = shares
+        self._claim: Claim | None = None
+        self._is_current = False
+        self.processed = 0
+        """Events read since the start."""
+        self.skipped = 0
+        """Those of them that made no entry: they do not concern the books, or were read before."""
+        self.read_at: datetime | None = None
+        """The time of the last event read since the start."""
+        self.lag = 0
+        """Events after the last page, as of the last count."""
+        self.halts = 0
+        """Accounts that have halted, or go on, since the start."""
+        self.problem: str | None = None
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of the source, with the position that was reached."""
+        assert self._claim is not None, "it was not opened"
+        return self._claim
+
+    async def open(self) -> None:
+        """Claim the source and continue at its position; one that the source does not have is a problem."""
+        claim = await self._claim_again()
+        try:
+            await self.source.check(claim.position)
+        except HistoryMismatch as error:
+            self._halt(
+                f"the books were read up to another history: {error}. Bring the right journal or the right books back; "
+                "if the journal was restored and this one is meant, stop the process and run "
+                "`switchyard backoffice adopt-epoch`, or `switchyard backoffice rebuild`"
+            )
+            return
+        log.info("backoffice_source_opened", source=self.source.name, generation=claim.generation)
+
+    async def run_once(self) -> int:
+        """Book one page and return its number of events; 0 when there are none, or after a problem.
+
+        Raises OwnershipLost where another process has claimed the source.
+        """
+        if self.problem is not None:
+            return 0
+        claim = self.claim if self._is_current else await self._claim_again()
+        try:
+            page = await self.source.page(claim.position, EVENTS_MAX)
+            if page.position != claim.position:
+                await self._post(claim, page)
+            return len(page.events)
+        except (HistoryMismatch, LedgerBroken) as error:
+            self._halt(str(error))
+        return 0
+
+    async def run(self, wake: Wake) -> None:
+        """Book events until cancelled, or until another process has claimed the source (OwnershipLost)."""
+        while True:
+            began = self._clock.monotonic()
+            count = await self.run_once()
+            # A page that is not full was the last one.
+            is_behind = count == EVENTS_MAX or self.problem is not None
+            self.lag = await self.source.lag(self.claim.position) if is_behind else 0
+            if count == EVENTS_MAX:
+                # Behind: in a process that also handles orders, at most half of the time is spent here.
+                await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
+            else:
+                await asyncio.sleep(LINGER_SECONDS)
+                await wake.wait(POLL_SECONDS)
+
+    async def _claim_again(self) -> Claim:
+        self._claim = await self._ledger.claim(self.source.name, self.source.start)
+        self._is_current = True
+        return self._claim
+
+    async def _post(self, claim: Claim, page: Page) -> None:
+        self._is_current = False  # until the write returns, only the ledger can tell its position
+        posted = await self._ledger.post(claim, page.events, page.position)
+        self._claim = posted.claim
+        self._is_current = True
+        self._note(posted, len(page.events))
+
+    def _note(self, posted: Posted, events: int) -> None:
+        self.processed += events
+        self.skipped += posted.skipped
+        self.halts += posted.halted
+        self.read_at = posted.read_at or self.read_at
+        self._metrics.entries.inc(posted.entries)
+        self._metrics.repeats.inc(posted.repeats)
+        if posted.notes:
+            self._metrics.notes.inc(posted.notes)
+            log.warning("backoffice_entries_noted", notes=posted.notes, source=self.source.name)
+
+    def _halt(self, problem: str) -> None:
+        self.problem = problem
+        log.critical("backoffice_halted", source=self.source.name, error=problem)
