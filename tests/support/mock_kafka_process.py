@@ -31,6 +31,7 @@ def library() -> ctypes.CDLL:
     loaded.rd_kafka_mock_cluster_bootstraps.argtypes = [pointer]
     loaded.rd_kafka_mock_topic_create.argtypes = [pointer, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
     loaded.rd_kafka_mock_topic_delete.argtypes = [pointer, ctypes.c_char_p]
+    loaded.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [pointer, ctypes.c_int32]
     loaded.rd_kafka_mock_set_controller_id.argtypes = [pointer, ctypes.c_int32]
     loaded.rd_kafka_conf_set.argtypes = [pointer, *[ctypes.c_char_p] * 3, ctypes.c_size_t]
     loaded.rd_kafka_mock_clear_request_errors.argtypes = [pointer, ctypes.c_int16]
@@ -61,6 +62,7 @@ def main() -> None:
     assert handle, error.value
     cluster = kafka.rd_kafka_mock_cluster_new(handle, BROKERS)
     kafka.rd_kafka_mock_set_controller_id(cluster, 1)  # admin clients ask the controller
+    kafka.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
     answer(kafka.rd_kafka_mock_cluster_bootstraps(cluster).decode())
     for line in sys.stdin:
         match line.split():

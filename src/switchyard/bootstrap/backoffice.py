@@ -6,14 +6,17 @@ from pathlib import Path
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.wake import Wake
+from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger
 from switchyard.settings import Settings
@@ -22,6 +25,9 @@ from switchyard.telemetry.metrics import Metrics
 
 class BackOffice:
     """The parts of the back office that its API uses."""
+
+    kafka_bus: KafkaBus | None = None
+    """Set where the events are read from Kafka."""
 
     def __init__(self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock) -> None:
         self.ledger = ledger
@@ -69,28 +75,40 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
 
 @asynccontextmanager
 async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProcess]:
-    """Run the back office alone, on a journal in PostgreSQL."""
-    if settings.database_url is None:
+    """Run the back office alone: on Kafka where it is enabled, else on a journal in PostgreSQL."""
+    if settings.kafka is None and settings.database_url is None:
         raise SettingError(
             "SWITCHYARD_DATABASE_URL",
             "`switchyard backoffice` needs PostgreSQL, because SQLite serves one process: set it to postgresql://…, or "
-            "run `switchyard up`, which keeps the books as well",
+            "read the events from Kafka (KAFKA_ENABLE), or run `switchyard up`, which keeps the books as well",
         )
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
-        database = await open_database(settings)
-        stack.push_async_callback(database.close)
-        ledger = await _opened(settings, stack)
+        wake, kafka_bus = Wake(), None
+        bus: Bus
+        if settings.kafka is None:
+            bus = await _journal_bus(settings, wake, stack)
+            ledger = await _opened(settings, stack)
+        else:
+            ledger = await _opened(settings, stack)
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, ledger, wake, stack)
         clock, metrics = SystemClock(), Metrics()
-        bus = JournalBus(database.journal)
         consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
         if consumer.source_problem is not None:
             raise CannotStart(consumer.source_problem)
-        supervisor, wake = Supervisor(metrics), Wake()
+        supervisor = Supervisor(metrics)
         supervisor.start(stack, "books", lambda: consumer.run(wake))
-        database.listen(wake.notify)
-        yield BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        office = BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        office.kafka_bus = kafka_bus
+        yield office
+
+
+async def _journal_bus(settings: Settings, wake: Wake, stack: AsyncExitStack) -> JournalBus:
+    database = await open_database(settings)
+    stack.push_async_callback(database.close)
+    database.listen(wake.notify)
+    return JournalBus(database.journal)
 
 
 async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:

@@ -1,4 +1,4 @@
-"""Kafka as a bus: the partitions that the consumer group assigns to this process, each fetched from where the books are.
+"""Kafka as a bus: the partitions that the group assigns to this process, each read from where the books are.
 
 The books' position is the only offset: nothing is committed to Kafka, and no offset is ever chosen by Kafka.
 """
@@ -6,8 +6,9 @@ The books' position is the only offset: nothing is committed to Kafka, and no of
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from queue import SimpleQueue
+from typing import TypeVar
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -15,14 +16,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from switchyard.adapters.kafka import configuration, topics
 from switchyard.adapters.kafka.partition import PartitionSource
 from switchyard.domain.errors import CannotStart
-from switchyard.ports.bus import Source
 from switchyard.ports.publisher import BusUnavailable
+from switchyard.ports.source import Source
 from switchyard.settings.kafka import KafkaSettings
+
+T = TypeVar("T")
 
 log = structlog.get_logger()
 
-# The longest wait for messages before the thread looks whether it should end.
-POLL_SECONDS = 0.1
+# The longest wait for messages before the thread looks what else it is to do.
+POLL_SECONDS = 0.05
 MESSAGES_MAX = 500
 # Longer than a broker needs that has just started.
 ANSWER_SECONDS_MAX = 10.0
@@ -37,61 +40,68 @@ RETRY_SECONDS = 2.0
 class KafkaBus:
     """ports.bus.Bus on one topic; `trouble` says why nothing can be read at the moment."""
 
-    def __init__(self, kafka: KafkaSettings, on_messages: Callable[[], None]) -> None:
-        """`on_messages` is called on the event loop when there is something to read."""
+    def __init__(
+        self, kafka: KafkaSettings, *, former_ids: Collection[str] = (), on_messages: Callable[[], None] = lambda: None
+    ) -> None:
+        """`former_ids` are those of the topics that the books were read from.
+
+        `on_messages` is called on the event loop when there is something to read.
+        """
         self._kafka = kafka
+        self._former_ids = former_ids
         self._on_messages = on_messages
         self._loop = asyncio.get_running_loop()
         self._consumer: Consumer | None = None
         self._reading: threading.Thread | None = None
         self._is_closing = threading.Event()
+        self._calls: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._assigned: dict[int, PartitionSource] = {}
         self._fetched: set[int] = set()
         """The partitions that librdkafka fetches: assigned, and with a position."""
         self._released: dict[int, float] = {}
-        self._retry_at = self._check_at = 0.0
-        self._replaced: str | None = None
-        self.topic_id: str | None = None
+        self._ask_at = 0.0
+        self._topic_id = ""
         self.trouble: str | None = None
 
-    async def open(self) -> str:
-        """Look the topic up and join the group; returns the topic's id. Raises BusUnavailable."""
+    async def _join(self) -> None:
+        """Look the topic up and join the group."""
         topic = await asyncio.to_thread(topics.describe, self._kafka)
-        self.topic_id = topic.id
-        self._consumer = Consumer(configuration.consumer(self._kafka, self._note), logger=configuration.LOGGER)
+        if self._former_ids and topic.id not in self._former_ids:
+            raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
+        self._topic_id = topic.id
+        self._consumer = Consumer(configuration.consumer(self._kafka, self._hear), logger=configuration.LOGGER)
         self._consumer.subscribe(
             [self._kafka.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
         )
-        self._check_at = time.monotonic() + TOPIC_CHECK_SECONDS
         self._reading = threading.Thread(target=self._read, args=(self._consumer,), name="kafka-messages", daemon=True)
         self._reading.start()
         log.info("bus_joined", topic=self._kafka.topic, topic_id=topic.id, partitions=topic.partitions)
-        return topic.id
 
     async def sources(self) -> Sequence[Source]:
-        """The partitions of this process now; none while Kafka is away."""
-        if self._replaced is not None:
-            raise CannotStart(self._replaced)
-        if time.monotonic() >= self._check_at:
-            await self._check_topic()
+        """The partitions of this process now; none before Kafka has answered. CannotStart if the topic is another."""
         now = time.monotonic()
+        if now >= self._ask_at:
+            try:
+                await self._ask()
+            except BusUnavailable as error:
+                self._note(str(error))
+            self._ask_at = time.monotonic() + (RETRY_SECONDS if self._consumer is None else TOPIC_CHECK_SECONDS)
         with self._lock:
             return [
                 source for number, source in self._assigned.items() if now >= self._released.get(number, float("-inf"))
             ]
 
     async def release(self, source: Source) -> None:
-        """Leave a partition alone for a while: the group has given it to another process, or will say that it has not."""
+        """Leave a partition alone for a while: the group may have given it to another process."""
         assert isinstance(source, PartitionSource), "not a source of this bus"
         number = source.partition
         with self._lock:
             if self._assigned.get(number) is not source:
                 return
-            assert self.topic_id is not None, "it has sources"
-            self._assigned[number] = PartitionSource(self.topic_id, number, self)
+            self._assigned[number] = PartitionSource(self._topic_id, number, self)
             self._released[number] = time.monotonic() + RELEASE_SECONDS
-        await asyncio.to_thread(self._unfetch, [number])
+        await self._call(lambda consumer: self._unfetch(consumer, [number]))
 
     async def close(self) -> None:
         """Leave the group."""
@@ -101,92 +111,96 @@ class KafkaBus:
 
     async def fetch_from(self, partition: int, offset: int) -> None:
         """Fetch a partition from a message on."""
-        await asyncio.to_thread(self._fetch, partition, offset)
+        await self._call(lambda consumer: self._fetch(consumer, partition, offset))
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """The first message that the brokers have, and the number of the next one."""
-        consumer, place = self._open_consumer, TopicPartition(self._kafka.topic, partition)
-        try:
-            found = await asyncio.to_thread(consumer.get_watermark_offsets, place, ANSWER_SECONDS_MAX)
-        except KafkaException as error:
-            raise BusUnavailable(f"the brokers do not answer: {error.args[0].str()}") from None
-        if found is None:
-            raise BusUnavailable("the brokers do not answer")
-        return found
+        place = TopicPartition(self._kafka.topic, partition)
+        return await self._call(lambda consumer: consumer.get_watermark_offsets(place, ANSWER_SECONDS_MAX))
 
     def resume(self, partition: int) -> None:
         """Fetch again after a pause."""
-        with self._lock:
+
+        def work(consumer: Consumer) -> None:
             if partition in self._fetched:
-                self._open_consumer.resume([TopicPartition(self._kafka.topic, partition)])
+                consumer.resume([TopicPartition(self._kafka.topic, partition)])
 
-    @property
-    def _open_consumer(self) -> Consumer:
-        assert self._consumer is not None, "it is not open"
-        return self._consumer
+        self._calls.put(work)
 
-    async def _check_topic(self) -> None:
-        self._check_at = time.monotonic() + TOPIC_CHECK_SECONDS
-        try:
-            topic = await asyncio.to_thread(topics.describe, self._kafka)
-        except BusUnavailable as error:
-            self._trouble(str(error))
+    async def _call(self, work: Callable[[Consumer], T]) -> T:
+        """Have the thread do it: calls of other threads would wait for as long as the thread waits for messages."""
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def end(settle: Callable[[], None]) -> None:
+            if not done.done():  # the caller may have given up
+                settle()
+
+        def call(consumer: Consumer) -> None:
+            try:
+                result = work(consumer)
+            except KafkaException as error:
+                failure = BusUnavailable(f"the brokers do not answer: {error.args[0].str()}")
+                self._loop.call_soon_threadsafe(end, lambda: done.set_exception(failure))
+            else:
+                self._loop.call_soon_threadsafe(end, lambda: done.set_result(result))
+
+        self._calls.put(call)
+        return await done
+
+    async def _ask(self) -> None:
+        """Join the group, or compare the topic with the one that was joined."""
+        if self._consumer is None:
+            await self._join()
             return
-        if topic.id != self.topic_id:
-            self._replaced = replaced_message(self._kafka.topic, str(self.topic_id), topic.id)
-            raise CannotStart(self._replaced)
+        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        if topic.id != self._topic_id:
+            raise _replaced(self._kafka.topic, self._topic_id, topic.id)
 
-    def _fetch(self, partition: int, offset: int) -> None:
+    def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
         place = TopicPartition(self._kafka.topic, partition, offset)
-        with self._lock:
-            if partition not in self._assigned:
-                return  # revoked meanwhile; the reader is stopped at the next look at `sources`
-            if partition in self._fetched:
-                self._open_consumer.incremental_unassign([place])
-            self._open_consumer.incremental_assign([place])
-            self._fetched.add(partition)
+        if partition not in self._assigned:
+            return  # revoked meanwhile; the reader is stopped at the next look at `sources`
+        if partition in self._fetched:
+            consumer.incremental_unassign([place])
+        consumer.incremental_assign([place])
+        self._fetched.add(partition)
 
-    def _unfetch(self, partitions: Sequence[int]) -> None:
-        with self._lock:
-            fetched = self._fetched.intersection(partitions)
-            self._fetched -= fetched
-            self._open_consumer.incremental_unassign([TopicPartition(self._kafka.topic, each) for each in fetched])
+    def _unfetch(self, consumer: Consumer, partitions: Sequence[int]) -> None:
+        fetched = self._fetched.intersection(partitions)
+        self._fetched -= fetched
+        consumer.incremental_unassign([TopicPartition(self._kafka.topic, each) for each in fetched])
 
     def _read(self, consumer: Consumer) -> None:
-        """The thread: hand the messages to their partitions until it is to end."""
+        """The thread, which alone uses the consumer: hand the messages to their partitions until it is to end."""
         while not self._is_closing.is_set():
+            while not self._calls.empty():
+                self._calls.get()(consumer)
             messages = consumer.consume(MESSAGES_MAX, POLL_SECONDS)
             for message in messages:
-                self._take(message)
+                self._take(consumer, message)
             if messages:
-                self._loop.call_soon_threadsafe(self._on_messages)
+                self._loop.call_soon_threadsafe(self._arrived)
         consumer.close()
 
-    def _take(self, message: Message) -> None:
+    def _take(self, consumer: Consumer, message: Message) -> None:
         number, error = message.partition(), message.error()
         with self._lock:
             source = None if number is None else self._assigned.get(number)
         if error is None:
             if source is not None and number is not None:
-                source.put(message, lambda: self._pause(number))
+                source.put(message, lambda: consumer.pause([TopicPartition(self._kafka.topic, number)]))
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET and source is not None:
             source.fail(error.str())
         else:
-            self._loop.call_soon_threadsafe(self._trouble, f"{error.name()}: {error.str()}")
-
-    def _pause(self, partition: int) -> None:
-        with self._lock:
-            if partition in self._fetched:
-                self._open_consumer.pause([TopicPartition(self._kafka.topic, partition)])
+            self._hear(error)
 
     def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions are fetched once their reader names a position; called by the thread."""
-        assert self.topic_id is not None, "it has joined"
         consumer.incremental_assign([])
         with self._lock:
             for each in partitions:
-                self._assigned[each.partition] = PartitionSource(self.topic_id, each.partition, self)
+                self._assigned[each.partition] = PartitionSource(self._topic_id, each.partition, self)
         self._loop.call_soon_threadsafe(self._changed)
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -194,26 +208,29 @@ class KafkaBus:
         with self._lock:
             for each in partitions:
                 self._assigned.pop(each.partition, None)
-        self._unfetch([each.partition for each in partitions])
+        self._unfetch(consumer, [each.partition for each in partitions])
         self._loop.call_soon_threadsafe(self._changed)
 
     def _changed(self) -> None:
         log.info("bus_partitions_assigned", topic=self._kafka.topic, partitions=sorted(self._assigned))
         self._on_messages()
 
-    def _note(self, error: KafkaError) -> None:
-        """What librdkafka says about the brokers; called by the thread."""
-        self._loop.call_soon_threadsafe(self._trouble, f"{error.name()}: {error.str()}")
+    def _arrived(self) -> None:
+        self.trouble = None
+        self._on_messages()
 
-    def _trouble(self, error: str) -> None:
+    def _hear(self, error: KafkaError) -> None:
+        """What librdkafka says about the brokers; called by the thread."""
+        self._loop.call_soon_threadsafe(self._note, f"{error.name()}: {error.str()}")
+
+    def _note(self, error: str) -> None:
         if self.trouble is None:
             log.error("bus_unreachable", topic=self._kafka.topic, error=error)
         self.trouble = error
 
 
-def replaced_message(topic: str, former_id: str, topic_id: str) -> str:
-    """Why a topic that was created again is not read."""
-    return (
+def _replaced(topic: str, former_id: str, topic_id: str) -> CannotStart:
+    return CannotStart(
         f"the books were read from the topic {topic} with the id {former_id}, and it has the id {topic_id} now: it was "
         "deleted and created again, or belongs to another cluster. If it has every event from the first on, stop all "
         "back offices and run `switchyard backoffice reset`: it is read from its start, and nothing is booked twice"

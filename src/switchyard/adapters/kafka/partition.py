@@ -13,10 +13,11 @@ from confluent_kafka import Message
 from switchyard.adapters.kafka.messages import event_of
 from switchyard.domain.bus import Offset, SourcePosition
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.ports.bus import Page
+from switchyard.ports.source import Page
 
 # Two pages of the books; librdkafka keeps further messages itself (`queued.min.messages`).
 MESSAGES_MAX = 400
+_PREFIX = "kafka:"
 
 
 class Fetching(Protocol):
@@ -41,7 +42,7 @@ class PartitionSource:
     start: SourcePosition = Offset()
 
     def __init__(self, topic_id: str, partition: int, fetching: Fetching) -> None:
-        self.name = f"{source_prefix(topic_id)}{partition}"
+        self.name = f"{_PREFIX}{topic_id}:{partition}"
         self.partition = partition
         self._fetching = fetching
         self._lock = threading.Lock()
@@ -106,14 +107,14 @@ class PartitionSource:
 
     def _missing(self, wanted: int, why: str) -> str:
         return (
-            f"partition {self.partition} of the topic does not have message {wanted}, which the books read next: {why}. "
-            "Its messages were deleted before they were read, or the topic is not the one that the books have read"
+            f"partition {self.partition} of the topic does not have message {wanted}, which the books read next: "
+            f"{why}. Messages were deleted before they were read, or the topic is not the one that the books have read"
         )
 
 
-def source_prefix(topic_id: str) -> str:
-    """The beginning of the names of a topic's sources."""
-    return f"kafka:{topic_id}:"
+def topic_id_of(source: str) -> str | None:
+    """The id of the topic that a source is a partition of; none for the journal."""
+    return source.removeprefix(_PREFIX).rpartition(":")[0] if source.startswith(_PREFIX) else None
 
 
 def offset_of(message: Message) -> int:
