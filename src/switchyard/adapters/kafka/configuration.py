@@ -59,6 +59,8 @@ def consumer(kafka: KafkaSettings, on_error: Callable[[KafkaError], None]) -> di
         # Bounds the memory for messages that were fetched and not read yet, per partition.
         "queued.min.messages": 1_000,
         "queued.max.messages.kbytes": 8_192,
+        # The partitions of a process that was killed are read by another one after this time.
+        "session.timeout.ms": 10_000,
         **client(kafka),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
