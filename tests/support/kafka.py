@@ -69,6 +69,9 @@ class Kafka(Protocol):
     def delete_topic(self, name: str) -> None:
         """Delete it with its messages."""
 
+    def delete_messages(self, topic: str, before: int) -> None:
+        """Delete the messages of its first partition before this one, as retention does."""
+
     @property
     def rejection(self) -> str:
         """The error of a topic that rejects messages."""
@@ -121,6 +124,9 @@ class MockKafka:
 
     def delete_topic(self, name: str) -> None:
         self._ask(f"delete {name}")
+
+    def delete_messages(self, topic: str, before: int) -> None:
+        self._ask(f"trim {topic} {before}")
 
     def reject(self, topic: str) -> None:
         self._ask(f"fail {KafkaError.TOPIC_AUTHORIZATION_FAILED}")
@@ -192,6 +198,11 @@ class RealKafka:
     def delete_topic(self, name: str) -> None:
         admin = self._admin()
         admin.delete_topics([name])[name].result(SECONDS_MAX)
+
+    def delete_messages(self, topic: str, before: int) -> None:
+        admin = self._admin()
+        [done] = admin.delete_records([TopicPartition(topic, 0, before)]).values()
+        done.result(SECONDS_MAX)
 
     def reject(self, topic: str) -> None:
         self._set_largest(topic, 1)

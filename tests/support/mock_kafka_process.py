@@ -1,7 +1,8 @@
 """Holds librdkafka's mock cluster for other processes: prints its address, then obeys commands on its input.
 
-Commands, each answered with `ok` or an error: `topic NAME PARTITIONS`, `delete NAME`, `down`, `up`, `fail CODE` (the
-next hundred requests to store messages get this error; 0 for none). The cluster ends with the process.
+Commands, each answered with `ok` or an error: `topic NAME PARTITIONS`, `delete NAME`, `trim NAME
+OFFSET` (delete the messages of partition 0 before it), `down`, `up`, `fail CODE` (the next hundred requests to store
+messages get this error; 0 for none). The cluster ends with the process.
 """
 
 import ctypes
@@ -34,6 +35,12 @@ def library() -> ctypes.CDLL:
     loaded.rd_kafka_mock_group_initial_rebalance_delay_ms.argtypes = [pointer, ctypes.c_int32]
     loaded.rd_kafka_mock_set_controller_id.argtypes = [pointer, ctypes.c_int32]
     loaded.rd_kafka_conf_set.argtypes = [pointer, *[ctypes.c_char_p] * 3, ctypes.c_size_t]
+    loaded.rd_kafka_mock_partition_delete_records.argtypes = [
+        pointer,
+        ctypes.c_char_p,
+        ctypes.c_int32,
+        ctypes.c_int64,
+    ]
     loaded.rd_kafka_mock_clear_request_errors.argtypes = [pointer, ctypes.c_int16]
     loaded.rd_kafka_mock_push_request_errors_array.argtypes = [
         pointer,
@@ -70,6 +77,8 @@ def main() -> None:
                 failed = kafka.rd_kafka_mock_topic_create(cluster, name.encode(), int(partitions), 1)
             case ["delete", name]:
                 failed = kafka.rd_kafka_mock_topic_delete(cluster, name.encode())
+            case ["trim", name, before]:
+                failed = kafka.rd_kafka_mock_partition_delete_records(cluster, name.encode(), 0, int(before))
             case ["fail", code]:
                 kafka.rd_kafka_mock_clear_request_errors(cluster, PRODUCE)
                 if int(code):

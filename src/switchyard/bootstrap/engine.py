@@ -107,6 +107,10 @@ class Engine:
         problems = (gate.problem for gate in self._core.gates.values())
         return [problem for problem in problems if problem is not None]
 
+    def bus_problem(self) -> str | None:
+        """Why this process publishes nothing to Kafka, if it should."""
+        return None if self.relay is None else self.relay.halted or self.relay.trouble
+
     def venue_states(self) -> list[VenueState]:
         """Every venue: whether orders are sent to it, and how it answers."""
         core = self._core
