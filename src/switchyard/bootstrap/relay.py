@@ -2,7 +2,6 @@
 
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.kafka.configuration import check_properties
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import WorkerId
@@ -18,7 +17,6 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
     kafka, database = core.settings.kafka, core.database
     if kafka is None:
         return None
-    check_properties(kafka)
     publisher = KafkaPublisher(kafka)
     relay = Relay(
         publisher,

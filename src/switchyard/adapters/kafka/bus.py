@@ -84,6 +84,7 @@ class KafkaBus:
         if now >= self._ask_at:
             try:
                 await self._ask()
+                self.trouble = None
             except BusUnavailable as error:
                 self._note(str(error))
             self._ask_at = time.monotonic() + (RETRY_SECONDS if self._consumer is None else TOPIC_CHECK_SECONDS)

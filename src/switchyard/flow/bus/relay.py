@@ -70,6 +70,8 @@ class Relay:
         """The last event handed over, and the last one such that all up to it were delivered."""
         self._pages: deque[_Page] = deque()
         self._in_flight = 0
+        self._is_idle = False
+        """Whether everything that the journal had at the last look was handed over."""
         self._failures = 0
         self._renew_at = self._retry_at = self._check_at = self._measure_at = 0.0
         self._wake: Wake | None = None
@@ -88,14 +90,20 @@ class Relay:
         now = self._clock.monotonic()
         if now >= self._measure_at:
             await self._measure(now)
-        if self.halted is not None or now < self._retry_at:
+        if self.halted is not None:
             return 0
         try:
+            await self._renew(now)
+            if now < self._retry_at:
+                return 0
             if self._lease.held is None and not await self._take_over():
                 return 0
             if self._topic_id is None:
                 await self._open()
-            await self._settle(now)
+            self._settle()
+            if now >= self._check_at:
+                self._check_at = now + TOPIC_CHECK_SECONDS
+                await self._check_topic()
             return await self._publish()
         except BusUnavailable as error:
             await self._fail(error)
@@ -125,7 +133,8 @@ class Relay:
         self._renew_at = 0.0
         try:
             if self._topic_id is not None:
-                await self._settle(self._clock.monotonic())
+                self._settle()
+                await self._renew(self._clock.monotonic())
         except (BusUnavailable, LeaseLost) as error:
             log.warning("relay_closed_behind", seq=self._delivered.seq, error=str(error))
         await self._disconnect()
@@ -169,6 +178,7 @@ class Relay:
         if room <= 0:
             return 0
         events = await self._source.page(self._read, min(EVENTS_MAX, room))
+        self._is_idle = not events
         if not events:
             return 0
         delivery = await self._publisher.send(await self._previous.linked(events))
@@ -178,9 +188,8 @@ class Relay:
         self._count_in_flight(len(events))
         return len(events)
 
-    async def _settle(self, now: float) -> None:
-        """Note what was delivered, and store the place from time to time, which also shows that this relay is alive."""
-        assert self._topic_id is not None, "no topic is open"
+    def _settle(self) -> None:
+        """Note what was delivered; raises BusUnavailable where the brokers rejected something."""
         while self._pages and self._pages[0].delivery.done():
             page = self._pages[0]
             page.delivery.result()  # raises what the brokers rejected
@@ -189,11 +198,16 @@ class Relay:
             self._metrics.published.inc(page.size)
             self._delivered = page.last
             self._failures, self.trouble = 0, None
-        if now >= self._check_at:
-            self._check_at = now + TOPIC_CHECK_SECONDS
-            await self._check_topic()
-        if now >= self._renew_at:
-            self._renew_at = now + RENEW_SECONDS
+
+    async def _renew(self, now: float) -> None:
+        """Store the place from time to time, which also shows the others that this relay is alive."""
+        held = self._lease.held
+        if held is None or now < self._renew_at:
+            return
+        self._renew_at = now + RENEW_SECONDS
+        if self._topic_id is None:
+            await self._lease.renew(held.topic_id, held.place)
+        else:
             await self._lease.renew(self._topic_id, self._delivered)
 
     async def _check_topic(self) -> None:
@@ -204,21 +218,23 @@ class Relay:
             return
         if topic_id != self._topic_id:
             raise BusUnavailable(f"the topic was created again: its id was {self._topic_id} and is {topic_id}")
+        if self._is_idle and not self._pages:
+            self._failures, self.trouble = 0, None  # otherwise the next delivery tells
 
     async def _fail(self, error: BusUnavailable) -> None:
         """Give up what is in flight, and publish again from the last place, after a pause."""
         pause = RETRY_SECONDS[min(self._failures, len(RETRY_SECONDS) - 1)]
         self._failures += 1
         self._metrics.delivery_errors.inc()
-        self.trouble = str(error)
+        self.trouble, self._is_idle = str(error), False
         log.error("bus_delivery_failed", error=str(error), seq=self._delivered.seq, retry_seconds=pause)
-        await self._disconnect()
-        if self._lease.held is not None and self._lease.held.topic_id:
-            try:
-                await self._lease.renew(self._lease.held.topic_id, self._delivered)
-            except LeaseLost:
-                await self._stand_by()
         self._retry_at = self._clock.monotonic() + pause
+        self._renew_at = 0.0
+        try:
+            await self._renew(self._retry_at)
+        except LeaseLost:
+            await self._stand_by()
+        await self._disconnect()
 
     async def _stand_by(self) -> None:
         await self._disconnect()
