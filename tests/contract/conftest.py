@@ -1,6 +1,7 @@
 """The databases under contract: a test that takes one of these fixtures runs on every engine."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
 from tests.support.databases import Database, SqlDatabase, fresh_database
+from tests.support.ledgers import Ledgers, opened_ledgers
 from tests.support.postgres import PostgresServer
 
 
@@ -26,6 +28,17 @@ async def sql_database(request: pytest.FixtureRequest) -> AsyncIterator[SqlDatab
     async with fresh_database(request.param, request) as database:
         assert not isinstance(database, MemoryDatabase)
         yield database
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def ledgers(request: pytest.FixtureRequest) -> AsyncIterator[Ledgers]:
+    """Fresh ledgers of each engine."""
+    place: Path | str = request.getfixturevalue("tmp_path")
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        place = server.create_database()
+    async with opened_ledgers(place) as opened:
+        yield opened
 
 
 @pytest.fixture

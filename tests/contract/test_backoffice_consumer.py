@@ -18,9 +18,10 @@ from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.risk.reservations import Terms
+from switchyard.flow.backoffice.check import Differences, check_ledger, compare_ledgers, read_events_of
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
-from switchyard.flow.backoffice.rebuild import Differences, check_ledger, compare_ledgers, read_events_of, rebuild
+from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.flow.backoffice.source_reader import EVENTS_MAX
 from switchyard.ports.bus import Bus
 from switchyard.ports.journal import Journal

@@ -210,7 +210,7 @@ async def test_an_unstorable_report_on_an_unknown_order_still_marks_its_client_o
 
 
 @pytest.mark.parametrize("exec_type", ["CORRECT", "CANCEL"])
-async def test_a_correction_or_bust_of_an_execution_is_set_aside_and_changes_no_quantity(
+async def test_a_correction_or_bust_of_an_execution_is_recorded_for_the_books_and_changes_no_quantity(
     harness: RecorderHarness, exec_type: ExecType
 ) -> None:
     [state] = await harness.orders(an_accept())
@@ -218,7 +218,7 @@ async def test_a_correction_or_bust_of_an_execution_is_set_aside_and_changes_no_
     revision = replace(
         fill, exec_id="revision", exec_type=exec_type, ref_exec_id=fill.exec_id, status="CANCELED", last_qty=Decimal(7)
     )
-    harness.venue.script = [fill, revision, other, revision]
+    harness.venue.script = [revision, fill, other, revision]  # before its execution, and twice
 
     for _ in range(2):
         await harness.recorder.run_once()
@@ -227,20 +227,18 @@ async def test_a_correction_or_bust_of_an_execution_is_set_aside_and_changes_no_
     order = (await harness.state(state)).order
     assert (order.status, order.filled_qty) == ("PARTIALLY_FILLED", Decimal(15))
     assert (await harness.position()).qty == Decimal(15)
-    assert (harness.report_count("applied"), harness.report_count("set_aside")) == (2, 1)
-    [fact] = await events(harness, "ReportSetAside")
-    assert fact["error"] == f"{exec_type} of the execution {fill.exec_id}: corrections are not applied"
-    assert "'exec_id': 'revision'" in str(fact["text"])
+    assert (harness.report_count("applied"), harness.report_count("revised")) == (2, 1)
+    [fact] = await events(harness, "ExecutionRevised")
+    assert (fact["execType"], fact["refExecId"], fact["lastQty"]) == (exec_type, fill.exec_id, 7)
 
 
-async def test_a_bust_before_its_execution_does_not_keep_the_execution_back(harness: RecorderHarness) -> None:
+async def test_a_bust_of_an_execution_that_is_not_known_is_set_aside(harness: RecorderHarness) -> None:
     [state] = await harness.orders(an_accept())
     [fill] = fills([state], "10")
-    bust = replace(fill, exec_id="bust", exec_type="CANCEL", ref_exec_id=fill.exec_id)
-    harness.venue.script = [bust, fill]
+    harness.venue.script = [replace(fill, exec_id="bust", exec_type="CANCEL", ref_exec_id="other")]
     await harness.recorder.run_once()
-    assert (await harness.state(state)).order.filled_qty == TEN
-    assert harness.report_count("set_aside") == 1
+    [fact] = await events(harness, "ReportSetAside")
+    assert fact["error"] == "CANCEL of the execution other, which is not recorded for its order"
 
 
 async def test_a_correction_on_an_unknown_order_marks_its_client_order_id(harness: RecorderHarness) -> None:

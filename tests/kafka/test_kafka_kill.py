@@ -20,7 +20,8 @@ from tests.support.contract_files import EVENT
 from tests.support.evidence import tool_settings
 from tests.support.kafka import Kafka, stored_messages
 from tests.support.polling import until
-from tests.support.process import Process, run_command
+from tests.support.postgres import PostgresServer
+from tests.support.process import Process, run_command, upgraded_database
 from tests.support.relay import first_occurrences, header
 from tests.support.venue_process import VenueProcess
 
@@ -117,17 +118,21 @@ async def shown_books(session: aiohttp.ClientSession, office: Process) -> dict[s
 
 @pytest.mark.timeout(1_800)
 async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is_killed(
-    cluster: Cluster, kafka: Kafka, database_url: str, session: aiohttp.ClientSession
+    cluster: Cluster, kafka: Kafka, postgres_server: PostgresServer, session: aiohttp.ClientSession
 ) -> None:
+    """Two back offices share the partitions and the books, so that one's are read by the other while it is away."""
+    database_url, books_url = await upgraded_database(postgres_server), postgres_server.create_database()
     topic = kafka.create_topic(4)
     bus = {"KAFKA_ENABLE": "1", "KAFKA_TOPIC": topic, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap}
     broker = await cluster.broker(faults=FAULTS).start()
     settings = {"SWITCHYARD_DATABASE_URL": database_url, **broker.client_settings(), **bus}
     gateway = cluster.process("gateway", "gateway", **settings)
     worker = cluster.process("worker", "worker", **settings)
-    office = cluster.process("backoffice", "office", SWITCHYARD_LOG_LEVEL="warning", **bus)
-    office.port = office.backoffice_port
-    await asyncio.gather(*(process.start() for process in (gateway, worker, office)))
+    books = {"SWITCHYARD_BACKOFFICE_URL": books_url, "SWITCHYARD_LOG_LEVEL": "warning", **bus}
+    offices = [cluster.process("backoffice", f"office-{number}", **books) for number in (1, 2)]
+    for office in offices:
+        office.port = office.backoffice_port
+    await asyncio.gather(*(process.start() for process in (gateway, worker, *offices)))
     traders = Traders(gateway)
     orders, rounds = (20_000, 2) if kafka.is_real else (400, 1)
     part = orders // rounds // 5
@@ -141,7 +146,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
             await process.start()
 
     for _ in range(rounds):
-        for process in (worker, office, broker, gateway):
+        for process in (worker, offices[0], broker, gateway):
             await trade_while_killed(process)
         await asyncio.to_thread(kafka.crash)
         await traders.trade(part)  # orders go on without it
@@ -158,15 +163,19 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
     broker.check_nothing_twice()
 
     async def agree() -> bool:
-        shown.update(await shown_books(session, office))
+        shown.update(await shown_books(session, offices[0]))
         return all(shown[name] == getattr(expected[0], name) for name in ("qty", "cash", "fees"))
 
     await until(
-        agree, lambda: f"venue {vars(expected[0])}, books {shown}, {office.log}", seconds_max=600, pause_seconds=0.5
+        agree,
+        lambda: f"venue {vars(expected[0])}, books {shown}, {offices[0].log}",
+        seconds_max=600,
+        pause_seconds=0.5,
     )
-    for process in (gateway, worker, office):
+    assert await shown_books(session, offices[1]) == shown
+    for process in (gateway, worker, *offices):
         assert process.stop() == 0
-    verify = {**tool_settings(office), "SWITCHYARD_DATABASE_URL": database_url, **bus}
+    verify = {**tool_settings(offices[0]), "SWITCHYARD_DATABASE_URL": database_url}
     done = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **verify)
     assert (done.returncode, "no difference" in done.stdout) == (0, True), done.stdout + done.stderr
     await asyncio.to_thread(check_messages, kafka, topic, orders * 5)

@@ -1,7 +1,7 @@
 """The back office of a process or of an engine in the test, as its clients see it."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from typing import Any
@@ -31,6 +31,18 @@ class RunningBackOffice:
         self._gateway = gateway
         self._contract = Contract()
         self.url = url
+
+    async def enter(self, scopes: Sequence[str] = ("admin:ledger",), **body: Any) -> CheckedResponse:
+        """Post an entry by a person."""
+        headers = {"Authorization": f"Bearer {self._gateway.token(scopes=list(scopes), subject='ann')}"}
+        wanted = {"accountId": "demo", "key": "k1", "reason": "a test", **body}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/admin/ledger", json=wanted, headers=headers) as response,
+        ):
+            complete = CheckedResponse(response.status, response.headers.copy(), await response.read())
+        self._contract.check("POST", "/admin/ledger", complete.status, complete.headers, complete.body)
+        return complete
 
     async def get(self, path: str, account: str | None = "demo") -> CheckedResponse:
         headers = {} if account is None else {"Authorization": f"Bearer {self._gateway.token(account)}"}

@@ -15,9 +15,10 @@ from switchyard.domain.decisions import apply_report
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.risk.reservations import Terms
+from switchyard.flow.backoffice.check import LedgerDigest, read_events_of
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
-from switchyard.flow.backoffice.rebuild import LedgerDigest, read_events_of, rebuild
+from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.ports.bus import Bus
 from switchyard.settings.kafka import KafkaSettings
 from switchyard.telemetry.metrics import Metrics

@@ -154,6 +154,10 @@ def story() -> list[Change]:
         doubt,
         decided,
         denied,
+        decisions.revised_execution(
+            filled.orders[0],
+            msgspec.structs.replace(report, exec_id="bust", exec_type="CANCEL", ref_exec_id=report.exec_id),
+        ),
         decisions.unmatched_report(report),
         decisions.set_aside_report(report.venue, "a\0b", "its exec_id cannot be stored", VenueClientOrderId("lost")),
         Change(events=(cut,)),

@@ -4,13 +4,14 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from switchyard.domain.bus import BusEvent, Place, bus_event
+from switchyard.domain.bus import BusEvent, Place, SourcePosition, bus_event
 from switchyard.domain.chain import head_text, link, stamp
 from switchyard.domain.events import EventType, JournalEvent, event
 from switchyard.domain.facts import AcceptedFact, AcceptedOrder, OrderChange, OrderFact, ReportFact
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, VenueName
 from switchyard.domain.money import ONE
 from switchyard.domain.orders import Side
+from switchyard.ports.source import Page
 
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
 
@@ -37,6 +38,7 @@ class Tape:
         price: Decimal | None = None,
         currency: str | None = "JPY",
         multiplier: Decimal = ONE,
+        strategy: str | None = None,
     ) -> None:
         """An order is accepted."""
         accepted = AcceptedOrder(
@@ -50,6 +52,7 @@ class Tape:
             accepted_at=self._now,
             currency=currency,
             multiplier=multiplier,
+            strategy=strategy,
         )
         fact = AcceptedFact(order=accepted, venue_client_order_id=VenueClientOrderId(f"C{order}"))
         self._append("OrderAccepted", account, order, fact)
@@ -68,6 +71,30 @@ class Tape:
         }
         self._append("ExecutionReport", account, order, ReportFact(**fields))
         self.update(order, account=account)
+
+    def revise(
+        self,
+        order: str,
+        exec_id: str,
+        ref: str,
+        *,
+        account: str = "demo",
+        corrected: tuple[Decimal, Decimal] | None = None,
+        **changes: Any,
+    ) -> None:
+        """The venue voids the execution `ref`, or corrects its quantity and price."""
+        qty, price = corrected or (Decimal(0), None)
+        fact = ReportFact(
+            exec_id=exec_id,
+            ref_exec_id=ref,
+            exec_type="CANCEL" if corrected is None else "CORRECT",
+            status="PARTIALLY_FILLED",
+            last_qty=qty,
+            last_price=price,
+            at=self._now,
+            **changes,
+        )
+        self._append("ExecutionRevised", account, order, fact)
 
     def keyed(self) -> list[BusEvent]:
         """The events as a keyed topic has them: each names the event before it of its account."""
@@ -101,3 +128,25 @@ class Tape:
             seq, self._now, kind, made.account_id, made.order_id, text, link(self.place.hash, text)
         )
         self.events.append(bus_event(journal_event))
+
+
+class TapeSource:
+    """ports.source.Source over a tape."""
+
+    name = "journal"
+    start: SourcePosition = Place()
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+
+    async def check(self, position: SourcePosition) -> None:
+        """It has every place."""
+
+    async def page(self, after: SourcePosition, limit: int) -> Page:
+        assert isinstance(after, Place)
+        events = tuple(self._tape.events[after.seq : after.seq + limit])
+        return Page(events, events[-1].place if events else after)
+
+    async def lag(self, position: SourcePosition) -> int:
+        assert isinstance(position, Place)
+        return len(self._tape.events) - position.seq

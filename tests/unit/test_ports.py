@@ -11,6 +11,11 @@ import pytest
 from switchyard import ports
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
+from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
@@ -69,7 +74,9 @@ from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.liveness import Liveness
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
@@ -82,6 +89,7 @@ from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.source import Source
+from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
 
@@ -114,8 +122,11 @@ quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus]
 sources: list[type[Source]] = [JournalSource]
-ledgers: list[type[Ledger]] = [SqliteLedger]
-ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump]
+ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
+ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
+ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
+manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
+turns: list[type[Turn]] = [PostgresTurn]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

@@ -1,6 +1,7 @@
 """Builds the processes and tools from flow and adapters; the only package that imports both."""
 
 from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
+from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -18,7 +19,7 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
-from switchyard.bootstrap.rebuild_books import rebuild_books, reset_books, verify_books
+from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -32,13 +33,16 @@ __all__ = [
     "Role",
     "accept_newest",
     "accept_restored",
+    "adopt_epoch",
     "audit_files",
     "audit_head",
     "decide_doubt",
     "declared_capabilities",
     "direct_kill_switch",
+    "enter_in_books",
     "open_database",
     "order_dump",
+    "orphans_of_books",
     "outbox_listing",
     "rebuild_books",
     "rebuild_target",

@@ -1,13 +1,12 @@
-"""The back office: its ledger file and its consumer, beside the stages of `up` or as a process of its own."""
+"""The back office: its ledger and its consumer, beside the stages of `up` or as a process of its own."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
-from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.system_clock import SystemClock
+from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.kafka_bus import open_kafka_bus
@@ -15,10 +14,11 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
+from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.journal import Journal
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -29,8 +29,13 @@ class BackOffice:
     kafka_bus: KafkaBus | None = None
     """Set where the events are read from Kafka."""
 
-    def __init__(self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(
+        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
+    ) -> None:
+        self.books = books
+        self.ledger = books.ledger
+        self.reports = books.reports
+        self.marks = marks or Marks()
         self.consumer = consumer
         self.metrics = metrics
         self.clock = clock
@@ -41,9 +46,9 @@ class BackOfficeProcess(BackOffice):
     """A back office that is a process of its own."""
 
     def __init__(
-        self, ledger: Ledger, consumer: Consumer, metrics: Metrics, clock: Clock, supervisor: Supervisor
+        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, supervisor: Supervisor
     ) -> None:
-        super().__init__(ledger, consumer, metrics, clock)
+        super().__init__(books, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
 
@@ -53,24 +58,19 @@ class BackOfficeProcess(BackOffice):
         return self._supervisor.failure
 
 
-def books_path(settings: Settings) -> Path:
-    """The file of the books."""
-    return settings.data_dir / "backoffice.db"
-
-
 async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
-    ledger = await _opened(core.settings, stack)
+    books = await stack.enter_async_context(open_books(core.settings))
     consumer = Consumer(
-        JournalBus(core.database.journal),
-        ledger,
+        _journal_bus(core.settings, core.database.journal, stack),
+        books.ledger,
         clock=core.clock,
         metrics=core.metrics.backoffice,
         shares=True,
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    return BackOffice(ledger, consumer, core.metrics, core.wall_clock)
+    return BackOffice(books, consumer, core.metrics, core.wall_clock, Marks(core.quotes, core.router))
 
 
 @asynccontextmanager
@@ -85,33 +85,33 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
-        bus: Bus
-        if settings.kafka is None:
-            bus = await _journal_bus(settings, wake, stack)
-            ledger = await _opened(settings, stack)
-        else:
-            ledger = await _opened(settings, stack)
-            bus = kafka_bus = await open_kafka_bus(settings.kafka, ledger, wake, stack)
+        database = None if settings.kafka is not None else await open_database(settings)
+        if database is not None:
+            stack.push_async_callback(database.close)
+        books = await stack.enter_async_context(open_books(settings))
         clock, metrics = SystemClock(), Metrics()
-        consumer = Consumer(bus, ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+        bus: Bus
+        if settings.kafka is not None:
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
+        else:
+            assert database is not None, "the journal is the bus"
+            bus = _journal_bus(settings, database.journal, stack)
+        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
         if consumer.source_problem is not None:
             raise CannotStart(consumer.source_problem)
         supervisor = Supervisor(metrics)
         supervisor.start(stack, "books", lambda: consumer.run(wake))
-        office = BackOfficeProcess(ledger, consumer, metrics, clock, supervisor)
+        if database is not None:
+            database.listen(wake.notify)
+        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor)
         office.kafka_bus = kafka_bus
         yield office
 
 
-async def _journal_bus(settings: Settings, wake: Wake, stack: AsyncExitStack) -> JournalBus:
-    database = await open_database(settings)
-    stack.push_async_callback(database.close)
-    database.listen(wake.notify)
-    return JournalBus(database.journal)
-
-
-async def _opened(settings: Settings, stack: AsyncExitStack) -> SqliteLedger:
-    ledger = await SqliteLedger.open(books_path(settings))
-    stack.push_async_callback(ledger.close)
-    return ledger
+def _journal_bus(settings: Settings, journal: Journal, stack: AsyncExitStack) -> JournalBus:
+    """The journal as the bus; where the books serve several processes, one at a time reads it."""
+    turn = journal_turn(settings)
+    if turn is not None:
+        stack.push_async_callback(turn.give_up)
+    return JournalBus(journal, turn)

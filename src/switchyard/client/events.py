@@ -52,6 +52,7 @@ _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "AmendRefused": OrderFact,
     "ResultRecorded": ResultFact,
     "ExecutionReport": ReportFact,
+    "ExecutionRevised": ReportFact,
     "ReportUnmatched": ReportFact,
     "ReportSetAside": SetAsideFact,
     "EpochOpened": EpochFact,

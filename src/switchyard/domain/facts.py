@@ -256,9 +256,9 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report.
+    """The data of `ExecutionReport`, `ExecutionRevised` and `ReportUnmatched`: the venue's report.
 
-    On an `ExecutionReport` the venue and the two order ids are absent where they are those of the order.
+    On the first two the venue and the two order ids are absent where they are those of the order.
     """
 
     exec_id: str

@@ -134,7 +134,7 @@ def decode_order_fact(data: msgspec.Raw) -> OrderFact:
 
 
 def decode_report_fact(data: msgspec.Raw) -> ReportFact:
-    """The data of `ExecutionReport` and `ReportUnmatched`."""
+    """The data of `ExecutionReport`, `ExecutionRevised` and `ReportUnmatched`."""
     return _report_fact.decode(data)
 
 

@@ -95,6 +95,9 @@ class Replay:
         match line.type:
             case "ExecutionReport":
                 self._apply_report(line)
+            case "ExecutionRevised":
+                self._expect_no_report(line)
+                self._apply_revision(line, _decoded(decode_report_fact, line))
             case "ReportUnmatched":
                 self._expect_no_report(line)
                 self._apply_unmatched(line, _decoded(decode_report_fact, line))
@@ -154,6 +157,12 @@ class Replay:
         if line.order_id not in self.orders:
             raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
         self._report = (line.order_id, _decoded(decode_report_fact, line))
+
+    def _apply_revision(self, line: AuditLine, report: ReportFact) -> None:
+        order = None if line.order_id is None else self.orders.get(line.order_id)
+        if order is None or order.account_id != line.account_id:
+            raise ReplayMismatch(line.seq, f"a revision of order {line.order_id}, which was never accepted")
+        self._put_execution(line, Execution(report.venue or order.venue, report.exec_id, order.order_id))
 
     def _apply_unmatched(self, line: AuditLine, report: ReportFact) -> None:
         if report.venue is None or report.venue_client_order_id is None:

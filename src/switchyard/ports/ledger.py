@@ -1,7 +1,7 @@
 """The ledger port: the back office's own store of entries, positions, balances, and how far each source was read."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from typing import Protocol
 
@@ -87,6 +87,8 @@ class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
     type: EntryType | None = None
     since: datetime | None = None
     """The earliest time, inclusive."""
+    day: date | None = None
+    """The day that they belong to."""
     after: int = 0
     before: int | None = None
     newest: bool = False

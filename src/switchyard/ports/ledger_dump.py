@@ -1,5 +1,6 @@
 """The port of a whole ledger, page by page, for checks; see `ports/ledger.py` for its everyday use."""
 
+from datetime import date
 from decimal import Decimal
 from typing import Protocol
 
@@ -7,10 +8,11 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey, HoldingKey
+from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import Leg
-from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.holdings import Holding, HoldingKey
 from switchyard.domain.ledger.orders import BookedOrder
+from switchyard.domain.ledger.results import Result, ResultKey
 from switchyard.ports.ledger import StoredEntry
 
 
@@ -43,4 +45,14 @@ class LedgerDump(Protocol):
 
     async def dumped_balances(self, after: BalanceKey, limit: int) -> list[tuple[BalanceKey, Decimal]]:
         """Return balances of one account, the key's, by unit and ledger account."""
+        ...
+
+    async def dumped_results(self, after: ResultKey, limit: int) -> list[tuple[ResultKey, Result]]:
+        """Return results of one account, the key's, by day, symbol, currency and strategy."""
+        ...
+
+    async def dumped_day_balances(
+        self, after: tuple[BalanceKey, date], limit: int
+    ) -> list[tuple[tuple[BalanceKey, date], Decimal]]:
+        """Return the balances of one account, the key's, at the ends of days, by unit, ledger account and day."""
         ...

@@ -291,6 +291,15 @@ def database_url(value: str) -> str:
     return value
 
 
+def books_url(value: str) -> str:
+    """The URL of a PostgreSQL database, or `sqlite`."""
+    if value == "sqlite":
+        return value
+    if not value.startswith(("postgresql://", "postgres://")):
+        raise ValueError("must begin with postgresql://, or be sqlite")
+    return database_url(value)
+
+
 def redis_url(value: str) -> str:
     """The URL of a Redis server."""
     try:

@@ -56,8 +56,12 @@ SETTINGS: tuple[Setting, ...] = (
             "TCP port on which a `worker` process serves `/metrics` and `/health`; `0` chooses a free port. Unset: the "
             "worker serves neither. A gateway serves both on its own port."),
     Setting("SWITCHYARD_BACKOFFICE", "backoffice", "true", parse.flag,
-            "Whether `up` also keeps the books: it posts the journal's events to `backoffice.db` in the data folder and "
-            "serves the back office's API. `false`: a separate `backoffice` process does, or none."),
+            "Whether `up` also keeps the books: it posts the journal's events to a ledger and serves "
+            " the back office's API. `false`: a separate `backoffice` process does, or none."),
+    Setting("SWITCHYARD_BACKOFFICE_URL", "backoffice_url", None, parse.books_url,
+            "Where the books are: `postgresql://…`, in the schema `backoffice` of that database, or `sqlite` for the file "
+            "`backoffice.db` in the data folder. Unset: in the database of `SWITCHYARD_DATABASE_URL`, or in the file "
+            "where that is unset.", secret=True),
     Setting("SWITCHYARD_BACKOFFICE_PORT", "backoffice_port", "8082", parse.whole(0, 65535),
             "TCP port of the back office's API, on the address `SWITCHYARD_HOST`; `0` chooses a free port."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
@@ -312,6 +316,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     streams_per_account_max: int
     metrics_port: int | None
     backoffice: bool
+    backoffice_url: str | None
     backoffice_port: int
     database_url: Secret | None
     redis_url: Secret | None

@@ -1,6 +1,6 @@
 """The schema of the books' SQLite file, and the statements that write a page of events."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA = """
 CREATE TABLE sources (              -- how far each source of events was read; the only offsets there are
     source TEXT PRIMARY KEY,        -- `journal`, or `kafka:<topic id>:<partition>`
@@ -24,8 +24,11 @@ CREATE TABLE entries (
     number INTEGER NOT NULL,        -- from 1, without a gap, in each account
     entry_id TEXT NOT NULL UNIQUE,
     type TEXT NOT NULL,
-    order_id TEXT NOT NULL,
+    order_id TEXT NOT NULL,         -- empty for an entry by a person
+    symbol TEXT NOT NULL,           -- empty where it has none
     strategy TEXT,
+    entered_by TEXT,                -- the person, where one entered it
+    seq INTEGER NOT NULL,           -- the event that it books, or the account's last one before it
     at TEXT NOT NULL,
     reached_at TEXT NOT NULL,       -- the latest `at` of the account up to here: never decreases
     text TEXT NOT NULL,             -- the whole entry as JSON: the hashed bytes
@@ -35,6 +38,7 @@ CREATE TABLE entries (
 CREATE INDEX entries_of_type ON entries (account_id, type, number);
 CREATE INDEX entries_of_order ON entries (order_id, number);
 CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
+CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id TEXT NOT NULL,
@@ -52,10 +56,12 @@ CREATE TABLE orders (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE positions (
     account_id TEXT NOT NULL,
+    strategy TEXT NOT NULL,         -- `*` for the account as a whole, empty for fills without a strategy
     symbol TEXT NOT NULL,
     currency TEXT NOT NULL,
+    is_flat INTEGER NOT NULL,
     body TEXT NOT NULL,             -- the Holding as JSON
-    PRIMARY KEY (account_id, symbol, currency)
+    PRIMARY KEY (account_id, strategy, symbol, currency)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE balances (
     account_id TEXT NOT NULL,
@@ -63,6 +69,56 @@ CREATE TABLE balances (
     account TEXT NOT NULL,
     amount TEXT NOT NULL,
     PRIMARY KEY (account_id, unit, account)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE day_positions (        -- of the account as a whole, at the end of each day that moved it
+    account_id TEXT NOT NULL,
+    symbol TEXT NOT NULL,
+    currency TEXT NOT NULL,
+    day TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (account_id, symbol, currency, day)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE day_balances (
+    account_id TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    account TEXT NOT NULL,
+    day TEXT NOT NULL,
+    amount TEXT NOT NULL,
+    PRIMARY KEY (account_id, unit, account, day)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE results (
+    account_id TEXT NOT NULL,
+    day TEXT NOT NULL,
+    symbol TEXT NOT NULL,
+    currency TEXT NOT NULL,
+    strategy TEXT NOT NULL,
+    realised TEXT NOT NULL,
+    strategy_realised TEXT NOT NULL,
+    fees TEXT NOT NULL,
+    fills INTEGER NOT NULL,
+    PRIMARY KEY (account_id, day, symbol, currency, strategy)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX results_of_symbol ON results (account_id, symbol, currency, day);
+CREATE INDEX results_of_strategy ON results (account_id, strategy, currency, day);
+CREATE TABLE reversals (
+    entry_id TEXT PRIMARY KEY,      -- the entry that was taken back
+    reversal_id TEXT NOT NULL,
+    replacement_id TEXT             -- the fill that a correction booked instead
+) STRICT, WITHOUT ROWID;
+CREATE TABLE adoptions (            -- journals of a new epoch that a person has the books follow
+    epoch INTEGER PRIMARY KEY,
+    after_seq INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    at TEXT NOT NULL
+) STRICT;
+CREATE TABLE orphans (              -- entries that the adopted journal does not have
+    account_id TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    entry_id TEXT NOT NULL UNIQUE,
+    confirmed INTEGER NOT NULL DEFAULT 0,  -- whether the journal has reported the execution again
+    PRIMARY KEY (account_id, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'entries are append-only'); END;
@@ -96,16 +152,18 @@ FIND_ORDERS = "SELECT body FROM json_each(?) CROSS JOIN orders ON order_id = val
 FIND_ENTRIES = "SELECT entry_id FROM json_each(?) CROSS JOIN entries ON entry_id = value"
 FIND_POSITIONS = """
 SELECT body FROM json_each(?) CROSS JOIN positions
-ON account_id = value ->> 0 AND symbol = value ->> 1 AND currency = value ->> 2
+ON account_id = value ->> 0 AND strategy = value ->> 1 AND symbol = value ->> 2 AND currency = value ->> 3
 """
 FIND_BALANCES = """
 SELECT account_id, account, unit, amount FROM json_each(?) CROSS JOIN balances
 ON account_id = value ->> 0 AND account = value ->> 1 AND unit = value ->> 2
 """
 ADD_ENTRIES = """
-INSERT INTO entries (account_id, number, entry_id, type, order_id, strategy, at, reached_at, text, hash)
+INSERT INTO entries (
+    account_id, number, entry_id, type, order_id, symbol, strategy, entered_by, seq, at, reached_at, text, hash
+)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-       value ->> 8, value ->> 9
+       value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12
 FROM json_each(?)
 """
 ADD_LEGS = """
@@ -119,26 +177,101 @@ FROM json_each(?)
 """
 SET_ORDERS = "INSERT OR REPLACE INTO orders (order_id, body) SELECT value ->> 0, value ->> 1 FROM json_each(?)"
 SET_POSITIONS = """
-INSERT OR REPLACE INTO positions (account_id, symbol, currency, body)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
+INSERT OR REPLACE INTO positions (account_id, strategy, symbol, currency, is_flat, body)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5 FROM json_each(?)
 """
 SET_BALANCES = """
 INSERT OR REPLACE INTO balances (account_id, account, unit, amount)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?)
 """
+SET_DAY_POSITIONS = """
+INSERT OR REPLACE INTO day_positions (account_id, symbol, currency, day, body)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+"""
+SET_DAY_BALANCES = """
+INSERT OR REPLACE INTO day_balances (account_id, account, unit, day, amount)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(?)
+"""
+# `add_amounts` is a function of the connection: the file's amounts are texts.
+ADD_RESULTS = """
+INSERT INTO results (account_id, day, symbol, currency, strategy, realised, strategy_realised, fees, fills)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 8
+FROM json_each(?) WHERE true
+ON CONFLICT DO UPDATE SET
+    realised = add_amounts(realised, excluded.realised),
+    strategy_realised = add_amounts(strategy_realised, excluded.strategy_realised),
+    fees = add_amounts(fees, excluded.fees),
+    fills = fills + excluded.fills
+"""
+ADD_REVERSALS = """
+INSERT INTO reversals (entry_id, reversal_id, replacement_id)
+SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(?)
+"""
+CONFIRM = "UPDATE orphans SET confirmed = 1 WHERE entry_id IN (SELECT value FROM json_each(?))"
+REVERSAL_OF = "SELECT replacement_id FROM reversals WHERE entry_id = ?"
+ENTRY_OF = "SELECT text FROM entries WHERE entry_id = ?"
+STORED_OF = "SELECT number, text, hash FROM entries WHERE entry_id = ?"
+UNREVERSED = """
+SELECT text FROM entries
+WHERE account_id = ? AND symbol = ? AND type IN ('Fill', 'OpeningPosition')
+    AND NOT EXISTS (SELECT 1 FROM reversals WHERE reversals.entry_id = entries.entry_id)
+ORDER BY number
+"""
+
+ADOPTIONS = "SELECT epoch, after_seq, first_seq, by, reason, at FROM adoptions ORDER BY epoch"
+ADD_ADOPTION = "INSERT INTO adoptions (epoch, after_seq, first_seq, by, reason, at) VALUES (?, ?, ?, ?, ?, ?)"
+ADD_ORPHANS = """
+INSERT OR IGNORE INTO orphans (account_id, number, entry_id)
+SELECT account_id, number, entry_id FROM entries WHERE seq > ? AND seq < ? AND entered_by IS NULL
+"""
+ADD_ORPHAN = "INSERT INTO orphans (account_id, number, entry_id) VALUES (?, ?, ?)"
+ORPHANS = """
+SELECT entries.number, entries.text, entries.hash FROM orphans JOIN entries USING (account_id, number)
+WHERE (orphans.account_id, orphans.number) > (?, ?) AND NOT confirmed
+ORDER BY orphans.account_id, orphans.number LIMIT ?
+"""
+CARRIED = """
+SELECT number, text, hash FROM entries WHERE account_id = ?1 AND number > ?2 AND entered_by IS NOT NULL
+UNION
+SELECT number, text, hash FROM orphans JOIN entries USING (account_id, number) WHERE account_id = ?1 AND number > ?2
+ORDER BY number LIMIT ?3
+"""
 
 POSITIONS_OF = """
 SELECT body FROM positions
-WHERE account_id = ? AND (symbol, currency) > (?, ?) AND (? OR body ->> 'qty' <> '0')
+WHERE account_id = ? AND strategy = '*' AND (symbol, currency) > (?, ?) AND (? OR NOT is_flat)
 ORDER BY symbol, currency LIMIT ?
 """
 BALANCES_OF = """
 SELECT account, unit, amount FROM balances
-WHERE account_id = ?1 AND account IN ('cash', 'trading', 'fees') AND unit IN (
+WHERE account_id = ?1 AND account NOT IN ('position', 'position_clearing') AND unit IN (
     SELECT DISTINCT unit FROM balances
-    WHERE account_id = ?1 AND unit > ?2 AND account IN ('cash', 'trading', 'fees') ORDER BY unit LIMIT ?3
+    WHERE account_id = ?1 AND unit > ?2 AND account NOT IN ('position', 'position_clearing') ORDER BY unit LIMIT ?3
 )
 ORDER BY unit, account
+"""
+OPEN_POSITIONS = """
+SELECT body FROM positions WHERE account_id = ?1 AND (strategy = '*') <> ?2 AND NOT is_flat
+ORDER BY strategy, symbol, currency LIMIT ?3
+"""
+CLOSING_POSITIONS = """
+SELECT body, max(day) FROM day_positions
+WHERE account_id = ? AND (symbol, currency) > (?, ?) AND day <= ?
+GROUP BY symbol, currency HAVING body ->> 'qty' <> '0' ORDER BY symbol, currency LIMIT ?
+"""
+CLOSING_BALANCES = """
+SELECT account, unit, amount, max(day) FROM day_balances
+WHERE account_id = ?1 AND account NOT IN ('position', 'position_clearing') AND day <= ?2 AND unit IN (
+    SELECT DISTINCT unit FROM day_balances
+    WHERE account_id = ?1 AND unit > ?3 AND day <= ?2 AND account NOT IN ('position', 'position_clearing')
+    ORDER BY unit LIMIT ?4
+)
+GROUP BY unit, account ORDER BY unit, account
+"""
+RESULTS = """
+SELECT {name}, currency, realised, strategy_realised, fees, fills FROM results
+WHERE account_id = ? AND day >= ? AND day <= ? AND ({name}, currency) > (?, ?) ORDER BY {name}, currency
 """
 ENTRIES_OF_STRATEGY = """
 SELECT number, text, hash FROM entries

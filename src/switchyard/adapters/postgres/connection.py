@@ -96,7 +96,7 @@ class Reader:
             min_size=0,
             max_size=READERS_MAX,
             max_inactive_connection_lifetime=0,
-            init=_decode_canonically,
+            init=decode_canonically,
             reset=_keep_session,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=READ_SECONDS_MAX,
@@ -119,7 +119,7 @@ class Reader:
         await self._pool.close()
 
 
-async def _decode_canonically(connection: Connection) -> None:
+async def decode_canonically(connection: Connection) -> None:
     """Decode amounts in canonical form: PostgreSQL keeps trailing zeros."""
     await connection.set_type_codec(
         "numeric", schema="pg_catalog", encoder=str, decoder=lambda text: canonical(Decimal(text)), format="text"

@@ -22,7 +22,7 @@ from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_pa
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
 from switchyard.domain.decisions.moves import may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
-from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
+from switchyard.domain.decisions.reports import apply_report, revised_execution, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "request_amend",
     "request_cancel",
     "reroute",
+    "revised_execution",
     "set_aside_report",
     "set_kill",
     "unmatched_report",

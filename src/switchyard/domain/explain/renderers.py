@@ -246,6 +246,17 @@ def reported(teller: Teller, event: JournalEvent) -> Iterator[Said]:
             pass
 
 
+def revised(teller: Teller, event: JournalEvent) -> Iterator[Said]:
+    """The venue corrected or voided an execution; the order stays as it is."""
+    report = decode_report_fact(data_of(event))
+    if report.exec_type == "CANCEL":
+        what = "voided"
+    else:
+        price = "an unknown price" if report.last_price is None else plain(report.last_price)
+        what = f"corrected to {plain(report.last_qty)} at {price}"
+    yield Said("report", f"{teller.venue} {what} the execution {report.ref_exec_id}: the books follow, the order stays")
+
+
 def result_recorded(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     """The answer of `/do/order` is fixed."""
     status = decode_result_fact(data_of(event)).http_status
@@ -268,6 +279,7 @@ RENDERERS: Final[Mapping[EventType, Renderer]] = {
     "Amended": amended,
     "AmendRefused": amend_refused,
     "ExecutionReport": reported,
+    "ExecutionRevised": revised,
 }
 
 OF_NO_ORDER: Final[frozenset[EventType]] = frozenset(

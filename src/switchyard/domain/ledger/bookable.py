@@ -1,4 +1,4 @@
-"""The events that concern the books, decoded: new orders, changes of their venue, and execution reports.
+"""The events that concern the books, decoded: new orders, changes of their venue, executions and their revisions.
 
 Pure. Every other event only moves the place of its account.
 """
@@ -45,7 +45,15 @@ class Reported(msgspec.Struct, frozen=True):
     report: ReportFact
 
 
-Bookable = NewOrder | Rerouted | Reported
+class Revised(msgspec.Struct, frozen=True):
+    """A correction or a bust of an earlier execution."""
+
+    event: JournalEvent
+    order_id: OrderId
+    report: ReportFact
+
+
+Bookable = NewOrder | Rerouted | Reported | Revised
 
 
 class ReadEvent(msgspec.Struct, frozen=True):
@@ -85,5 +93,7 @@ def _decoded(event: JournalEvent) -> Bookable | None:
         case "ExecutionReport":
             report = decode_report_fact(data_of(event))
             return Reported(event, order_id, report) if report.last_qty or report.fee else None
+        case "ExecutionRevised":
+            return Revised(event, order_id, decode_report_fact(data_of(event)))
         case _:
             return None

@@ -4,26 +4,64 @@ Pure. A `Books` holds the rows that a page of events touches; what changed is wr
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from copy import copy
+from datetime import date, datetime
 from decimal import Decimal, DecimalException
 from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
 
+from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount, Unbookable, check_continues, is_held, is_repeat
-from switchyard.domain.ledger.bookable import Bookable, NewOrder, ReadEvent, Reported, Rerouted
-from switchyard.domain.ledger.entries import ChainedEntry, LedgerAccount, LedgerEntry, LedgerHead, chained
-from switchyard.domain.ledger.holdings import Holding, after_fill
-from switchyard.domain.ledger.orders import BookedOrder, booked_order
-from switchyard.domain.ledger.postings import entry_id_of, fill, memo
+from switchyard.domain.ledger.bookable import Bookable, NewOrder, ReadEvent, Reported, Rerouted, Revised
+from switchyard.domain.ledger.entries import (
+    MOVES_POSITIONS,
+    ChainedEntry,
+    LedgerAccount,
+    LedgerEntry,
+    LedgerHead,
+    ReversalReason,
+    Unbalanced,
+    chained,
+)
+from switchyard.domain.ledger.holdings import (
+    WHOLE_ACCOUNT,
+    Holding,
+    HoldingKey,
+    after_fill,
+    after_reversal,
+    keys_of,
+)
+from switchyard.domain.ledger.manual import (
+    ManualEntry,
+    check_manual,
+    digest_of_manual,
+    entry_id_of_manual,
+    manual_entry,
+)
+from switchyard.domain.ledger.orders import BookedOrder, booked_order, order_of_memo
+from switchyard.domain.ledger.postings import (
+    PositionChanges,
+    entry_id_of,
+    fill,
+    memo,
+    noted_revision,
+    reason_of,
+    reversal_of,
+    revised_fill,
+    revision_entry_id,
+)
+from switchyard.domain.ledger.results import Result, ResultKey, day_of, results_of
 from switchyard.domain.money import EXACT, ZERO, canonical
 
-HoldingKey = tuple[AccountId, str, str]
-"""Account, symbol, settlement currency."""
 BalanceKey = tuple[AccountId, LedgerAccount, str]
 """Account, ledger account, unit."""
+
+# Notes on memos of revisions, each followed by what a person needs to look at it.
+UNKNOWN_EXECUTION = "UNKNOWN_EXECUTION"
+ALREADY_REVERSED = "ALREADY_REVERSED"
 
 
 class NewEntry(msgspec.Struct, frozen=True):
@@ -37,6 +75,34 @@ class NewEntry(msgspec.Struct, frozen=True):
     def entry(self) -> LedgerEntry:
         """The entry itself."""
         return self.line.entry
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The entry that a reversal takes back, as the store finds it."""
+
+    entry: LedgerEntry | None = None
+    """None where there is no such entry. The newest fill of an execution that was corrected before."""
+    is_reversed: bool = False
+    without: Mapping[HoldingKey, Holding] = {}
+    """The positions that its account's other entries give, without it; missing where there are none."""
+
+
+class Reversed(msgspec.Struct, frozen=True):
+    """A row that says what became of an entry."""
+
+    entry_id: str
+    reversal_id: str
+    replacement_id: str | None = None
+    """The fill that a correction booked instead."""
+
+
+class _Moved(msgspec.Struct, frozen=True):
+    """What an entry makes of balances and positions."""
+
+    balances: dict[BalanceKey, Decimal]
+    holdings: dict[HoldingKey, Holding]
+    realised: Decimal = ZERO
+    strategy_realised: Decimal = ZERO
 
 
 class Books:
@@ -60,6 +126,16 @@ class Books:
         self.changed_holdings: set[HoldingKey] = set()
         self.changed_balances: set[BalanceKey] = set()
         self.changed_accounts: set[AccountId] = set()
+        self.results: dict[ResultKey, Result] = {}
+        """What the entries add to the results."""
+        self.day_balances: dict[tuple[BalanceKey, date], Decimal] = {}
+        """The balances at the end of the days that the entries belong to, so far."""
+        self.day_holdings: dict[tuple[HoldingKey, date], Holding] = {}
+        """The same of the accounts' positions."""
+        self.reversed: list[Reversed] = []
+        """Entries that the new ones take back."""
+        self.confirmed: set[str] = set()
+        """Ids of entries that an event repeated: an orphan of a lost history is none any more."""
         self.repeats = 0
         """Events that were read before, or whose entry exists."""
         self.skipped = 0
@@ -68,8 +144,11 @@ class Books:
         """Accounts that have halted, or that go on, at one of the events."""
         self._adoptions = tuple(adoptions)
 
-    def read(self, event: ReadEvent) -> None:
-        """Take the next event of its account: book it, drop it, or halt the account."""
+    def read(self, event: ReadEvent, target: Target | None = None) -> None:
+        """Take the next event of its account: book it, drop it, or halt the account.
+
+        `target` is the entry that a revision refers to.
+        """
         taken, before = event.taken, len(self.entries)
         account_id, seq = taken.event.account_id, taken.event.seq
         account = self.account(account_id)
@@ -81,7 +160,7 @@ class Books:
                 if event.problem is not None:
                     raise Unbookable(seq, event.problem)
                 if event.fact is not None:
-                    self.take(event.fact)
+                    self._take(event.fact, target or Target())
                 if account.halted_seq is not None:
                     self.halted += 1
                 self._set(replace(self.account(account_id), epoch=taken.epoch, seq=seq, halted_seq=None, halted=None))
@@ -91,7 +170,60 @@ class Books:
         if len(self.entries) == before:
             self.skipped += 1
 
-    def take(self, fact: Bookable) -> None:
+    def enter(self, wanted: ManualEntry, at: datetime, target: Target | None = None) -> NewEntry:
+        """Book an entry by a person, posted at this time; raises InvalidField. The key is not checked here."""
+        account = self.account(wanted.account_id)
+        if wanted.type != "Reversal":
+            return self._add(manual_entry(wanted, seq=account.seq, at=at))
+        check_manual(wanted)
+        entry = None if target is None else target.entry
+        if entry is None or entry.account_id != wanted.account_id or not entry.legs or entry.type == "Reversal":
+            raise InvalidField("reverses", f"the account has no entry {wanted.reverses} that can be reversed")
+        assert target is not None
+        if target.is_reversed:
+            raise InvalidField("reverses", f"entry {wanted.reverses} is reversed already")
+        made = self._reverse(
+            entry, target, entry_id_of_manual(wanted), "OPERATOR", seq=account.seq, at=at, effective_at=None
+        )
+        new = self._add(
+            replace(made, by=wanted.by, reason=wanted.reason, key=wanted.key, digest=digest_of_manual(wanted))
+        )
+        self._count(new.entry)
+        return new
+
+    def carry(self, entry: LedgerEntry, target: Target | None = None) -> None:
+        """Book an entry of other books that the journal does not give, such as a person's."""
+        if entry.type == "OrderAccepted":
+            self._keep(order_of_memo(entry))
+        if entry.type == "Reversal" and target is not None and target.entry is not None:
+            code = entry.reason_code or "OPERATOR"
+            made = self._reverse(
+                target.entry, target, entry.entry_id, code, seq=entry.seq, at=entry.at, effective_at=entry.effective_at
+            )
+            entry = replace(made, by=entry.by, reason=entry.reason, key=entry.key, digest=entry.digest)
+        self._count(self._add(entry).entry)
+
+    def apply(self, entry: LedgerEntry) -> None:
+        """Fold a stored entry into balances, positions and results; raises Unbalanced where its results are wrong."""
+        moved = self._moved(entry)
+        if entry.type in MOVES_POSITIONS and (entry.realised_pnl, entry.strategy_pnl) != (
+            moved.realised,
+            moved.strategy_realised,
+        ):
+            raise Unbalanced(
+                f"its realised P&L is {entry.realised_pnl}, its strategy's {entry.strategy_pnl}; the entries before it "
+                f"give {moved.realised} and {moved.strategy_realised}"
+            )
+        account = self.account(entry.account_id)
+        reached_at = _later(account.reached_at, entry.at)
+        self._set(replace(account, reached_at=reached_at))
+        self._accept(entry, moved, reached_at)
+
+    def account(self, account_id: AccountId) -> BookedAccount:
+        """The account's row; a new one before its first event."""
+        return self.accounts.get(account_id) or BookedAccount(account_id=account_id)
+
+    def _take(self, fact: Bookable, target: Target) -> None:
         """Book an event, or drop it where its entry exists; raises Unbookable, with nothing changed."""
         try:
             match fact:
@@ -101,57 +233,118 @@ class Books:
                     self._keep(replace(self._order(fact), venue=fact.venue))
                 case Reported():
                     self._take_report(fact)
+                case Revised():
+                    self._take_revision(fact, target)
                 case unreachable:
                     assert_never(unreachable)
         except DecimalException as error:
             raise Unbookable(fact.event.seq, f"an amount is beyond all precision ({error!r})") from error
 
-    def apply(self, entry: LedgerEntry) -> None:
-        """Fold an entry into balances and positions; nothing is changed where an amount is beyond all precision."""
-        balances: dict[BalanceKey, Decimal] = {}
-        for leg in entry.legs:
-            key = entry.account_id, leg.account, leg.unit
-            before = balances.get(key, self.balances.get(key, ZERO))
-            balances[key] = canonical(EXACT.add(before, leg.amount))
-        if entry.type == "Fill" and entry.qty:
-            held = entry.account_id, entry.symbol, entry.currency
-            self.holdings[held] = after_fill(self.holdings.get(held), entry)
-            self.changed_holdings.add(held)
-        self.balances |= balances
-        self.changed_balances |= balances.keys()
-
-    def account(self, account_id: AccountId) -> BookedAccount:
-        """The account's row; a new one before its first event."""
-        return self.accounts.get(account_id) or BookedAccount(account_id=account_id)
-
     def _take_order(self, fact: NewOrder) -> None:
         event = fact.event
-        order = booked_order(fact.order_id, event.account_id, fact.order)
+        order = booked_order(fact.order_id, event.account_id, fact.order, event.seq)
         if fact.order_id in self.orders:
-            self.repeats += 1
+            self._repeat(fact.order_id)
             return
         if fact.is_accepted:
-            self._add(memo(order, fact.order, number=self._next_number(order), seq=event.seq, at=event.at))
+            self._add(memo(order, fact.order, seq=event.seq, at=event.at))
         self._keep(order)
 
     def _take_report(self, fact: Reported) -> None:
         event, report = fact.event, fact.report
         order = self._order(fact)
-        if entry_id_of(order, report) in self.booked:
-            self.repeats += 1
+        entry_id = entry_id_of(order, report)
+        if entry_id in self.booked:
+            self._repeat(entry_id)
             return
-        order = replace(order, booked_qty=canonical(EXACT.add(order.booked_qty, report.last_qty)))
-        self._add(fill(order, report, number=self._next_number(order), seq=event.seq, at=event.at))
+        order = _counted(order, report.last_qty)
+        self._add(fill(order, report, seq=event.seq, at=event.at))
         self._keep(order)
 
-    def _order(self, fact: Rerouted | Reported) -> BookedOrder:
+    def _take_revision(self, fact: Revised, target: Target) -> None:
+        event, report = fact.event, fact.report
+        order = self._order(fact)
+        entry_id = revision_entry_id(order, report)
+        if entry_id in self.booked:
+            self._repeat(entry_id)
+            return
+        note = None
+        if target.entry is None or target.entry.account_id != order.account_id or not target.entry.legs:
+            note = f"{UNKNOWN_EXECUTION}: the books have no execution {report.ref_exec_id}"
+        elif target.is_reversed:
+            note = f"{ALREADY_REVERSED}: the execution {report.ref_exec_id} was taken back before"
+        if note is not None or target.entry is None:
+            self._add(noted_revision(order, report, note or UNKNOWN_EXECUTION, seq=event.seq, at=event.at))
+            return
+        entry = target.entry
+        reversal = self._reverse(
+            entry, target, entry_id, reason_of(report), seq=event.seq, at=event.at, effective_at=report.at
+        )
+        order = _counted(order, entry.qty or ZERO, reverses=True)
+        if report.exec_type == "CANCEL":
+            self._add(reversal)
+            self._keep(order)
+            return
+        if report.fee is None and entry.fee is not None:
+            # The venue says nothing about the fee: it stays as it was.
+            report = replace(report, fee=entry.fee, fee_currency=entry.fee_currency)
+        order = _counted(order, report.last_qty)
+        corrected = revised_fill(order, report, seq=event.seq, at=event.at)
+        if corrected.entry_id in self.booked:
+            raise Unbookable(event.seq, f"its own execution id {report.exec_id} is booked already")
+        before = {name: copy(value) for name, value in vars(self).items()}
+        try:
+            self._add(reversal)
+            self._add(corrected)
+        except DecimalException:
+            vars(self).update(before)  # not one without the other
+            raise
+        self.reversed[-1] = replace(self.reversed[-1], replacement_id=corrected.entry_id)
+        self._keep(order)
+
+    def _reverse(
+        self,
+        entry: LedgerEntry,
+        target: Target,
+        entry_id: str,
+        reason_code: ReversalReason,
+        *,
+        seq: int,
+        at: datetime,
+        effective_at: datetime | None,
+    ) -> LedgerEntry:
+        """The entry that takes another back, with what that changes of the positions."""
+        changes = PositionChanges()
+        if entry.type in MOVES_POSITIONS and entry.qty:
+            whole, strategy = (_change(self.holdings.get(key), target.without.get(key)) for key in keys_of(entry))
+            changes = PositionChanges(
+                cost=whole[0], realised=whole[1], strategy_cost=strategy[0], strategy_realised=strategy[1]
+            )
+        return reversal_of(
+            entry,
+            entry_id=entry_id,
+            reason_code=reason_code,
+            seq=seq,
+            at=at,
+            effective_at=effective_at,
+            changes=changes,
+        )
+
+    def _repeat(self, entry_id: str) -> None:
+        self.repeats += 1
+        self.confirmed.add(entry_id)
+
+    def _order(self, fact: Rerouted | Reported | Revised) -> BookedOrder:
         order = self.orders.get(fact.order_id)
         if order is None or order.account_id != fact.event.account_id:
             raise Unbookable(fact.event.seq, f"the books have not read the acceptance of its order {fact.order_id}")
         return order
 
-    def _next_number(self, order: BookedOrder) -> int:
-        return self.account(order.account_id).head.number + 1
+    def _count(self, entry: LedgerEntry) -> None:
+        """Count an entry that no event makes in the quantity of its order."""
+        order = self.orders.get(entry.order_id)
+        if order is not None and entry.type in ("Fill", "Reversal"):
+            self._keep(_counted(order, entry.qty or ZERO, entry.type == "Reversal"))
 
     def _keep(self, order: BookedOrder) -> None:
         self.orders[order.order_id] = order
@@ -161,58 +354,71 @@ class Books:
         self.accounts[account.account_id] = account
         self.changed_accounts.add(account.account_id)
 
-    def _add(self, entry: LedgerEntry) -> None:
+    def _add(self, entry: LedgerEntry) -> NewEntry:
+        """Add the entry to its account's chain; where an amount is beyond all precision, nothing is changed."""
         account = self.account(entry.account_id)
+        entry = replace(entry, number=account.head.number + 1)
+        moved = self._moved(entry)
+        if entry.type in MOVES_POSITIONS:
+            entry = replace(entry, realised_pnl=moved.realised, strategy_pnl=moved.strategy_realised)
         line = chained(entry, account.head.hash)
-        self.apply(entry)
-        reached_at = entry.at if account.reached_at is None else max(entry.at, account.reached_at)
+        reached_at = _later(account.reached_at, entry.at)
+        self._accept(entry, moved, reached_at)
         self._set(replace(account, head=LedgerHead(entry.number, line.hash), reached_at=reached_at))
         self.booked.add(entry.entry_id)
         self.entries.append(NewEntry(line, reached_at))
+        if entry.type == "Reversal" and entry.reverses is not None:
+            self.reversed.append(Reversed(entry.reverses, entry.entry_id))
+        return self.entries[-1]
+
+    def _moved(self, entry: LedgerEntry) -> _Moved:
+        balances: dict[BalanceKey, Decimal] = {}
+        for leg in entry.legs:
+            key = entry.account_id, leg.account, leg.unit
+            before = balances.get(key, self.balances.get(key, ZERO))
+            balances[key] = canonical(EXACT.add(before, leg.amount))
+        if not entry.qty or entry.type not in MOVES_POSITIONS | {"Reversal"}:
+            return _Moved(balances, {})
+        whole, strategy = keys_of(entry)
+        held, by_strategy = self.holdings.get(whole), self.holdings.get(strategy)
+        if entry.type == "Reversal":
+            after = {
+                whole: after_reversal(whole, held, entry, entry.cost_change, entry.realised_pnl),
+                strategy: after_reversal(strategy, by_strategy, entry, entry.strategy_cost_change, entry.strategy_pnl),
+            }
+        else:
+            after = {whole: after_fill(whole, held, entry), strategy: after_fill(strategy, by_strategy, entry)}
+        return _Moved(
+            balances,
+            after,
+            realised=_change(held, after[whole])[1],
+            strategy_realised=_change(by_strategy, after[strategy])[1],
+        )
+
+    def _accept(self, entry: LedgerEntry, moved: _Moved, reached_at: datetime) -> None:
+        day = day_of(reached_at)
+        self.balances |= moved.balances
+        self.changed_balances |= moved.balances.keys()
+        self.day_balances |= {(key, day): amount for key, amount in moved.balances.items()}
+        self.holdings |= moved.holdings
+        self.changed_holdings |= moved.holdings.keys()
+        self.day_holdings |= {(key, day): holding for key, holding in moved.holdings.items() if key[1] == WHOLE_ACCOUNT}
+        for key, result in results_of(entry, day):
+            self.results[key] = self.results.get(key, Result()) + result
 
 
-class Touched(msgspec.Struct, frozen=True):
-    """The rows beside accounts and orders that a page of events may touch."""
-
-    entry_ids: frozenset[str]
-    holdings: frozenset[HoldingKey]
-    balances: frozenset[BalanceKey]
+def _counted(order: BookedOrder, qty: Decimal, reverses: bool = False) -> BookedOrder:
+    """The order with a fill counted, or taken back."""
+    signed = EXACT.minus(qty) if reverses else qty
+    return replace(order, booked_qty=canonical(EXACT.add(order.booked_qty, signed)))
 
 
-def account_ids(events: Iterable[ReadEvent]) -> set[AccountId]:
-    """The accounts that the events are about."""
-    return {event.taken.event.account_id for event in events}
+def _change(before: Holding | None, after: Holding | None) -> tuple[Decimal, Decimal]:
+    """What changed of cost basis and realised P&L."""
+    old = (ZERO, ZERO) if before is None else (before.cost_basis, before.realised_pnl)
+    new = (ZERO, ZERO) if after is None else (after.cost_basis, after.realised_pnl)
+    return canonical(EXACT.subtract(new[0], old[0])), canonical(EXACT.subtract(new[1], old[1]))
 
 
-def order_ids(events: Iterable[ReadEvent]) -> set[OrderId]:
-    """The orders that the events are about."""
-    return {event.fact.order_id for event in events if event.fact is not None}
-
-
-def touched(events: Iterable[ReadEvent], orders: Mapping[OrderId, BookedOrder]) -> Touched:
-    """The rows that booking these events may touch; `orders` are those known before the first."""
-    known = dict(orders)
-    entries: set[str] = set()
-    holdings: set[HoldingKey] = set()
-    balances: set[BalanceKey] = set()
-    for fact in (event.fact for event in events):
-        match fact:
-            case None:
-                continue
-            case NewOrder():
-                known.setdefault(fact.order_id, booked_order(fact.order_id, fact.event.account_id, fact.order))
-            case Rerouted():
-                if (order := known.get(fact.order_id)) is not None:
-                    known[fact.order_id] = replace(order, venue=fact.venue)
-            case Reported():
-                if (order := known.get(fact.order_id)) is None:
-                    continue  # `take` stops at it
-                account, fee_currency = order.account_id, fact.report.fee_currency or order.currency
-                entries.add(entry_id_of(order, fact.report))
-                holdings.add((account, order.symbol, order.currency))
-                balances |= {(account, name, order.symbol) for name in ("position", "position_clearing")}
-                balances |= {(account, name, order.currency) for name in ("cash", "trading")}
-                balances |= {(account, name, fee_currency) for name in ("cash", "fees")}
-            case unreachable:
-                assert_never(unreachable)
-    return Touched(frozenset(entries), frozenset(holdings), frozenset(balances))
+def _later(reached_at: datetime | None, at: datetime) -> datetime:
+    return at if reached_at is None else max(at, reached_at)

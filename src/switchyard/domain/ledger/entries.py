@@ -17,14 +17,33 @@ from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.money import EXACT, ONE, ZERO
 from switchyard.domain.orders import Side
 
-EntryType = Literal["OrderAccepted", "Fill"]
+EntryType = Literal[
+    "OrderAccepted",  # a memo: it moves nothing
+    "Fill",  # an execution; entered by a person where the journal has none
+    "Reversal",  # takes back another entry
+    "RevisionNoted",  # a memo: a venue revised an execution that cannot be reversed
+    "Deposit",
+    "Withdrawal",
+    "OpeningBalance",
+    "OpeningPosition",
+    "Adjustment",
+    "Fee",
+    "Conversion",
+]
 LedgerAccount = Literal[
     "cash",  # money of the account; below zero where more was paid than received
     "trading",  # the other side of the cash that fills move
     "fees",  # the other side of the cash that fees move
+    "capital",  # the other side of deposits, withdrawals and what an account began with
+    "adjustments",  # the other side of the cash that people adjust
+    "conversion",  # the other side, in each of the two currencies, of money that was converted
+    "rounding",  # what is left of a conversion after its result was rounded
     "position",  # units of an instrument; below zero when short
     "position_clearing",  # the other side of these units
 ]
+ReversalReason = Literal["BUST", "CORRECTION", "OPERATOR"]
+MOVES_POSITIONS: Final[frozenset[EntryType]] = frozenset({"Fill", "OpeningPosition"})
+"""The entries that positions at average cost are a fold of, without the reversed ones."""
 IN_UNITS: Final[frozenset[LedgerAccount]] = frozenset({"position", "position_clearing"})
 """The ledger accounts that count units of an instrument; the others count money."""
 
@@ -42,38 +61,56 @@ class Leg(msgspec.Struct, frozen=True):
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One entry; an `OrderAccepted` is a memo and has no legs."""
+    """One entry; a memo has no legs."""
 
     number: int
     """From 1, without a gap; each account has its own chain."""
     entry_id: str
-    """Derived from what happened, so that nothing is booked twice: the order id, or `fill_entry_id`."""
+    """Derived from what happened, so that nothing is booked twice: see `docs/reference/backoffice.md`."""
     type: EntryType
     account_id: AccountId
-    order_id: OrderId
+    order_id: OrderId = OrderId("")
+    """Empty where a person entered it."""
     seq: int
-    """The journal's event that it books."""
+    """The journal's event that it books; of an entry by a person, the account's last event before it."""
     at: datetime
-    """The time of that event."""
-    venue: VenueName
-    symbol: str
-    side: Side
-    qty: Decimal
+    """When it was posted: the time of that event, or when the person entered it."""
+    venue: VenueName = VenueName("")
+    symbol: str = ""
+    side: Side | None = None
+    qty: Decimal | None = None
     """Of the order, or of the fill."""
     price: Decimal | None = None
     currency: str
-    """The settlement currency."""
+    """The settlement currency; of a conversion, the currency that was given away."""
     multiplier: Decimal = ONE
     strategy: str | None = None
     client_order_id: str | None = None
     exec_id: str | None = None
     effective_at: datetime | None = None
-    """When the venue executed it, by the venue's clock."""
+    """When it happened: by the venue's clock, or as a person stated."""
     filled_qty_total: Decimal | None = None
     """What the venue says is filled of the order; a cross-check only."""
     fee: Decimal | None = None
     """Below zero for a rebate."""
     fee_currency: str | None = None
+    realised_pnl: Decimal = ZERO
+    """What it changed of the realised P&L of the account's position."""
+    strategy_pnl: Decimal = ZERO
+    """What it changed of the realised P&L of the strategy's own position."""
+    cost_change: Decimal = ZERO
+    """Of a reversal: what it changed of the cost basis of the account's position."""
+    strategy_cost_change: Decimal = ZERO
+    reverses: str | None = None
+    """The id of the entry that a reversal takes back."""
+    reason_code: ReversalReason | None = None
+    by: str | None = None
+    """The person who entered it."""
+    reason: str | None = None
+    key: str | None = None
+    """The idempotency key of an entry by a person."""
+    digest: str | None = None
+    """Of what the person asked for: the same key with another digest is rejected."""
     notes: tuple[str, ...] = ()
     """What a person should look at; the booking is not changed by it."""
     legs: tuple[Leg, ...] = ()
@@ -107,6 +144,16 @@ def fill_entry_id(venue: str, account: str, exec_id: str) -> str:
     # A JSON array, so that no two triples have the same text.
     text = msgspec.json.encode([venue, account, exec_id])
     return f"fill_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def reversal_entry_id(*names: str) -> str:
+    """The id of a reversal: by venue, account and execution id of the revision, or by account and key."""
+    return f"rev_{hashlib.sha256(msgspec.json.encode(names)).hexdigest()[:32]}"
+
+
+def manual_entry_id(account: str, key: str) -> str:
+    """The id of an entry by a person: the same for a repeat with the same key."""
+    return f"man_{hashlib.sha256(msgspec.json.encode([account, key])).hexdigest()[:32]}"
 
 
 def chained(entry: LedgerEntry, previous_hash: str) -> ChainedEntry:

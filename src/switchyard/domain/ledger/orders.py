@@ -6,7 +6,7 @@ import msgspec
 
 from switchyard.domain.facts import AcceptedOrder
 from switchyard.domain.ids import AccountId, OrderId, VenueName
-from switchyard.domain.ledger.entries import NO_CURRENCY
+from switchyard.domain.ledger.entries import NO_CURRENCY, LedgerEntry
 from switchyard.domain.money import ONE, ZERO
 from switchyard.domain.orders import Side
 
@@ -24,10 +24,29 @@ class BookedOrder(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     multiplier: Decimal = ONE
     strategy: str | None = None
     booked_qty: Decimal = ZERO
-    """The sum of its booked fills."""
+    """The sum of its booked fills, without the reversed ones."""
+    seq: int
+    """The event that made it."""
 
 
-def booked_order(order_id: OrderId, account_id: AccountId, order: AcceptedOrder) -> BookedOrder:
+def order_of_memo(entry: LedgerEntry) -> BookedOrder:
+    """The order whose memo an entry is, as it was accepted."""
+    assert entry.side is not None, "an order has a side"
+    return BookedOrder(
+        order_id=entry.order_id,
+        account_id=entry.account_id,
+        venue=entry.venue,
+        symbol=entry.symbol,
+        side=entry.side,
+        price=entry.price,
+        currency=entry.currency,
+        multiplier=entry.multiplier,
+        strategy=entry.strategy,
+        seq=entry.seq,
+    )
+
+
+def booked_order(order_id: OrderId, account_id: AccountId, order: AcceptedOrder, seq: int) -> BookedOrder:
     """The terms of a new order."""
     return BookedOrder(
         order_id=order_id,
@@ -39,4 +58,5 @@ def booked_order(order_id: OrderId, account_id: AccountId, order: AcceptedOrder)
         currency=order.currency or NO_CURRENCY,
         multiplier=order.multiplier,
         strategy=order.strategy,
+        seq=seq,
     )

@@ -51,23 +51,31 @@ def rebuild(
         bool,
         typer.Option("--verify", help="Compare with the books in use and change nothing; exit code 1 if they differ."),
     ] = False,
+    discard_manual: Annotated[
+        bool,
+        typer.Option(
+            "--discard-manual", help="Leave the entries of people out, where the books in use cannot be read any more."
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Read the journal from zero and build the books again; the former file is kept under another name.
+    """Read the journal from zero and build the books again; the former books are kept under another name.
 
-    Run it with the process that keeps the books stopped; on SQLite that is `switchyard up`.
+    Entries of people, and those of an adopted epoch, are carried over to their places. Run it with the process that
+    keeps the books stopped; on SQLite that is `switchyard up`.
     """
     from switchyard.bootstrap import rebuild_books, verify_books
 
     settings = configured({})
     if not verify:
         with _progress() as progress:
-            rebuilt = asyncio.run(rebuild_books(settings, progress))
+            rebuilt = asyncio.run(rebuild_books(settings, progress, discard=discard_manual))
         if json:
             print_json(rebuilt)
             return
         kept = "" if rebuilt.replaced is None else f"; the former books are in {rebuilt.replaced}"
-        typer.echo(f"{rebuilt.entries} entries, up to event {rebuilt.seq}, hash {rebuilt.hash}{kept}")
+        carried = f", {rebuilt.carried} of them carried over" if rebuilt.carried else ""
+        typer.echo(f"{rebuilt.entries} entries{carried}, up to event {rebuilt.seq}, hash {rebuilt.hash}{kept}")
         return
     with _progress() as progress:
         checked = asyncio.run(verify_books(settings, progress))
@@ -98,17 +106,39 @@ def reset(
         typer.echo(f"{name}: is read again from its start")
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A counter of events on a terminal's stderr; nothing elsewhere."""
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+@app.command(name="adopt-epoch")
+def adopt_epoch(
+    by: Annotated[str, typer.Option("--by", help="Your name; it is recorded.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why this journal is the right one; it is recorded.")],
+    json: JsonOption = False,
+) -> None:
+    """Follow a journal that was restored and has lost events which are booked.
 
-    columns = TextColumn("event {task.completed:,.0f}"), TimeElapsedColumn()
+    The entries that the journal does not have stay in the books; `switchyard ledger orphans` lists them.
+    """
+    from switchyard.bootstrap import adopt_epoch
+
+    adoption, orphans = asyncio.run(adopt_epoch(configured({}), by, reason))
+    if json:
+        print_json({"adoption": adoption, "orphans": orphans})
+        return
+    typer.echo(
+        f"the books follow epoch {adoption.epoch} after event {adoption.after_seq}; {orphans} entries are not in the "
+        "journal any more: see `switchyard ledger orphans`"
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal's stderr; nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("events"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     terminal = Console(stderr=True)
     with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
         task = bar.add_task("", total=None)
-        yield lambda seq: bar.update(task, completed=seq)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 async def _serve(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from switchyard.entrypoints.cli import (
     failures,
     journal,
     kills,
+    ledger,
     market,
     outbox,
     processes,
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 processes.register(app)
 backoffice.register(app)
+ledger.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)

@@ -1,10 +1,11 @@
 """The back office's API (seed 001 section 5): `/health`, `/positions`, `/balances`, `/ledger`, `/stats`, `/metrics`.
 
+The reports are in `books_reports.py`.
+
 Reads the ledger and the consumer's figures; writes nothing.
 """
 
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import get_args
 
 import msgspec
@@ -15,39 +16,33 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
-from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage, PositionView
-from switchyard.domain.errors import InvalidField, NotFound, SwitchyardError
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.entries import NO_CURRENCY, EntryType, shown
-from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.money import ZERO
+from switchyard.domain.account_view import POSITIONS_PAGE_MAX, PositionPage
+from switchyard.domain.errors import InvalidField, SwitchyardError
+from switchyard.domain.ids import OrderId
+from switchyard.domain.ledger.entries import EntryType, shown
+from switchyard.entrypoints.http.book_views import (
+    BALANCES_PAGE_MAX,
+    ENTRIES_PAGE_MAX,
+    own_account,
+    shown_balances,
+    shown_position,
+)
+from switchyard.entrypoints.http.books_reports import ReportRoutes
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
 from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
-from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, only, whole_number
+from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, whole_number
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
-from switchyard.entrypoints.http.transport.auth import TokenVerifier, authorization_header
+from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Doors
 from switchyard.entrypoints.http.transport.entrance import Entrance
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.ports.journal import SEQ_LIMIT
-from switchyard.ports.ledger import ENTRIES_MAX, EntryFilter
+from switchyard.ports.ledger import EntryFilter
 from switchyard.settings import Settings, jwt_secret
 
-ENTRIES_PAGE_MAX = ENTRIES_MAX - 1
-"""One less than a read of the ledger: one more entry shows whether there is another page."""
-BALANCES_PAGE_MAX = 500
 _TYPES: tuple[EntryType, ...] = get_args(EntryType)
-
-
-class ShownBalance(msgspec.Struct, kw_only=True):
-    """The money of an account in one currency."""
-
-    currency: str
-    cash: Decimal = ZERO
-    trading: Decimal = ZERO
-    fees: Decimal = ZERO
 
 
 class BackOfficeRoutes:
@@ -55,7 +50,7 @@ class BackOfficeRoutes:
 
     def __init__(self, office: BackOffice, tokens: TokenVerifier, metrics_token: str | None) -> None:
         self._office = office
-        self._tokens = tokens
+        self._account = own_account(tokens)
         self._metrics_token = metrics_token
         self.routes = [
             Route("/health", self._show_health),
@@ -64,6 +59,7 @@ class BackOfficeRoutes:
             Route("/balances", self._list_balances),
             Route("/ledger", self._list_entries),
             Route("/stats", self._show_stats),
+            *ReportRoutes(office, tokens, self._account).routes,
         ]
 
     async def _show_health(self, _request: Request) -> Response:
@@ -89,7 +85,7 @@ class BackOfficeRoutes:
         page = found[:limit]
         body = PositionPage(
             account_id=account,
-            positions=tuple(map(_shown_position, page)),
+            positions=tuple(map(shown_position, page)),
             next_cursor=f"{page[-1].symbol}:{page[-1].currency}" if len(found) > limit else None,
         )
         return starlette_response(json_response(200, body))
@@ -98,10 +94,8 @@ class BackOfficeRoutes:
         account = self._account(request, ("accountId", "limit", "cursor"))
         limit = whole_number(request.query_params, "limit", 100, 1, BALANCES_PAGE_MAX)
         rows = await self._office.ledger.balances(account, request.query_params.get("cursor", ""), limit + 1)
-        found: dict[str, ShownBalance] = {}
-        for row in rows:
-            setattr(found.setdefault(row.unit, ShownBalance(currency=row.unit)), row.account, row.amount)
-        page = list(found.values())[:limit]
+        found = shown_balances(rows)
+        page = found[:limit]
         body = {
             "accountId": account,
             "balances": page,
@@ -142,6 +136,7 @@ class BackOfficeRoutes:
     async def _show_stats(self, request: Request) -> Response:
         self._account(request, ())
         consumer = self._office.consumer
+        await consumer.refresh()
         body = {
             "startedAt": consumer.started_at,
             "processed": consumer.processed,
@@ -151,14 +146,6 @@ class BackOfficeRoutes:
             "ledgerReplay": consumer.replayed,
         }
         return starlette_response(json_response(200, body))
-
-    def _account(self, request: Request, known: tuple[str, ...]) -> AccountId:
-        """The token's account; another one in the query is not found."""
-        account = self._tokens.verify(authorization_header(request.scope))
-        only(request.query_params, known)
-        if request.query_params.get("accountId", account) != account:
-            raise NotFound
-        return account
 
 
 def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
@@ -191,18 +178,6 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
         port=settings.backoffice_port,
         port_setting="SWITCHYARD_BACKOFFICE_PORT",
         caps=caps,
-    )
-
-
-def _shown_position(holding: Holding) -> PositionView:
-    return PositionView(
-        symbol=holding.symbol,
-        qty=holding.qty,
-        average_price=holding.average_price,
-        cost_basis=holding.cost_basis,
-        realised_pnl=holding.realised_pnl,
-        currency=None if holding.currency == NO_CURRENCY else holding.currency,
-        updated_at=holding.updated_at,
     )
 
 

@@ -9,13 +9,13 @@ from datetime import datetime
 
 import structlog
 
-from switchyard.domain.bus import Offset, Place
+from switchyard.domain.bus import Offset, Place, SourcePosition
 from switchyard.domain.ledger.accounts import HaltedAccount
 from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger, OwnershipLost
+from switchyard.ports.ledger import Ledger, OwnershipLost, SourceState
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ class Consumer:
         self._shares = shares
         self._readers: dict[str, SourceReader] = {}
         self._former = SourceFigures()
-        self._read_before: datetime | None = None
+        self._states: list[SourceState] = []
         self._halted: list[HaltedAccount] = []
         self._halts = 0
         self.started_at = clock.now()
@@ -46,12 +46,15 @@ class Consumer:
 
     async def open(self) -> None:
         """Read how far the books are, and claim the sources that are assigned to this process."""
-        states = await self._ledger.sources()
-        self._read_before = max((state.read_at for state in states if state.read_at is not None), default=None)
+        await self.refresh()
         self.replayed = await self._ledger.count()
         await self._read_halted()
         await self.assign()
         log.info("backoffice_opened", entries=self.replayed, sources=sorted(self._readers))
+
+    async def refresh(self) -> None:
+        """Read from the ledger how far the sources were read: by this process, or by another one."""
+        self._states = await self._ledger.sources()
 
     @property
     def problem(self) -> str | None:
@@ -86,13 +89,14 @@ class Consumer:
     @property
     def last_event_at(self) -> datetime | None:
         """The time of the last event read, also before this start."""
-        times = [reader.read_at for reader in self._readers.values()] + [self._former.read_at, self._read_before]
+        times = [reader.read_at for reader in self._readers.values()] + [state.read_at for state in self._states]
         return max((time for time in times if time is not None), default=None)
 
     @property
     def last_offset(self) -> int | None:
-        """The journal's number of the last event read, or the highest offset read of the assigned partitions."""
-        reached = max((_last(reader) for reader in self._readers.values()), default=-1)
+        """The journal's number of the last event read, or the highest offset read of the partitions."""
+        positions = [reader.claim.position for reader in self._readers.values()]
+        reached = max(map(_last, positions or [state.position for state in self._states]), default=-1)
         return None if reached < 0 else reached
 
     async def assign(self) -> None:
@@ -194,8 +198,8 @@ class SourceFigures:
             self.read_at = reader.read_at if self.read_at is None else max(self.read_at, reader.read_at)
 
 
-def _last(reader: SourceReader) -> int:
-    match reader.claim.position:
+def _last(position: SourcePosition) -> int:
+    match position:
         case Place(seq=seq):
             return seq or -1
         case Offset(next=following):

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from switchyard.domain.bus import Place, SourcePosition, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
-from switchyard.ports.journal import PAGE_MAX, Journal
+from switchyard.ports.journal import PAGE_MAX, Epoch, Journal
 from switchyard.ports.source import Page, Source
+from switchyard.ports.turn import Turn
 
 JOURNAL = "journal"
 """The name of the source."""
@@ -45,6 +46,17 @@ class JournalSource:
             place = event.place
         return Page(events, place)
 
+    async def epochs(self) -> Sequence[Epoch]:
+        """All epochs, the oldest first."""
+        return await self._journal.epochs(self._shard)
+
+    async def place_of(self, seq: int) -> Place:
+        """The place of a reader that has taken the events up to this one."""
+        if not seq:
+            return Place()
+        found = await self._journal.last_event(self._shard, seq)
+        return Place(found.epoch, found.seq, found.hash)
+
     async def lag(self, position: SourcePosition) -> int:
         """How many events are after the place; without the numbers that a new epoch leaves out."""
         place = _place(position)
@@ -60,15 +72,19 @@ class JournalSource:
 class JournalBus:
     """ports.bus.Bus of the journal alone."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, turn: Turn | None = None) -> None:
+        """`turn`: decides between several processes; none where the books serve one."""
         self.source = JournalSource(journal)
+        self._turn = turn
 
     async def sources(self) -> Sequence[Source]:
-        """The one source."""
-        return [self.source]
+        """The one source, while it is this process's turn."""
+        return [self.source] if self._turn is None or await self._turn.is_ours() else []
 
     async def release(self, source: Source) -> None:
-        """It stays assigned: the books' file serves one process."""
+        """Let another process have the turn."""
+        if self._turn is not None:
+            await self._turn.give_up()
 
 
 def _place(position: SourcePosition) -> Place:

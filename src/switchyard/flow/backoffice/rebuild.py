@@ -1,52 +1,19 @@
-"""Builds a ledger again from the bus, and checks a ledger: its chain, its sums, and the rows that follow from it.
+"""Builds a ledger again from the journal, with the entries of the former one that the journal does not give.
 
-Reads the bus and a ledger; writes only the new ledger that it is given.
+Reads the journal and the former ledger; writes only the new ledger that it is given.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TypeVar
+from collections import deque
+from collections.abc import Awaitable, Mapping, Sequence
 
-import msgspec
-from msgspec.structs import replace
-
-from switchyard.domain.chain import link
-from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.ledger.accounts import BookedAccount, HeadsDigest
-from switchyard.domain.ledger.books import BalanceKey, Books, HoldingKey
-from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, check_balanced, parse_entry
-from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.ports.ledger import ENTRIES_MAX, Ledger
-from switchyard.ports.ledger_dump import DumpedEntry, LedgerDump
+from switchyard.domain.bus import BusEvent
+from switchyard.domain.ids import AccountId
+from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
+from switchyard.flow.backoffice.check import Progress, pages
+from switchyard.ports.ledger import ENTRIES_MAX, Ledger, StoredEntry
+from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.source import Source
-
-# A broken ledger can differ in every row; the first differences show what happened.
-DIFFERENCES_MAX = 100
-
-Row = TypeVar("Row")
-Key = TypeVar("Key")
-Progress = Callable[[int], None]
-"""Called with the number of the event or entry reached."""
-
-
-class LedgerDigest(msgspec.Struct, frozen=True):
-    """The number of entries of all accounts, and one hash over the heads of their chains."""
-
-    entries: int
-    hash: str
-
-
-class Differences:
-    """What does not agree, one line each, the first hundred."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.count = 0
-
-    def add(self, line: str) -> None:
-        """Note one difference."""
-        self.count += 1
-        if len(self.lines) < DIFFERENCES_MAX:
-            self.lines.append(line)
 
 
 async def rebuild(
@@ -54,141 +21,78 @@ async def rebuild(
     ledger: Ledger,
     up_to: Mapping[AccountId, int] | None = None,
     progress: Progress | None = None,
+    carried: "Carried | None" = None,
 ) -> None:
-    """Book all events of a source into an empty ledger, to the end or, in each account, up to the event given."""
+    """Book all events of the journal into an empty ledger, to the end or, in each account, up to the event given.
+
+    Entries that the journal does not give are carried over to the same places of their accounts' chains.
+    """
     claim = await ledger.claim(source.name, source.start)
     last = None if up_to is None else max(up_to.values(), default=0)
+    total, done = await source.lag(source.start), 0
     while True:
         page = await source.page(claim.position, ENTRIES_MAX)
         if not page.events or (last is not None and page.events[0].event.seq > last):
-            return
-        events = page.events
-        if up_to is not None:
-            events = tuple(each for each in events if each.event.seq <= up_to.get(each.event.account_id, 0))
-        claim = (await ledger.post(claim, events, page.position)).claim
+            break
+        done += len(page.events)
+        part: list[BusEvent] = []
+        for taken in page.events:
+            event = taken.event
+            if up_to is not None and event.seq > up_to.get(event.account_id, 0):
+                continue
+            if carried is not None and carried.is_before(event.account_id, event.seq):
+                if part:
+                    claim = (await ledger.post(claim, part, part[-1].place)).claim
+                    part = []
+                await carried.carry(event.account_id, event.seq)
+            part.append(taken)
+        if part or page.position != claim.position:
+            claim = (await ledger.post(claim, part, page.position)).claim
         if progress is not None:
-            progress(page.events[-1].event.seq)
+            progress(done, total)
+    if carried is not None:
+        await carried.carry_rest()
 
 
-async def check_ledger(dump: LedgerDump, found: Differences, progress: Progress | None = None) -> LedgerDigest:
-    """Fold all entries again, account by account, and compare chain, legs, positions and balances."""
-    digest = HeadsDigest()
-    async for account in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
-        books = Books()
-        head = LedgerHead()
+class Carried:
+    """The entries of former books that the journal does not give: people's, and orphans of an adopted epoch."""
 
-        def entries_of(
-            after: int, limit: int, owner: AccountId = account.account_id
-        ) -> Awaitable[Sequence[DumpedEntry]]:
-            return dump.dumped_entries(owner, after, limit)
+    def __init__(self, ledger: ManualLedger, entries: Mapping[AccountId, Sequence[LedgerEntry]]) -> None:
+        self._ledger = ledger
+        self._waiting = {account: deque(found) for account, found in entries.items() if found}
 
-        async for dumped in pages(entries_of, 0, lambda entry: entry.stored.number):
-            entry = _checked(account.account_id, dumped, head, found)
-            if entry is not None:
-                books.apply(entry)
-            head = LedgerHead(dumped.stored.number, dumped.stored.hash)
-            if progress is not None and head.number % ENTRIES_MAX == 0:
-                progress(digest.entries + head.number)
-        if account.head != head:
-            found.add(
-                f"account {account.account_id}: its last entry is {head.number} with hash {head.hash}, its row says "
-                f"{account.head}"
-            )
-        await _check_rows(dump, account.account_id, books, found)
-        digest.add(account.account_id, head)
-    return LedgerDigest(digest.entries, digest.hash)
+    @classmethod
+    async def from_books(cls, old: ManualLedger, dump: LedgerDump, new: ManualLedger, source: Source) -> "Carried":
+        """Read them all, and have the new ledger follow the same epochs."""
+        for adoption in await old.adoptions():
+            await new.adopt(adoption, source.name, source.start)
+        found: dict[AccountId, list[LedgerEntry]] = {}
+        async for row in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
+            account = row.account_id
 
+            def carried_of(after: int, limit: int, owner: AccountId = account) -> Awaitable[Sequence[StoredEntry]]:
+                return old.carried(owner, after, limit)
 
-async def _check_rows(dump: LedgerDump, account: AccountId, books: Books, found: Differences) -> None:
-    """Compare an account's positions and balances with those that its entries give."""
-    no_holding: HoldingKey = account, "", ""
-    no_balance: BalanceKey = account, "cash", ""
-    holdings = {
-        (row.account_id, row.symbol, row.currency): row
-        async for row in pages(dump.dumped_holdings, no_holding, lambda row: (row.account_id, row.symbol, row.currency))
-    }
-    balances = {key: amount async for key, amount in pages(dump.dumped_balances, no_balance, lambda row: row[0])}
-    _compare("position", books.holdings, holdings, found)
-    _compare("balance", books.balances, balances, found)
+            found[account] = [parse_entry(each.text) async for each in pages(carried_of, 0, lambda each: each.number)]
+        return cls(new, found)
 
+    @property
+    def count(self) -> int:
+        """How many are not carried over yet."""
+        return sum(map(len, self._waiting.values()))
 
-async def ledger_digest(dump: LedgerDump) -> LedgerDigest:
-    """One value over the heads of all accounts."""
-    digest = HeadsDigest()
-    async for row in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
-        digest.add(row.account_id, row.head)
-    return LedgerDigest(digest.entries, digest.hash)
+    def is_before(self, account: AccountId, seq: int) -> bool:
+        """Whether one of the account's has its place before this event."""
+        waiting = self._waiting.get(account)
+        return bool(waiting) and waiting[0].seq < seq  # type: ignore[index]
 
+    async def carry(self, account: AccountId, before_seq: int) -> None:
+        """Carry over those that have their places before this event."""
+        while self.is_before(account, before_seq):
+            await self._ledger.carry(self._waiting[account].popleft())
 
-async def read_events_of(dump: LedgerDump) -> dict[AccountId, int]:
-    """The last event that the books have read of each account."""
-    rows = pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id)
-    return {row.account_id: row.seq async for row in rows}
-
-
-async def compare_ledgers(live: LedgerDump, rebuilt: LedgerDump, found: Differences) -> None:
-    """Compare a ledger with one that was built from the same events: accounts with their heads, and orders."""
-    await _compare_pages("account", _running_accounts(live), _running_accounts(rebuilt), found)
-    await _compare_pages("order", _orders(live), _orders(rebuilt), found)
-
-
-def _orders(dump: LedgerDump) -> AsyncIterator[BookedOrder]:
-    return pages(dump.dumped_orders, OrderId(""), lambda row: row.order_id)
-
-
-async def _running_accounts(dump: LedgerDump) -> AsyncIterator[BookedAccount]:
-    """The accounts, without the halts: those are no function of the events that were booked."""
-    async for row in pages(dump.dumped_accounts, AccountId(""), lambda row: row.account_id):
-        if row.seq:
-            yield replace(row, halted_seq=None, halted=None)
-
-
-async def _compare_pages(name: str, live: AsyncIterator[Row], rebuilt: AsyncIterator[Row], found: Differences) -> None:
-    while True:
-        ours, theirs = await anext(live, None), await anext(rebuilt, None)
-        if ours != theirs:
-            # From the first difference on the two lists may be shifted, so that more would say less.
-            found.add(f"{name}: the books have {ours}, the journal gives {theirs}")
-            return
-        if ours is None:
-            return
-
-
-def _checked(account: AccountId, dumped: DumpedEntry, before: LedgerHead, found: Differences) -> LedgerEntry | None:
-    """The entry, with every difference noted; none where it cannot be read."""
-    number = f"{dumped.stored.number} of account {account}"
-    if dumped.stored.number != before.number + 1:
-        found.add(f"entry {number} comes after {before.number}: entries are missing")
-    if link(before.hash, dumped.stored.text) != dumped.stored.hash:
-        found.add(f"entry {number} does not have the hash of its text and of the entry before it")
-    try:
-        entry = parse_entry(dumped.stored.text)
-        check_balanced(entry.legs)
-    except (ValueError, Unbalanced) as error:
-        found.add(f"entry {number}: {error}")
-        return None
-    if (entry.account_id, entry.number, entry.entry_id) != (account, dumped.stored.number, dumped.entry_id):
-        found.add(
-            f"entry {number} has the id {dumped.entry_id}, its text has entry {entry.number} of account "
-            f"{entry.account_id} with the id {entry.entry_id}"
-        )
-    if entry.legs != dumped.legs:
-        found.add(f"entry {number}: its legs are {dumped.legs}, its text has {entry.legs}")
-    return entry
-
-
-def _compare(name: str, expected: Mapping[Key, Row], actual: Mapping[Key, Row], found: Differences) -> None:
-    for key in expected.keys() | actual.keys():
-        if expected.get(key) != actual.get(key):
-            found.add(f"{name} {key}: the entries give {expected.get(key)}, the table has {actual.get(key)}")
-
-
-async def pages(
-    page_of: Callable[[Key, int], Awaitable[Sequence[Row]]], start: Key, key_of: Callable[[Row], Key]
-) -> AsyncIterator[Row]:
-    """All rows of a table, read page by page."""
-    after = start
-    while page := await page_of(after, ENTRIES_MAX):
-        for row in page:
-            yield row
-        after = key_of(page[-1])
+    async def carry_rest(self) -> None:
+        """Carry over those after the last event."""
+        for waiting in self._waiting.values():
+            while waiting:
+                await self._ledger.carry(waiting.popleft())

@@ -30,6 +30,7 @@ from switchyard.flow.executions.carried import CarriedReports
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.executions.identify import is_known_end, new_reports, of_order, unstorable_field
 from switchyard.flow.executions.left import LeftOrders
+from switchyard.flow.executions.revisions import Revisions
 from switchyard.flow.executions.strays import IsOurs, Strays, is_never_ours, note_reused_id
 from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
 from switchyard.flow.sequencer import Sequencer
@@ -83,6 +84,9 @@ class Recorder:
             metrics=metrics,
             gate=self.gate,
             is_ours=is_ours,
+        )
+        self.revisions = Revisions(
+            venue.name, queries=queries, commit=sequencer.commit, metrics=metrics, strays=self.strays
         )
         self.carried = CarriedReports(self._carried_proposal, self._note_applied)
         self._applied = metrics.reports.labels("applied")
@@ -149,7 +153,8 @@ class Recorder:
             # The next process must see these reports again, so that it does not open the venue either.
             self._holds_cursor = True
         known = [report for report in named if report.venue_client_order_id in states]
-        applied = await self._apply(known, states)
+        applied = await self._apply([report for report in known if not revises_execution(report)], states)
+        await self.revisions.file([report for report in known if revises_execution(report)], states)
         # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
         for report in strays:
             await self.strays.file(report)
@@ -237,10 +242,10 @@ class Recorder:
             is_stray = report.venue_client_order_id not in states
             if (field := unstorable_field(report)) is not None:
                 await self.strays.set_aside(report, f"its {field} cannot be stored", is_stray=is_stray)
-            elif revises_execution(report):
+            elif is_stray and revises_execution(report):
                 # Applied as a fill it would count the execution twice; an operator compares with the venue's statement.
-                error = f"{report.exec_type} of the execution {report.ref_exec_id}: corrections are not applied"
-                await self.strays.set_aside(report, error, is_stray=is_stray)
+                error = f"{report.exec_type} of the execution {report.ref_exec_id} of an order that is not known"
+                await self.strays.set_aside(report, error, is_stray=True)
             elif report.reason is not None and not is_storable(report.reason):
                 storable.append(replace(report, reason=bounded_detail(report.reason)))
             else:

@@ -1,0 +1,159 @@
+"""The rows of the books' tables, as both engines store them; the statements are each engine's own."""
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from switchyard.domain.bus import SourcePosition
+from switchyard.domain.ledger.accounts import Adoption, BookedAccount
+from switchyard.domain.ledger.books import Books
+from switchyard.domain.ledger.entries import LedgerHead
+from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.orders import BookedOrder
+from switchyard.domain.money import EXACT, plain
+from switchyard.ports.ledger import Claim, OwnershipLost, Posted
+
+Row = tuple[Any, ...]
+
+order_decoder = msgspec.json.Decoder(BookedOrder)
+holding_decoder = msgspec.json.Decoder(Holding)
+position_decoder: msgspec.json.Decoder[SourcePosition] = msgspec.json.Decoder(SourcePosition)
+
+
+class Written:
+    """The rows that a page changed, by table.
+
+    `time` and `day` make the engine's values.
+    """
+
+    def __init__(self, books: Books, time: Callable[[datetime], Any], day: Callable[[date], Any]) -> None:
+        self.entries: list[Row] = [
+            (
+                new.entry.account_id,
+                new.entry.number,
+                new.entry.entry_id,
+                new.entry.type,
+                new.entry.order_id,
+                new.entry.symbol,
+                new.entry.strategy,
+                new.entry.by,
+                new.entry.seq,
+                time(new.entry.at),
+                time(new.reached_at),
+                new.line.text,
+                new.line.hash,
+            )
+            for new in books.entries
+        ]
+        self.legs: list[Row] = [
+            (new.entry.account_id, new.entry.number, number, leg.account, leg.unit, leg.amount)
+            for new in books.entries
+            for number, leg in enumerate(new.entry.legs, 1)
+        ]
+        self.accounts: list[Row] = [_account_row(books.accounts[key], time) for key in sorted(books.changed_accounts)]
+        self.orders: list[Row] = [(key, json_text(books.orders[key])) for key in sorted(books.changed_orders)]
+        self.positions: list[Row] = [
+            (*key, books.holdings[key].qty == 0, json_text(books.holdings[key]))
+            for key in sorted(books.changed_holdings)
+        ]
+        self.balances: list[Row] = [(*key, books.balances[key]) for key in sorted(books.changed_balances)]
+        self.day_balances: list[Row] = [
+            (*key, day(date_), amount) for (key, date_), amount in sorted(books.day_balances.items())
+        ]
+        self.day_positions: list[Row] = [
+            (key[0], key[2], key[3], day(date_), json_text(holding))
+            for (key, date_), holding in sorted(books.day_holdings.items(), key=lambda item: item[0])
+        ]
+        self.results: list[Row] = [
+            (account, day(date_), symbol, currency, strategy, *msgspec.structs.astuple(books.results[key]))
+            for key in sorted(books.results)
+            for account, date_, symbol, currency, strategy in [key]
+        ]
+        self.reversals: list[Row] = [(each.entry_id, each.reversal_id, each.replacement_id) for each in books.reversed]
+        self.confirmed: list[str] = sorted(books.confirmed)
+
+
+class Tally:
+    """What the parts of a page did."""
+
+    def __init__(self) -> None:
+        self.entries = self.skipped = self.repeats = self.notes = self.halted = 0
+
+    def add(self, books: Books) -> None:
+        """Count a part."""
+        self.entries += len(books.entries)
+        self.skipped += books.skipped
+        self.repeats += books.repeats
+        self.notes += sum(len(new.entry.notes) for new in books.entries)
+        self.halted += books.halted
+
+    def posted(self, claim: Claim, read_at: datetime | None) -> Posted:
+        """The result of the page."""
+        return Posted(
+            claim=claim,
+            read_at=read_at,
+            entries=self.entries,
+            skipped=self.skipped,
+            repeats=self.repeats,
+            notes=self.notes,
+            halted=self.halted,
+        )
+
+
+def account_of(row: Sequence[Any], time: Callable[[Any], datetime | None]) -> BookedAccount:
+    """The account of a row of the table."""
+    account_id, entries, digest, reached_at, epoch, seq, halted_seq, halted = row
+    return BookedAccount(
+        account_id=account_id,
+        head=LedgerHead(entries, digest),
+        reached_at=time(reached_at),
+        epoch=epoch,
+        seq=seq,
+        halted_seq=halted_seq,
+        halted=halted,
+    )
+
+
+def adoption_of(row: Sequence[Any], time: Callable[[Any], datetime | None]) -> Adoption:
+    """The adoption of a row of the table."""
+    epoch, after_seq, first_seq, by, reason, at = row
+    found = time(at)
+    assert found is not None
+    return Adoption(epoch=epoch, after_seq=after_seq, first_seq=first_seq, by=by, reason=reason, at=found)
+
+
+def check_owned(claim: Claim, row: Sequence[Any] | None) -> None:
+    """The fence: raise OwnershipLost unless the source's position and generation are those of the claim."""
+    if row is None:
+        raise OwnershipLost(claim.source, "it was never claimed")
+    position, generation = row
+    if generation != claim.generation:
+        raise OwnershipLost(claim.source, f"it was claimed {generation} times, this claim is number {claim.generation}")
+    if (found := position_decoder.decode(position)) != claim.position:
+        raise OwnershipLost(claim.source, f"it was read to {found}, not to {claim.position}")
+
+
+def add_amounts(first: str, second: str) -> str:
+    """The sum of two amounts as text, for an engine without decimals."""
+    return plain(EXACT.add(Decimal(first), Decimal(second)))
+
+
+def json_text(value: object) -> str:
+    """The value as JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def _account_row(account: BookedAccount, time: Callable[[datetime], Any]) -> Row:
+    return (
+        account.account_id,
+        account.head.number,
+        account.head.hash,
+        None if account.reached_at is None else time(account.reached_at),
+        account.epoch,
+        account.seq,
+        account.halted_seq,
+        account.halted,
+    )

@@ -1,0 +1,98 @@
+"""Which rows a page of events may touch, so that a store reads them before it books the page.
+
+Pure.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ledger.bookable import NewOrder, ReadEvent, Reported, Rerouted, Revised
+from switchyard.domain.ledger.books import BalanceKey
+from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id
+from switchyard.domain.ledger.holdings import WHOLE_ACCOUNT, HoldingKey, keys_of
+from switchyard.domain.ledger.orders import BookedOrder, booked_order
+from switchyard.domain.ledger.postings import entry_id_of, revision_entry_id
+
+
+class Touched(msgspec.Struct, frozen=True):
+    """The rows beside accounts and orders that a page of events may touch."""
+
+    entry_ids: frozenset[str]
+    holdings: frozenset[HoldingKey]
+    balances: frozenset[BalanceKey]
+
+
+def account_ids(events: Iterable[ReadEvent]) -> set[AccountId]:
+    """The accounts that the events are about."""
+    return {event.taken.event.account_id for event in events}
+
+
+def order_ids(events: Iterable[ReadEvent]) -> set[OrderId]:
+    """The orders that the events are about."""
+    return {event.fact.order_id for event in events if event.fact is not None}
+
+
+def touched(events: Iterable[ReadEvent], orders: Mapping[OrderId, BookedOrder]) -> Touched:
+    """The rows that booking these events may touch; `orders` are those known before the first."""
+    known = dict(orders)
+    entries: set[str] = set()
+    holdings: set[HoldingKey] = set()
+    balances: set[BalanceKey] = set()
+    for fact in (event.fact for event in events):
+        match fact:
+            case None:
+                continue
+            case NewOrder():
+                known.setdefault(
+                    fact.order_id, booked_order(fact.order_id, fact.event.account_id, fact.order, fact.event.seq)
+                )
+            case Rerouted():
+                if (order := known.get(fact.order_id)) is not None:
+                    known[fact.order_id] = replace(order, venue=fact.venue)
+            case Reported():
+                if (order := known.get(fact.order_id)) is None:
+                    continue  # `take` stops at it
+                account, fee_currency = order.account_id, fact.report.fee_currency or order.currency
+                entries.add(entry_id_of(order, fact.report))
+                holdings.add((account, WHOLE_ACCOUNT, order.symbol, order.currency))
+                holdings.add((account, order.strategy or "", order.symbol, order.currency))
+                balances |= {(account, name, order.symbol) for name in ("position", "position_clearing")}
+                balances |= {(account, name, order.currency) for name in ("cash", "trading")}
+                balances |= {(account, name, fee_currency) for name in ("cash", "fees")}
+            case Revised():
+                if (order := known.get(fact.order_id)) is not None:
+                    # Its positions and balances are those of the entry that it revises: see `touched_by`.
+                    entries |= {entry_id_of(order, fact.report), revision_entry_id(order, fact.report)}
+            case unreachable:
+                assert_never(unreachable)
+    return Touched(frozenset(entries), frozenset(holdings), frozenset(balances))
+
+
+def touched_by(entry: LedgerEntry) -> Touched:
+    """The rows that booking the entry touches."""
+    balances: set[BalanceKey] = {(entry.account_id, leg.account, leg.unit) for leg in entry.legs}
+    return Touched(frozenset({entry.entry_id}), frozenset(keys_of(entry)), frozenset(balances))
+
+
+def chunks(events: Iterable[ReadEvent]) -> list[list[ReadEvent]]:
+    """The events in parts: each revision is one of its own, because what it reverses must be stored before it."""
+    parts: list[list[ReadEvent]] = [[]]
+    for event in events:
+        if isinstance(event.fact, Revised):
+            parts += [[event], []]
+        else:
+            parts[-1].append(event)
+    return [part for part in parts if part]
+
+
+def revised_entry_id(event: ReadEvent, orders: Mapping[OrderId, BookedOrder]) -> str | None:
+    """The entry that a revision refers to; none for another event, or where its order is not known."""
+    fact = event.fact
+    if not isinstance(fact, Revised) or (order := orders.get(fact.order_id)) is None:
+        return None
+    report = fact.report
+    return fill_entry_id(report.venue or order.venue, order.account_id, report.ref_exec_id or "")
