@@ -53,6 +53,7 @@ def _measure(orders: int, folder: Path, url: str, kafka: Kafka) -> Iterator[BusS
     office = {
         "SWITCHYARD_DATA_DIR": str(folder / "office"),
         "SWITCHYARD_BACKOFFICE_PORT": str(port),
+        "SWITCHYARD_BACKOFFICE_URL": "sqlite",
         "SWITCHYARD_LOG_LEVEL": "warning",
         **bus,
     }
