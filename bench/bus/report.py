@@ -43,7 +43,7 @@ def bus_section(steps: Sequence[BusStep]) -> Section:
         )
         for step in steps
     ]
-    return Section("Relay, back office and rebuild", HEADINGS, rows, list(_goals(steps)))
+    return Section("Relay, back office and rebuild", HEADINGS, rows, list(_goals(steps)), text_columns=3)
 
 
 def _goals(steps: Sequence[BusStep]) -> Iterator[Goal]:
