@@ -9,7 +9,7 @@ TEST_PROCESSES ?= 3
 REDOCLY := @redocly/cli@2.73.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-contract test-kafka chaos check format bench audit sbom lock clean
+.PHONY: help install install-dev up test test-contract test-kafka test-airflow chaos check format bench audit sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,7 +22,7 @@ up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
 test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
-	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make chaos (longer faults)"
+	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make chaos (longer faults)"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
@@ -33,6 +33,9 @@ test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTT
 
 test-kafka: install-dev $(VENV)/.installed-kafka ## Run the Kafka tests on a real Apache Kafka (needs Java 17 and Maven)
 	TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka $(BIN)/python -m pytest tests/kafka $(ARGS)
+
+test-airflow: install-dev $(VENV)/.installed-airflow ## Run rechecks by a real Airflow 3 (installs it, about 650 MB)
+	$(BIN)/python -m pytest -q tests/e2e/airflow_suite.py $(ARGS)
 
 chaos: install-dev ## Attack real processes with seeded faults: ARGS="--seed 1 --faults 500 --seconds 3600"
 	$(BIN)/python -m tests.nemesis $(ARGS)
@@ -66,6 +69,8 @@ lock: install-dev ## Pin new dependencies; ARGS=--upgrade also upgrades the othe
 		--extra dev pyproject.toml -o requirements-dev.txt
 	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 		--group generator -o requirements-generator.txt
+	$(BIN)/uv pip compile -q $(ARGS) --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+		--group airflow -o requirements-airflow.txt
 
 clean: ## Remove the virtual environment and caches (not the data in var/)
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/*.egg-info
@@ -96,4 +101,11 @@ $(VENV)/.installed-generator: $(VENV)/bin/python requirements-generator.txt
 	$(PYTHON) -m venv $(VENV)/generator
 	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
 		-r requirements-generator.txt
+	@touch $@
+
+# The pinned file takes the place of Airflow's own list of constraints, which is on another host.
+$(VENV)/.installed-airflow: $(VENV)/bin/python requirements-airflow.txt
+	$(PYTHON) -m venv $(VENV)/airflow
+	$(VENV)/airflow/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+		-r requirements-airflow.txt
 	@touch $@

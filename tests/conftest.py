@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.cluster import Cluster
 from tests.support.postgres import PostgresServer
-from tests.support.process import upgraded_database
 from tests.support.redis import RedisServer
 from tests.support.time_limit import pytest_timeout_set_timer
+from tests.support.upgraded import borrowed_database
 
 __all__ = ["pytest_timeout_set_timer"]
 
@@ -36,7 +36,8 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """One real server for the whole run; a test creates its own database on it and must not stop it."""
-    with PostgresServer() as server:
+    # Nobody stops it, and it ends with the run: there is no crash of the machine that its data would have to survive.
+    with PostgresServer({"fsync": "off", "full_page_writes": "off"}) as server:
         yield server
 
 
@@ -48,17 +49,20 @@ def redis_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def engine_settings(request: pytest.FixtureRequest) -> dict[str, str]:
+async def engine_settings(request: pytest.FixtureRequest) -> AsyncIterator[dict[str, str]]:
     """The settings that select the database, one after the other."""
     if request.param == "sqlite":
-        return {}
-    return {"SWITCHYARD_DATABASE_URL": request.getfixturevalue("postgres_server").create_database()}
+        yield {}
+        return
+    async with borrowed_database(request.getfixturevalue("postgres_server")) as url:
+        yield {"SWITCHYARD_DATABASE_URL": url}
 
 
 @pytest.fixture
-async def database_url(postgres_server: PostgresServer) -> str:
-    """A new PostgreSQL database with its schema."""
-    return await upgraded_database(postgres_server)
+async def database_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """A PostgreSQL database with its schema and no orders."""
+    async with borrowed_database(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture

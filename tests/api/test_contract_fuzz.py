@@ -19,8 +19,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from switchyard.adapters.pdca.store import SqlPdcaStore
 from tests.support.contract import FOLDER, OPENAPI, Contract
 from tests.support.do_order import post
+from tests.support.pdca import FILLS, REQUEST_ID, STRATEGY, local_token, tell_story
 from tests.support.postgres import PostgresServer
 from tests.support.process import Process
 
@@ -37,6 +39,9 @@ SETTINGS = {
     "SWITCHYARD_LOG_LEVEL": "warning",
     "DO_DEFAULT_ACCOUNT": "demo",
     "SWITCHYARD_BACKOFFICE": "true",
+    "PDCA_READ_RATE_PER_MIN": "1000000",
+    "PDCA_RECHECK_RATE_PER_MIN": "1000000",
+    "PDCA_RECHECK_ALL_RATE_PER_MIN": "1000000",
 }
 # The same requests on each run; no deadline, because the machine may be busy.
 same_each_time = settings(derandomize=True, database=None, deadline=None)
@@ -74,6 +79,9 @@ def process_with_an_order(
     async def begin() -> str:
         await process.start()
         await post(process, "first")
+        store = await SqlPdcaStore.on_postgres(database["SWITCHYARD_DATABASE_URL"])
+        await tell_story(store)
+        await store.close()
         return await newest_order(process)
 
     yield process, asyncio.run(begin())
@@ -97,8 +105,8 @@ def kill_id(process_with_an_order: tuple[Process, str]) -> str:
 
 
 def operator(process: Process) -> dict[str, str]:
-    """The headers of somebody who may set kills."""
-    return process.headers(scopes=["admin:kill"], subject="ann")
+    """The headers of somebody who may set kills and book by hand."""
+    return process.headers(scopes=["admin:kill", "admin:ledger"], subject="ann")
 
 
 async def newest_order(process: Process) -> str:
@@ -113,7 +121,8 @@ async def newest_order(process: Process) -> str:
 @same_each_time
 def test_every_request_gets_an_answer_of_the_contract(case: schemathesis.Case[Any], embedded_process: Process) -> None:
     url = server_of(case, embedded_process)
-    case.call_and_validate(base_url=url, headers=embedded_process.headers(), checks=CHECKS)
+    headers = embedded_process.headers() | pdca_headers(case, embedded_process)
+    case.call_and_validate(base_url=url, headers=headers, checks=CHECKS)
 
 
 @sensible.parametrize()  # type: ignore[untyped-decorator]
@@ -123,6 +132,7 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
 ) -> None:
     process, order_id = process_with_an_order
     headers = operator(process) if "/admin/" in case.operation.label else process.headers()
+    headers |= pdca_headers(case, process)
     body: dict[str, Any] = case.body if isinstance(case.body, dict) else {}
     match case.operation.label:
         case "POST /do/order":
@@ -138,11 +148,25 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
         case "POST /admin/kill":
             body |= {"account": "nobody", "everything": False}
             body.pop("venue", None)
+        case "POST /pdca/recheck" | "POST /pdca/recheck_all":
+            if "strategies" in body:
+                body["strategies"] = [STRATEGY]
+            headers["Idempotency-Key"] = f"key-{next(numbers)}"
+        case "PUT /pdca/strategies/{strategy_id}":
+            pass
         case _:
             body.pop("accountId", None)  # it must be the token's
             known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id}
+            known |= {"request_id": REQUEST_ID, "strategy_id": STRATEGY, "name": FILLS.name}
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
     case.call_and_validate(base_url=server_of(case, process), headers=headers, checks=CHECKS)
+
+
+def pdca_headers(case: schemathesis.Case[Any], process: Process) -> dict[str, str]:
+    """The token of a client of the PDCA API, for its operations."""
+    if not case.operation.path.startswith(("/pdca/", "/gui/")):
+        return {}
+    return {"Authorization": f"Bearer {local_token(process.folder / 'var')}"}
 
 
 def server_of(case: schemathesis.Case[Any], process: Process) -> str:

@@ -18,6 +18,7 @@ from switchyard.flow.kill.switch import KillRequest
 from tests.support.bundled import body_examples, references
 from tests.support.contract_files import operations
 from tests.support.gateway import RunningGateway
+from tests.support.pdca import pdca_token, tell_story
 from tests.support.process import clean_environment, run_command
 
 
@@ -93,13 +94,17 @@ async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) 
     shown = await page(embedded)
     assert len(shown.commands) == len(list(operations()))
     order_id = (await embedded.place()).json["orderId"]
+    await tell_story(embedded.engine.pdca.store)
     kill = await embedded.engine.kill_switch.set(KillRequest(symbol="EURUSD", by="ann", reason="drill"))
     for command in shown.commands:
-        if "/stream" in command or "$BACKOFFICE" in command:  # does not end; not served here
+        if "/stream" in command or "$BACKOFFICE" in command or "/pdca/artifacts/" in command:
+            # It does not end; it is not served here; its URL has to be signed.
             continue
         pasted = command.replace("ord_01JCQ8Z4M0W6T1V9K3X5R7N2BD", order_id).replace("acct-1", "demo")
         pasted = pasted.replace("kill_01JCQ8Z4M0W6T1V9K3X5R7N2BD", kill.kill_id)
-        environment = clean_environment(URL=embedded.url, TOKEN=embedded.token(scopes=["admin:kill"]))
+        environment = clean_environment(
+            URL=embedded.url, TOKEN=embedded.token(scopes=["admin:kill"]), PDCA_TOKEN=pdca_token(embedded.engine)
+        )
         process = await asyncio.create_subprocess_shell(
             f"{pasted} -o /dev/null -w '%{{http_code}}'", env=environment, stdout=asyncio.subprocess.PIPE
         )

@@ -19,7 +19,7 @@ from tests.support.process import Process, run_command
         ("VENUE_TIMEOUT", "; "),
         ("EXCHANGE_SIM_DELAY", "did you mean EXCHANGE_SIM_DELAY_MS_SIM?"),
         ("IDEMPOTENCY_TTL", "did you mean IDEMPOTENCY_TTL_SEC?"),
-        ("PDCA_ENABLED", "unset it"),
+        ("PDCA_XYZZY", "unset it"),
         ("DO_RATE_PER_MINUTE", "did you mean DO_RATE_PER_MIN?"),
         ("DO_REQUIRE_TOKENS", "did you mean DO_REQUIRE_TOKEN?"),
         ("GATEWAY_AUDIT_PAHT", "did you mean GATEWAY_AUDIT_PATH?"),

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.adapters.memory.database import MemoryDatabase
-from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.bootstrap.databases import DatabaseQueries
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
 from tests.support.databases import Database, SqlDatabase, fresh_database
 from tests.support.ledgers import Ledgers, opened_ledgers
 from tests.support.postgres import PostgresServer
+from tests.support.upgraded import borrowed_database
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -57,8 +57,7 @@ def liveness(database: Database) -> Liveness:
 
 
 @pytest.fixture
-async def postgres_url(postgres_server: PostgresServer) -> str:
+async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     """The URL of a fresh database, for tests that open it themselves or more than once."""
-    url = postgres_server.create_database()
-    await PostgresDatabase.upgrade(url)
-    return url
+    async with borrowed_database(postgres_server) as url:
+        yield url

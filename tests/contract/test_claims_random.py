@@ -32,6 +32,7 @@ from switchyard.domain.risk.reservations import reserved
 from tests.support.build import a_report, an_accept, an_entry
 from tests.support.databases import Database, run_sql
 from tests.support.postgres import PostgresServer
+from tests.support.upgraded import upgraded_database
 
 ACCOUNTS = ("acc-1", "acc-2")
 CURRENCIES = {"USDJPY": "JPY", "EURJPY": "JPY", "EURUSD": "USD"}
@@ -197,8 +198,7 @@ async def test_every_engine_judges_alike(database: Database, seed: int) -> None:
 
 
 async def test_totals_that_are_not_those_of_the_orders_are_found(postgres_server: PostgresServer) -> None:
-    url = postgres_server.create_database()
-    await PostgresDatabase.upgrade(url)
+    url = await upgraded_database(postgres_server)
     database, dump = await PostgresDatabase.open(url), PostgresOrderDump(url)
     history = History(database, 0)
     for _ in range(20):

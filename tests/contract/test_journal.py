@@ -7,11 +7,14 @@ import msgspec
 import pytest
 
 from switchyard.adapters.memory.clock import START
+from switchyard.domain.chain import head_text, stamp
 from switchyard.domain.changes import Change, Committed, Conflict, Cursor
 from switchyard.domain.decisions import apply_report, begin_attempt, record_sent, unmatched_report
 from switchyard.domain.errors import GroupRejected
-from switchyard.domain.events import SYSTEM_ACCOUNT
-from switchyard.domain.ids import WorkerId
+from switchyard.domain.events import SYSTEM_ACCOUNT, event
+from switchyard.domain.facts import CutFact
+from switchyard.domain.ids import AccountId, WorkerId
+from switchyard.domain.lines import data_of, parse_line
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import Epoch, Head, Journal
 from tests.support.build import WORKER, a_report, an_accept, numbered, state_after
@@ -35,9 +38,26 @@ async def test_numbers_have_no_gap_and_the_chain_verifies(journal: Journal) -> N
     events = await verified(journal)
     expected = [event for change in (*accepted, filled) for event in change.events]
     assert len(events) == len(expected) + 1
-    for event, appended in zip(events, expected, strict=False):
-        assert (event.type, event.account_id, event.order_id) == (appended.type, appended.account_id, appended.order_id)
-        assert event.text.endswith(appended.tail)
+    for read, appended in zip(events, expected, strict=False):
+        assert (read.type, read.account_id, read.order_id) == (appended.type, appended.account_id, appended.order_id)
+        assert read.text.endswith(appended.tail)
+
+
+async def test_a_line_is_read_as_it_was_hashed_whatever_the_account(journal: Journal) -> None:
+    accounts = ['say "hi"', "back\\slash", ',"data":', "naïve ⌛ 口座", *map(chr, range(1, 33)), "\x7f", "a/b", "<&>"]
+    fact = CutFact(path="", expected_seq=1, found_seq=0)
+    cuts = [event("AuditFileCut", AccountId(account), None, fact) for account in accounts]
+
+    await commit(journal, *(Change(events=(cut,)) for cut in cuts))
+
+    events = await verified(journal)
+    assert [read.text for read in events] == [
+        head_text(1, 0, read.seq, stamp(read.at)) + cut.tail for read, cut in zip(events, cuts, strict=True)
+    ]
+    assert {bytes(data_of(read)) for read in events} == {cuts[0].data.encode()}
+    lines = await journal.lines(0, 0, len(events))
+    assert lines is not None
+    assert [parse_line(line + b"\n").account_id for line in lines.text.splitlines()] == accounts
 
 
 async def test_lines_are_the_same_events_concatenated(journal: Journal) -> None:
@@ -272,7 +292,7 @@ def with_nul_in_a_row(change: Change) -> Change:
 
 
 def with_nul_in_an_event(change: Change) -> Change:
-    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="a\0b"),))
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], data="a\0b"),))
 
 
 def with_half_a_surrogate_pair_in_a_row(change: Change) -> Change:
@@ -280,7 +300,7 @@ def with_half_a_surrogate_pair_in_a_row(change: Change) -> Change:
 
 
 def with_half_a_surrogate_pair_in_an_event(change: Change) -> Change:
-    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="\udcff"),))
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], data="\udcff"),))
 
 
 # SQLite differs: it stores NUL, has one shard, and keeps the last of two changes that write the same row.

@@ -39,7 +39,7 @@ async def lose_the_last_event(database: Database) -> None:
         return
     [(seq,)] = await run_sql(database, "SELECT max(seq) FROM events")
     await run_sql(database, f"DELETE FROM events WHERE seq = {seq}")
-    before = f"SELECT hash FROM events WHERE seq = {seq - 1}"
+    before = f"SELECT hash FROM journal WHERE seq = {seq - 1}"
     await run_sql(database, f"UPDATE journal_heads SET seq = {seq - 1}, hash = ({before}) WHERE shard = 0")
 
 

@@ -19,6 +19,7 @@ from tests.support.build import an_accept
 from tests.support.journal_checks import commit, verified
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
+from tests.support.upgraded import upgraded_database
 
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
@@ -183,8 +184,7 @@ def server() -> Iterator[PostgresServer]:
 
 
 async def test_a_server_that_is_down_raises_journal_unavailable(server: PostgresServer) -> None:
-    url = server.create_database()
-    await PostgresDatabase.upgrade(url)
+    url = await upgraded_database(server)
     database = await PostgresDatabase.open(url)
     accepted = an_accept()
     server.stop()
@@ -203,8 +203,7 @@ async def test_a_server_that_is_down_raises_journal_unavailable(server: Postgres
 async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowledged_before_the_standby_has_it(
     server: PostgresServer,
 ) -> None:
-    url = server.create_database()
-    await PostgresDatabase.upgrade(url)
+    url = await upgraded_database(server)
     administrator = await asyncpg.connect(url)
     await administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'away'")
     await administrator.close()
@@ -236,8 +235,7 @@ async def test_a_commit_whose_wait_for_the_standby_was_cancelled_is_not_acknowle
 
 
 async def test_acknowledged_groups_survive_a_crash_of_the_server(server: PostgresServer) -> None:
-    url = server.create_database()
-    await PostgresDatabase.upgrade(url)
+    url = await upgraded_database(server)
     database = await PostgresDatabase.open(url)
     groups = {f"group-{number}": [an_accept(key=f"{number}-{n}") for n in range(5)] for number in range(400)}
     acknowledged: dict[str, list[Outcome]] = {}

@@ -106,11 +106,11 @@ def with_nul_in_a_row(change: Change) -> Change:
 
 
 def with_nul_in_an_event(change: Change) -> Change:
-    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="a\0b"),))
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], data="a\0b"),))
 
 
 def with_half_a_character(change: Change) -> Change:
-    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], tail="\udcff"),))
+    return msgspec.structs.replace(change, events=(msgspec.structs.replace(change.events[0], data="\udcff"),))
 
 
 @pytest.mark.parametrize("spoil", [with_nul_in_a_row, with_nul_in_an_event, with_half_a_character])

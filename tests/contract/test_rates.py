@@ -14,7 +14,7 @@ from switchyard.adapters.redis.host import RedisHost
 from switchyard.adapters.redis.rates import PREFIX, RedisRate
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.ports.clock import Clock
-from switchyard.ports.rates import SharedRate
+from switchyard.ports.rates import Counted, SharedRate
 from tests.support.cache import KEY, LONG_TIMEOUTS
 from tests.support.polling import until
 from tests.support.redis import RedisServer
@@ -53,6 +53,9 @@ class UnexpectedFallback:
     async def take(self, client: str) -> timedelta | None:
         raise AssertionError("the Redis server did not reply")
 
+    async def count(self, client: str) -> Counted:
+        raise AssertionError("the Redis server did not reply")
+
 
 @pytest.fixture(params=["memory", "redis"])
 async def rates(request: pytest.FixtureRequest) -> AsyncIterator[GatewayRates]:
@@ -72,6 +75,15 @@ async def test_requests_above_the_limit_return_how_long_to_wait(rates: GatewayRa
         wait = await rate.take("client")
         assert wait is not None
         assert timedelta() < wait <= MINUTE
+
+
+async def test_a_counted_request_says_what_is_left(rates: GatewayRates) -> None:
+    rate = rates.add_gateway(limit=3)
+    counted = [await rate.count("client") for _ in range(4)]
+    assert [one.remaining for one in counted] == [2, 1, 0, 0]
+    assert [one.wait is None for one in counted] == [True, True, True, False]
+    assert all(timedelta() < one.reset <= MINUTE for one in counted)
+    assert counted[3].wait == counted[3].reset
 
 
 async def test_each_client_has_its_own_limit_whatever_characters_it_contains(rates: GatewayRates) -> None:

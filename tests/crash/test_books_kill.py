@@ -130,23 +130,30 @@ async def until_booked(session: aiohttp.ClientSession, process: Process, number:
     await until(is_booked, lambda: process.log)
 
 
-async def test_a_back_office_of_its_own_follows_gateway_and_worker_and_resumes_after_a_kill(
+async def test_of_two_back_offices_one_keeps_the_books_and_the_other_takes_over_when_it_is_killed(
     cluster: Cluster, database_url: str, session: aiohttp.ClientSession
 ) -> None:
-    settings = {"SWITCHYARD_DATABASE_URL": database_url, "SWITCHYARD_LOG_LEVEL": "warning"}
-    processes = [cluster.process(role, role, **settings) for role in ("gateway", "worker")]
-    office = cluster.process("backoffice", "office", **settings)
-    office.port = office.backoffice_port  # where its health is
-    await asyncio.gather(*(process.start() for process in [*processes, office]))
-    gateway = processes[0]
+    settings = {"SWITCHYARD_DATABASE_URL": database_url, "SWITCHYARD_LOG_LEVEL": "info"}
+    gateway, worker = [cluster.process(role, role, **settings) for role in ("gateway", "worker")]
+    offices = [cluster.process("backoffice", name, **settings) for name in ("office", "standby")]
+    for office in offices:
+        office.port = office.backoffice_port  # where its health is
+    await asyncio.gather(*(process.start() for process in (gateway, worker)))
+    for office in offices:
+        await office.start()
+    first, standby = offices
     stop = asyncio.Event()
     trading = asyncio.create_task(Trader(gateway).trade(stop))
-    await until_booked(session, office, 40)
-    office.kill()
-    second = cluster.process("backoffice", "office", **settings)
-    second.port = second.backoffice_port
-    await second.start()
-    await until_booked(session, second, 80)
+    await until_booked(session, first, 40)
+    assert "backoffice_turn_taken" not in standby.log
+    assert await fills(session, standby) >= 40  # it shows what the other has booked
+    first.kill()
+    booked = await fills(session, standby)
+    await until_booked(session, standby, booked + 40)
+    # Another one comes back, all events are read again from zero while both run, and nothing is booked twice.
+    await first.start()
+    done = await asyncio.to_thread(run_command, "backoffice", "reset", **tool_settings(standby))
+    assert (done.returncode, done.stdout) == (0, "journal: is read again from its start\n"), done.stderr
     stop.set()
     await trading
     orders = await until_all_final(session, gateway)
@@ -157,15 +164,18 @@ async def test_a_back_office_of_its_own_follows_gateway_and_worker_and_resumes_a
     shown: dict[str, Decimal] = {}
 
     async def agree() -> bool:
-        rows = (await read_books(session, second, "/positions?flat=true"))["positions"]
+        rows = (await read_books(session, first, "/positions?flat=true"))["positions"]
         shown.update({row["symbol"]: row["qty"] for row in rows})
         return shown == expected
 
     await until(agree, lambda: f"the orders give {expected}, the books {shown}")
-    # A second back office on the same file, while the first runs, is rejected.
-    third = await asyncio.to_thread(
-        run_command, "backoffice", **{**tool_settings(second), "SWITCHYARD_BACKOFFICE_PORT": "0"}
-    )
-    assert third.returncode == 4
-    assert "another process keeps the books" in third.stderr
-    assert second.stop() == 0
+    assert "backoffice_halted" not in first.log + standby.log
+    rejected = await asyncio.to_thread(run_command, "backoffice", "rebuild", **tool_settings(standby))
+    assert (rejected.returncode, "another process keeps the books" in rejected.stderr) == (4, True), rejected.stderr
+    assert [office.stop() for office in offices] == [0, 0]
+    verified = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **tool_settings(standby))
+    assert (verified.returncode, "no difference" in verified.stdout) == (0, True), verified.stderr
+    rebuilt = await asyncio.to_thread(run_command, "backoffice", "rebuild", **tool_settings(standby))
+    assert (rebuilt.returncode, "backoffice_replaced_1" in rebuilt.stdout) == (0, True), rebuilt.stderr
+    hash_of = [text.partition("hash ")[2][:64] for text in (verified.stdout, rebuilt.stdout)]
+    assert hash_of[0] == hash_of[1]

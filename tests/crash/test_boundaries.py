@@ -21,7 +21,8 @@ from tests.support.orders import Snapshot
 from tests.support.planted import planted_command
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import COMMAND, Process, upgraded_database
+from tests.support.process import COMMAND, Process
+from tests.support.upgraded import upgraded_database
 from tests.support.venue_process import VenueProcess
 
 DEATHS = 2

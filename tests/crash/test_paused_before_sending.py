@@ -25,7 +25,8 @@ from tests.support.orders import Snapshot, place, until_all
 from tests.support.planted import planted_command
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import COMMAND, run_command, upgraded_database
+from tests.support.process import COMMAND, run_command
+from tests.support.upgraded import upgraded_database
 
 # The send of a living worker counts as stuck after 0.6 s.
 STUCK = {"OUTBOX_STUCK_THRESHOLD_MIN": "0.01"}

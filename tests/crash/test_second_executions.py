@@ -17,7 +17,7 @@ from tests.support.load import LoadClient
 from tests.support.orders import place, until_statuses
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import upgraded_database
+from tests.support.upgraded import upgraded_database
 
 KEYS = [f"key-{number}" for number in range(1, 11, 2)]
 # A price far from the market: the order stays open and causes no report.

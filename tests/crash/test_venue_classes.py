@@ -10,7 +10,7 @@ from tests.support.exactly_once import LATE_REPORTS, check_executions, in_every_
 from tests.support.orders import Snapshot
 from tests.support.planted import planted_command
 from tests.support.postgres import PostgresServer
-from tests.support.process import upgraded_database
+from tests.support.upgraded import upgraded_database
 from tests.support.venue_process import VenueProcess
 
 # A worker that guesses has sent again by then: the first backoff and the acceptance window are two seconds each.

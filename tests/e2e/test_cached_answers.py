@@ -13,8 +13,9 @@ from tests.support.orders import all_orders, cancel
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.posts import BODY, bearer, post
-from tests.support.process import Process, upgraded_database
+from tests.support.process import Process
 from tests.support.redis import RedisServer
+from tests.support.upgraded import upgraded_database
 
 KEYED = {**bearer("demo"), "Idempotency-Key": "once"}
 DERIVED = {**bearer("demo"), "Idempotency-Derive": "true"}

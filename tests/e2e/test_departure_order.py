@@ -58,7 +58,7 @@ async def dates_and_attempts(url: str) -> tuple[dict[str, str], list[str]]:
     """When each order was accepted by its gateway's clock, and the orders in the order of their first attempts."""
     observer = await asyncpg.connect(url)
     try:
-        lines = [json.loads(row["text"] + "}") for row in await observer.fetch("SELECT text FROM events ORDER BY seq")]
+        lines = [json.loads(row["text"] + "}") for row in await observer.fetch("SELECT text FROM journal ORDER BY seq")]
     finally:
         await observer.close()
     accepted_at = {

@@ -14,7 +14,8 @@ from switchyard.entrypoints.http.transport.auth import issue_token
 from tests.support.cluster import Cluster
 from tests.support.orders import FINAL, all_orders, get, place, until_all, until_statuses
 from tests.support.polling import until
-from tests.support.process import SECRET, Process, upgraded_database
+from tests.support.process import SECRET, Process
+from tests.support.upgraded import upgraded_database
 from tests.support.venue_process import VenueProcess
 
 RESTING = {"symbol": "USDJPY", "side": "BUY", "type": "LIMIT", "price": 1, "timeInForce": "GTC", "qty": 1000}

@@ -14,8 +14,9 @@ from tests.support.figures import scrape
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
 from tests.support.posts import bearer, count_orders, post
-from tests.support.process import Process, upgraded_database
+from tests.support.process import Process
 from tests.support.redis import RedisServer
+from tests.support.upgraded import upgraded_database
 
 REQUESTS = 1_000
 CONNECTIONS = 100

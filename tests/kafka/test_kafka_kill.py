@@ -21,8 +21,9 @@ from tests.support.evidence import tool_settings
 from tests.support.kafka import Kafka, stored_messages
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command, upgraded_database
+from tests.support.process import Process, run_command
 from tests.support.relay import first_occurrences, header
+from tests.support.upgraded import upgraded_database
 from tests.support.venue_process import VenueProcess
 
 ACCOUNTS = [f"desk-{number}" for number in range(5)]

@@ -1,7 +1,7 @@
 """Fresh databases of every engine, for the contract suites."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -12,6 +12,7 @@ from switchyard.adapters.memory.database import MemoryDatabase
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.sqlite.database import SqliteDatabase
 from tests.support.postgres import PostgresServer
+from tests.support.upgraded import borrowed_database
 
 Engine = Literal["memory", "sqlite", "postgres"]
 SqlDatabase: TypeAlias = SqliteDatabase | PostgresDatabase
@@ -21,23 +22,20 @@ Database: TypeAlias = MemoryDatabase | SqlDatabase
 @asynccontextmanager
 async def fresh_database(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[Database]:
     """An empty database of the engine, closed afterwards."""
-    database: Database
-    match engine:
-        case "memory":
-            database = MemoryDatabase(ManualClock())
-        case "sqlite":
-            folder: Path = request.getfixturevalue("tmp_path")
-            await SqliteDatabase.upgrade(folder / "switchyard.db")
-            database = await SqliteDatabase.open(folder / "switchyard.db")
-        case "postgres":
-            server: PostgresServer = request.getfixturevalue("postgres_server")
-            url = server.create_database()
-            await PostgresDatabase.upgrade(url)
-            database = await PostgresDatabase.open(url)
-    try:
+    async with AsyncExitStack() as stack:
+        database: Database
+        match engine:
+            case "memory":
+                database = MemoryDatabase(ManualClock())
+            case "sqlite":
+                folder: Path = request.getfixturevalue("tmp_path")
+                await SqliteDatabase.upgrade(folder / "switchyard.db")
+                database = await SqliteDatabase.open(folder / "switchyard.db")
+            case "postgres":
+                server: PostgresServer = request.getfixturevalue("postgres_server")
+                database = await PostgresDatabase.open(await stack.enter_async_context(borrowed_database(server)))
+        stack.push_async_callback(database.close)
         yield database
-    finally:
-        await database.close()
 
 
 async def run_sql(database: SqlDatabase, sql: str) -> list[tuple[Any, ...]]:

@@ -18,7 +18,7 @@ class Departures:
     @classmethod
     async def read(cls, observer: "asyncpg.Connection[asyncpg.Record]") -> "Departures":
         """Of everything in the journal."""
-        rows = await observer.fetch("SELECT text FROM events ORDER BY seq")
+        rows = await observer.fetch("SELECT text FROM journal ORDER BY seq")
         return cls([json.loads(row["text"] + "}") for row in rows])
 
     def check(self) -> None:

@@ -49,10 +49,10 @@ class PostgresServer:
         """The URL of a database of this server."""
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self) -> str:
-        """The URL of a new, empty database."""
+    def create_database(self, template: str = "template1") -> str:
+        """The URL of a new database, empty unless it is a copy of another one that nobody is connected to."""
         name = f"test_{next(self._database_numbers)}"
-        self._run("psql", "-X", "-q", "-d", self.url(), "-c", f"CREATE DATABASE {name}")
+        self._run("psql", "-X", "-q", "-d", self.url(), "-c", f"CREATE DATABASE {name} TEMPLATE {template}")
         return self.url(name)
 
     def dump(self, url: str) -> Path:

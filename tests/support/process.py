@@ -1,6 +1,5 @@
 """The command `switchyard` in its own process, as a user runs it."""
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from switchyard.adapters.system_clock import SystemClock
 from switchyard.entrypoints.http.transport.auth import issue_token
 from tests.support.polling import DEADLINE_SECONDS, until
 from tests.support.ports import free_port
-from tests.support.postgres import PostgresServer
 
 SECRET = "0123456789abcdef0123456789abcdef-for-tests"
 ROOT = Path(__file__).parents[2]
@@ -161,11 +159,3 @@ def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess
         timeout=DEADLINE_SECONDS,
         check=False,
     )
-
-
-async def upgraded_database(server: PostgresServer) -> str:
-    """The URL of a new PostgreSQL database on which `switchyard db upgrade` was run."""
-    url = server.create_database()
-    upgraded = await asyncio.to_thread(run_command, "db", "upgrade", SWITCHYARD_DATABASE_URL=url)
-    assert upgraded.returncode == 0, upgraded.stderr
-    return url

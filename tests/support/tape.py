@@ -21,6 +21,9 @@ class Tape:
 
     def __init__(self) -> None:
         self.events: list[BusEvent] = []
+        self.epoch = 1
+        self.skipped = 0
+        """Numbers that a new epoch leaves out."""
         self._filled: dict[str, Decimal] = {}
 
     @property
@@ -122,8 +125,8 @@ class Tape:
 
     def _append(self, kind: EventType, account: str, order: str, fact: Any) -> None:
         made = event(kind, AccountId(account), OrderId(order), fact)
-        seq = len(self.events) + 1
-        text = head_text(1, 0, seq, stamp(self._now)) + made.tail
+        seq = self.skipped + len(self.events) + 1
+        text = head_text(self.epoch, 0, seq, stamp(self._now)) + made.tail
         journal_event = JournalEvent(
             seq, self._now, kind, made.account_id, made.order_id, text, link(self.place.hash, text)
         )
@@ -144,9 +147,9 @@ class TapeSource:
 
     async def page(self, after: SourcePosition, limit: int) -> Page:
         assert isinstance(after, Place)
-        events = tuple(self._tape.events[after.seq : after.seq + limit])
+        events = tuple(each for each in self._tape.events if each.event.seq > after.seq)[:limit]
         return Page(events, events[-1].place if events else after)
 
     async def lag(self, position: SourcePosition) -> int:
         assert isinstance(position, Place)
-        return len(self._tape.events) - position.seq
+        return sum(each.event.seq > position.seq for each in self._tape.events)

@@ -9,6 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from switchyard import ports
+from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
@@ -38,12 +39,18 @@ from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
+from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.pdca.queue import SqlQueue
+from switchyard.adapters.pdca.requests import SqlRequests
+from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.adapters.pdca.strategies import SqlStrategies
 from switchyard.adapters.postgres.database import PostgresDatabase
 from switchyard.adapters.postgres.database_time import PostgresTime
 from switchyard.adapters.postgres.order_dump import PostgresOrderDump
 from switchyard.adapters.postgres.outbox_listing import PostgresOutboxListing
 from switchyard.adapters.postgres.rebuild import PostgresRebuild
+from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.redis.buckets import RedisBuckets
 from switchyard.adapters.redis.cache import RedisCache
 from switchyard.adapters.redis.rates import RedisRate
@@ -52,6 +59,7 @@ from switchyard.adapters.sqlite.database_time import SqliteTime
 from switchyard.adapters.sqlite.order_dump import SqliteOrderDump
 from switchyard.adapters.sqlite.outbox_listing import SqliteOutboxListing
 from switchyard.adapters.sqlite.rebuild import SqliteRebuild
+from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness
 from switchyard.adapters.venues._template import TemplateVenue
 from switchyard.adapters.venues.http.quotes import HttpQuotes
@@ -60,6 +68,8 @@ from switchyard.adapters.venues.paper.exchange import PaperExchange
 from switchyard.adapters.venues.paper.quotes import PaperQuotes
 from switchyard.bootstrap.databases import Database
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
+from switchyard.flow.pdca.embedded import EmbeddedRunner
+from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
@@ -85,6 +95,7 @@ from switchyard.ports.mass_cancel import MassCancel
 from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
+from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.publisher import Publisher
 from switchyard.ports.queries import Queries
 from switchyard.ports.quote_feed import QuoteFeed
@@ -93,8 +104,14 @@ from switchyard.ports.quotes import Quotes
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
+from switchyard.ports.recheck_queue import RecheckQueue
+from switchyard.ports.recheck_requests import RecheckRequests
 from switchyard.ports.relay_lease import RelayLeases
+from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.strategy_orders import StrategyOrders
+from switchyard.ports.strategy_registry import StrategyRegistry
 from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
@@ -135,6 +152,13 @@ ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
 ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]
 manual_ledgers: list[type[ManualLedger]] = [SqliteLedger, PostgresLedger]
 turns: list[type[Turn]] = [PostgresTurn]
+runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
+strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
+strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
+strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
+recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
+recheck_queues: list[type[RecheckQueue]] = [SqlQueue]
+pdca_stores: list[type[PdcaStore]] = [SqlPdcaStore]
 audit_files: list[type[AuditFile]] = [LocalAuditFile]
 head_files: list[type[HeadFile]] = [LocalHeadFile]
 

@@ -122,7 +122,7 @@ STATE_TABLES = (
 """The tables derived from the journal's events; each row of them is one struct."""
 
 EVENT_COLUMNS = ", ".join(JournalEvent.__struct_fields__)
-"""The columns of `events` that make a `JournalEvent`; the table also has the epoch, and the shard on PostgreSQL."""
+"""The columns of the view `journal` that make a `JournalEvent`; it also has the epoch, and the shard on PostgreSQL."""
 
 
 def fragments(tables: Iterable[Table]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from switchyard.bootstrap.backoffice import BackOffice, BackOfficeProcess, running_backoffice
 from switchyard.bootstrap.books_commands import adopt_epoch, enter_in_books, orphans_of_books, reset_books
+from switchyard.bootstrap.caches import PdcaLimits, PdcaRateName
 from switchyard.bootstrap.databases import (
     Database,
     accept_newest,
@@ -19,7 +20,9 @@ from switchyard.bootstrap.databases import (
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.engine import Engine, Role, running_engine
 from switchyard.bootstrap.files import audit_files, audit_head
+from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
 from switchyard.bootstrap.rebuild_books import rebuild_books, verify_books
+from switchyard.bootstrap.recheck_command import carry_out_recheck
 from switchyard.bootstrap.venues import declared_capabilities, send_lingers, venue_kinds
 from switchyard.bootstrap.wrappers import PortWrappers
 
@@ -29,6 +32,9 @@ __all__ = [
     "Database",
     "Desks",
     "Engine",
+    "PdcaLimits",
+    "PdcaOffice",
+    "PdcaRateName",
     "PortWrappers",
     "Role",
     "accept_newest",
@@ -36,11 +42,13 @@ __all__ = [
     "adopt_epoch",
     "audit_files",
     "audit_head",
+    "carry_out_recheck",
     "decide_doubt",
     "declared_capabilities",
     "direct_kill_switch",
     "enter_in_books",
     "open_database",
+    "open_pdca_store",
     "order_dump",
     "orphans_of_books",
     "outbox_listing",

@@ -10,6 +10,7 @@ from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.kafka_bus import open_kafka_bus
+from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.flow.backoffice.consumer import Consumer
@@ -85,7 +86,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
-        database = None if settings.kafka is not None else await open_database(settings)
+        # Beside Kafka, the database serves the rechecks.
+        database = None if settings.database_url is None else await open_database(settings)
         if database is not None:
             stack.push_async_callback(database.close)
         books = await stack.enter_async_context(open_books(settings))
@@ -104,6 +106,9 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         if database is not None:
             database.listen(wake.notify)
+            await start_office_rechecks(
+                settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
+            )
         office = BackOfficeProcess(books, consumer, metrics, clock, supervisor)
         office.kafka_bus = kafka_bus
         yield office

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from typing import Literal
 
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
@@ -23,8 +24,19 @@ from switchyard.telemetry.metrics import Metrics
 RATE_WINDOW = timedelta(minutes=1)
 
 
+# Each has its last requests in memory, up to 600: fewer clients than of `/do/order`, all with a token.
+PDCA_CLIENTS_MAX = 1_000
+# No order waits for the PDCA API: it can wait longer for a shared count than order entry.
+PDCA_RATE_SECONDS = 0.1
+PdcaRateName = Literal["read", "recheck", "recheck_all"]
+PdcaLimits = dict[PdcaRateName, tuple[int, SharedRate]]
+
+
 class Caches:
     """The cache and the rate limits of one process."""
+
+    pdca_rates: PdcaLimits
+    """Of the PDCA API, by client: the limits and their counters."""
 
     def __init__(self, cache: Cache | None, rate: SharedRate, ttl: timedelta, order_rate: TokenBuckets | None) -> None:
         self.cache = cache
@@ -37,7 +49,14 @@ class Caches:
 
 
 def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
-    """Open the caches that the settings ask for; the stack closes them.
+    """Open the caches and rate limits that the settings ask for; the stack closes them."""
+    caches = _open_caches(settings, incarnation, clock, metrics, stack)
+    caches.pdca_rates = _open_pdca_rates(settings, incarnation, clock, metrics, stack)
+    return caches
+
+
+def _open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack) -> Caches:
+    """Open the cache and the rates of orders.
 
     Entries on Redis are sealed with the database's incarnation, which changes when a backup is restored: an entry
     from before may name an order that the restored database does not have, so it must be a miss.
@@ -59,6 +78,31 @@ def open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Met
     cache = RedisCache(host, key=key, clock=clock, watch=metrics.cache)
     stack.push_async_callback(cache.close)
     return Caches(cache, shared, idempotency.cache.redis_ttl, buckets)
+
+
+def _open_pdca_rates(
+    settings: Settings, incarnation: str, clock: Clock, metrics: Metrics, stack: AsyncExitStack
+) -> PdcaLimits:
+    api = settings.pdca_api
+    limits: dict[PdcaRateName, int] = {
+        "read": api.read_rate,
+        "recheck": api.recheck_rate,
+        "recheck_all": api.recheck_all_rate,
+    }
+    redis_url = settings.idempotency.cache.redis_url
+    host = None
+    if redis_url is not None:
+        host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
+    rates: PdcaLimits = {}
+    for name, limit in limits.items():
+        own = MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
+        rates[name] = limit, own
+        if host is not None:
+            key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
+            shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own)
+            stack.push_async_callback(shared.close)
+            rates[name] = limit, shared
+    return rates
 
 
 def _own_buckets(risk: RiskLimits, clock: Clock) -> MemoryBuckets | None:

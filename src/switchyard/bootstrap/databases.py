@@ -48,6 +48,7 @@ from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.relay_lease import RelayLeases
+from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -106,6 +107,11 @@ class Database(Protocol):
     @property
     def kills(self) -> Kills:
         """The kills, and the orders that each has to end."""
+        ...
+
+    @property
+    def strategy_orders(self) -> StrategyOrders:
+        """The orders of strategies, for rechecks."""
         ...
 
     def listen(self, callback: Callable[[], None]) -> None:
@@ -189,7 +195,7 @@ async def decide_doubt(settings: Settings, row_id: str, decision: DecisionFact) 
     try:
         await database.journal.head(0)
         await check_not_restoring(database.journal)
-        clock = await _started_clock(database)
+        clock = await started_clock(database)
         direct_commit = _direct_commit(database, clock)
         catalogue = Catalogue(settings.instruments)
         results = OrderResults(queries=database.queries, catalogue=catalogue, metrics=Metrics())
@@ -215,19 +221,24 @@ async def direct_kill_switch(settings: Settings) -> AsyncIterator[KillSwitch]:
     """The kill switch of a database, without a running server."""
     database = await open_database(settings)
     try:
-        await database.journal.head(0)
-        await check_not_restoring(database.journal)
-        clock = await _started_clock(database)
-        yield KillSwitch(
-            journal=database.journal,
-            kills=database.kills,
-            commit=_direct_commit(database, clock),
-            clock=clock,
-            randomness=SystemRandomness(),
-            venues=settings.venue_names,
-        )
+        yield await kill_switch_of(database, settings)
     finally:
         await database.close()
+
+
+async def kill_switch_of(database: Database, settings: Settings) -> KillSwitch:
+    """The kill switch of an open database, for a process without a sequencer."""
+    await database.journal.head(0)
+    await check_not_restoring(database.journal)
+    clock = await started_clock(database)
+    return KillSwitch(
+        journal=database.journal,
+        kills=database.kills,
+        commit=_direct_commit(database, clock),
+        clock=clock,
+        randomness=SystemRandomness(),
+        venues=settings.venue_names,
+    )
 
 
 def lookup_decides(settings: Settings, venue: VenueName) -> bool:
@@ -266,7 +277,7 @@ async def accept_restored(settings: Settings) -> Restored:
     database = await open_database(settings)
     journal = database.journal
     try:
-        clock = await _started_clock(database)
+        clock = await started_clock(database)
         installation = (await journal.installation()).id
         restored = await declare_restored(
             journal,
@@ -289,7 +300,7 @@ async def accept_newest(settings: Settings, by: str, reason: str) -> int:
     database = await open_database(settings)
     journal = database.journal
     try:
-        clock = await _started_clock(database)
+        clock = await started_clock(database)
         installation = (await journal.installation()).id
         above = highest_place(settings, installation)
         epoch = await declare_newest(journal, journal, _direct_append(database, clock), clock, above, by, reason)
@@ -310,7 +321,7 @@ def _direct_append(database: Database, clock: Clock) -> Append:
     return append
 
 
-async def _started_clock(database: Database) -> DatabaseClock:
+async def started_clock(database: Database) -> DatabaseClock:
     """The time of the database's processes, for a command: an event dated ahead would move their next start ahead."""
     clock = DatabaseClock(database.time, SystemClock(), Metrics(), ticks=boot_seconds, boot_id=boot_id())
     await clock.start()

@@ -16,14 +16,16 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, lookup_decides, open_database
 from switchyard.bootstrap.desks import Desks
 from switchyard.bootstrap.gateway import start_gateway
+from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
 from switchyard.bootstrap.relay import start_relay
 from switchyard.bootstrap.venue_states import venue_state
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
-from switchyard.domain.errors import SettingError
+from switchyard.domain.errors import SettingError, SwitchyardError
 from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
@@ -54,6 +56,8 @@ class Engine:
     desks: Desks
     """Set while a gateway runs, as is `caches`; a worker has neither."""
     caches: Caches
+    pdca: PdcaOffice
+    """Set while a gateway runs."""
     backoffice: BackOffice | None = None
     """Set while a process keeps the books as well."""
     relay: Relay | None = None
@@ -70,6 +74,7 @@ class Engine:
             kinds=venue_kinds(settings),
         )
         self._role = role
+        self._rechecks: Rechecks | None = None
         self._database = database
         self.settings = settings
         self.queries = database.queries
@@ -77,6 +82,7 @@ class Engine:
         self.metrics = core.metrics
         self.wall_clock = core.wall_clock
         self.clock = core.clock
+        self.randomness = core.randomness
         self.sequencer = core.sequencer
         self.quotes = core.quotes
         self.catalogue = core.catalogue
@@ -133,6 +139,28 @@ class Engine:
             lookup_decides=decides,
         )
 
+    def run_recheck(self, request_id: str) -> None:
+        """Carry out a stored recheck in the background, as the command of another runner asks."""
+        if self._rechecks is None:
+            raise SwitchyardError("this process keeps no books and rechecks nothing")
+        self._rechecks.want(request_id)
+
+    def _start_rechecks(self, stack: AsyncExitStack) -> None:
+        core, pdca = self._core, self.pdca
+        pdca.runner = self.settings.rechecks.runner
+        pdca.submit = start_dispatch(
+            self.settings,
+            pdca.store,
+            clock=core.clock,
+            metrics=core.metrics,
+            supervisor=core.supervisor,
+            wake=pdca.rechecks,
+            stack=stack,
+        )
+        if self._role == "up":
+            ledger = None if self.backoffice is None else self.backoffice.ledger
+            self._rechecks = start_rechecks(core, ledger, pdca, stack)
+
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start the stages in the order in which they depend on each other; stop them in reverse."""
@@ -148,6 +176,8 @@ class Engine:
                     self.backoffice = await start_backoffice(core, stack)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
+                self.pdca = await start_pdca(core, stack)
+                self._start_rechecks(stack)
             if self._role != "gateway":
                 self.relay = start_relay(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")

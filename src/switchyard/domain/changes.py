@@ -119,7 +119,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
         They conflict where their lane has a queue, or where a venue has reported on the order before.
         """
-        return [row for base, row in self.outbox_moves() if not base and row.status == "sending"]
+        return [row for base, row in self.outbox_moves() if is_unqueued(base, row)]
 
     def event_place(self, row: OutboxRow) -> int:
         """The place among the events of the one that describes an outbox row; 0 for a change without events."""
@@ -131,6 +131,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
             if event.order_id == row.order_id and event.type not in _WITHOUT_ROWS
         )
         return next(places, 0)
+
+
+def is_unqueued(base: int, row: OutboxRow) -> bool:
+    """Whether a row that expects this version is new and was never queued."""
+    return not base and row.status == "sending"
 
 
 def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:

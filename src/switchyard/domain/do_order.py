@@ -1,6 +1,6 @@
 """The Do-Layer's order (seed 000): the request `OrderRequest v1.1` and the answer `ExecResult v1`."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -14,7 +14,7 @@ from switchyard.domain.events import Event, JournalEvent
 from switchyard.domain.facts import ReportFact
 from switchyard.domain.fields import converted, require_numbers
 from switchyard.domain.instruments import Catalogue, Instrument
-from switchyard.domain.labels import check_label
+from switchyard.domain.labels import STRATEGY, check_label
 from switchyard.domain.lifecycle import Status
 from switchyard.domain.lines import data_of, decode_report_fact, version_of
 from switchyard.domain.money import EXACT, average, canonical, is_multiple, plain, positive_amount
@@ -39,6 +39,8 @@ _MESSAGES: Mapping[FailureCode, str] = {
     "VALIDATION_ERROR": "a pre-trade check rejected the order",
 }
 
+# A tag with this beginning names the strategy that the order belongs to.
+STRATEGY_TAG = "strategy:"
 # The order's status as `/do/order` shows it; an order that is being sent counts as accepted.
 _RESULT_STATUS: Mapping[Status, ResultStatus] = {
     "ACCEPTED": "accepted",
@@ -179,9 +181,20 @@ def as_order(request: DoOrderRequest, catalogue: Catalogue) -> OrderRequest:
         price=request.price,
         time_in_force=request.time_in_force,
         client_order_id=request.order_id,
+        strategy=_strategy_of(request.tags),
         tags=request.tags,
     )
     return checked(order_request, catalogue)
+
+
+def _strategy_of(tags: Sequence[str]) -> str | None:
+    """The strategy that a tag `strategy:<name>` names."""
+    named = [tag.removeprefix(STRATEGY_TAG) for tag in tags if tag.startswith(STRATEGY_TAG)]
+    if len(named) > 1:
+        raise InvalidField("tags", f"must name one strategy, not {len(named)}")
+    if named and not STRATEGY.fullmatch(named[0]):
+        raise InvalidField("tags", f"a strategy must match {STRATEGY.pattern}")
+    return named[0] if named else None
 
 
 def exec_failure(order: Order, *, is_first: bool) -> ExecFailure | None:

@@ -33,6 +33,12 @@ SwitchyardError
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── OwnershipLost             another process has claimed the source (ports/ledger.py)
 ├── LeaseLost                 another relay publishes to the topic now (ports/relay_lease.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
+├── TooManyStrategies         the registry of strategies is at its bound (ports/pdca.py)
+├── UnknownStrategies         a recheck of strategies that are not registered (ports/pdca.py)
+├── LostFence                 a recheck ended, or was claimed by another worker (ports/pdca.py)
 ├── NotInDoubt                an operator's decision on a row that is not in doubt
 ├── ContradictsEvidence       an operator's decision against a fill or a venue order id
 ├── LookupPending             an operator's decision that the venue's own lookup can still make
@@ -44,6 +50,8 @@ SwitchyardError
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
 │   ├── BusUnavailable        the message broker rejected something or cannot be used (ports/publisher.py)
+│   ├── PdcaUnavailable       the PDCA store could not be read or written (ports/pdca.py)
+│   ├── RunnerDown            a recheck is stored, and its runner could not be told yet (502)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written
 │       └── GroupRejected     the database rejected a group's data: the sequencer splits the group to find the change
 ├── OutcomeUnknown            the write may or may not be committed: repeat with the same key (503)
@@ -367,6 +375,12 @@ class NoQuote(Unavailable):
 
     def __init__(self, venue: str, symbol: str) -> None:
         super().__init__(f"{venue} has no quote for {symbol}, or only one older than SWITCHYARD_QUOTE_AGE_MAX_SEC")
+
+
+class RunnerDown(Unavailable):
+    """The runner of rechecks could not be told of a request, which is stored: it is told later, without a repeat."""
+
+    reason = "AIRFLOW_DOWN"
 
 
 class JournalUnavailable(Unavailable):

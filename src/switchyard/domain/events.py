@@ -79,8 +79,13 @@ class Event(msgspec.Struct, frozen=True):
     type: EventType
     account_id: AccountId
     order_id: OrderId | None
-    tail: str
-    """The line from `"type"` on, without the closing brace; built here, so that every engine hashes the same bytes."""
+    data: str
+    """As JSON; encoded here, so that every engine hashes the same bytes."""
+
+    @property
+    def tail(self) -> str:
+        """The line from `"type"` on, without the closing brace."""
+        return members_text(self.type, self.account_id, self.order_id) + self.data
 
 
 class JournalEvent(msgspec.Struct, frozen=True):
@@ -114,11 +119,15 @@ def _text(value: str) -> str:
     return encode(value).decode()
 
 
-def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
-    """An event with the part of its line that does not depend on the journal."""
+def members_text(kind: str, account: AccountId, order: OrderId | None) -> str:
+    """The members of a line between its time and its data; the engines that store no lines build the same."""
     order_json = f'"{order}"' if order else "null"
-    tail = f'"type":"{kind}","accountId":{_text(account)},"orderId":{order_json},"data":{encode(data).decode()}'
-    return Event(kind, account, order, tail)
+    return f'"type":"{kind}","accountId":{_text(account)},"orderId":{order_json},"data":'
+
+
+def event(kind: EventType, account: AccountId, order: OrderId | None, data: msgspec.Struct) -> Event:
+    """An event with its data as JSON."""
+    return Event(kind, account, order, encode(data).decode())
 
 
 def accepted_order(order: Order) -> AcceptedOrder:

@@ -8,8 +8,8 @@ import msgspec
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import Leg
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import Holding, HoldingKey
 from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.domain.ledger.results import Result, ResultKey

@@ -7,6 +7,8 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
 from switchyard.settings.kafka import KAFKA_SETTINGS, KafkaSettings
 from switchyard.settings.load import load_settings
+from switchyard.settings.pdca_api import PDCA_API_SETTINGS, PdcaApiSettings
+from switchyard.settings.rechecks import RECHECK_SETTINGS, RecheckSettings
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
 from switchyard.settings.setting import Setting
@@ -15,11 +17,15 @@ from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueS
 __all__ = [
     "IDEMPOTENCY_SETTINGS",
     "KAFKA_SETTINGS",
+    "PDCA_API_SETTINGS",
+    "RECHECK_SETTINGS",
     "RISK_SETTINGS",
     "SETTINGS",
     "VENUE_SETTINGS",
     "IdempotencySettings",
     "KafkaSettings",
+    "PdcaApiSettings",
+    "RecheckSettings",
     "Setting",
     "Settings",
     "VenueSettings",

@@ -13,6 +13,8 @@ from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
 from switchyard.settings.kafka import kafka_of, passed_names
 from switchyard.settings.names import unknown_shared_names
+from switchyard.settings.pdca_api import pdca_api_of
+from switchyard.settings.rechecks import rechecks_of
 from switchyard.settings.risk import SECTION as RISK_SECTION
 from switchyard.settings.risk import risk_of
 from switchyard.settings.secret import check_secret
@@ -93,7 +95,15 @@ def load_settings(
             "SWITCHYARD_CONFIG",
             f"unknown section {next(iter(document))!r}; allowed: {SECTION}, instruments, {RISK_SECTION}, venues",
         )
-    return Settings(**values, venues=venues, instruments=instruments, idempotency=idempotency, risk=risk)
+    return Settings(
+        **values,
+        venues=venues,
+        instruments=instruments,
+        idempotency=idempotency,
+        risk=risk,
+        pdca_api=pdca_api_of(environment),
+        rechecks=rechecks_of(environment),
+    )
 
 
 def _checked_route(setting_name: str, route: Route, names: tuple[VenueName, ...]) -> Route:

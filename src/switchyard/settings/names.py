@@ -11,11 +11,16 @@ from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS
 from switchyard.settings.kafka import KAFKA_SETTINGS
+from switchyard.settings.pdca_api import PDCA_API_SETTINGS
+from switchyard.settings.rechecks import RECHECK_SETTINGS
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS
 
-# Variables with our prefix that the client commands and the tests read; they are not settings of the server.
-_OTHER_NAMES = frozenset({"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_TEST_POSTGRES_BIN"})
+# Variables with our prefix that the client commands, the DAG for Airflow and the tests read; they are not settings of
+# the server.
+_OTHER_NAMES = frozenset(
+    {"SWITCHYARD_CONFIG", "SWITCHYARD_TOKEN", "SWITCHYARD_COMMAND", "SWITCHYARD_TEST_POSTGRES_BIN"}
+)
 # Only this product uses these. A limit under an unknown name would not be in force, so the process must not start.
 OWN_PREFIXES = (
     "SWITCHYARD_",
@@ -40,7 +45,14 @@ _SERVICE_LINK = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT|PORT)(_[A-Z0-9_]+)?")
 
 def unknown_shared_names(names: Iterable[str], venues: Collection[VenueName]) -> tuple[str, ...]:
     """The variables under a shared prefix that are no settings; raises SettingError for one that must be an error."""
-    all_settings = (*SETTINGS, *KAFKA_SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS)
+    all_settings = (
+        *SETTINGS,
+        *KAFKA_SETTINGS,
+        *IDEMPOTENCY_SETTINGS,
+        *RISK_SETTINGS,
+        *PDCA_API_SETTINGS,
+        *RECHECK_SETTINGS,
+    )
     known = {setting.name for setting in all_settings} | _OTHER_NAMES
     known |= {setting.name + "_FILE" for setting in all_settings if setting.secret}
     for venue in venues:

@@ -20,6 +20,8 @@ from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
 from switchyard.settings.kafka import KafkaSettings
+from switchyard.settings.pdca_api import PdcaApiSettings
+from switchyard.settings.rechecks import RecheckSettings
 from switchyard.settings.setting import Secret, Setting
 
 SETTINGS: tuple[Setting, ...] = (
@@ -355,5 +357,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     risk: RiskLimits
     kafka: KafkaSettings | None
     """None unless `KAFKA_ENABLE` is true."""
+    pdca_api: PdcaApiSettings
+    rechecks: RecheckSettings
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""

@@ -6,6 +6,8 @@ from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.bus_metrics import BusMetrics
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
+from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.pdca_metrics import PdcaMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
 from switchyard.telemetry.routing_metrics import RoutingMetrics
 
@@ -23,6 +25,8 @@ class Metrics:
         self.backoffice = BackOfficeMetrics(registry)
         self.bus = BusMetrics(registry)
         self.routing = RoutingMetrics(registry)
+        self.pdca = PdcaMetrics(registry)
+        self.rechecks = PdcaJobMetrics(registry)
         self.placed = PlainCounter("orders_placed_total", "New orders of all interfaces", registry)
         self.prevented = PlainCounter(
             "idempotency_duplicate_orders_prevented_total", "Repeated requests that created no second order", registry

@@ -14,7 +14,18 @@ log = structlog.get_logger()
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 # What the data folder contains, by the beginning of the name; `lost+found` is in the root of a new volume.
-_OWN_NAMES = ("switchyard.db", "jwt_secret", "journal_key", "head.json", "control.sock", "venues", "gateway", "lost+")
+_OWN_NAMES = (
+    "switchyard.db",
+    "backoffice.db",
+    "pdca",
+    "jwt_secret",
+    "journal_key",
+    "head.json",
+    "control.sock",
+    "venues",
+    "gateway",
+    "lost+",
+)
 
 
 def make_folder(folder: Path) -> None:

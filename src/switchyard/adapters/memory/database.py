@@ -11,6 +11,7 @@ from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
+from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.ports.clock import Clock
 
 
@@ -21,6 +22,7 @@ class MemoryDatabase:
         self.journal = MemoryJournal()
         self.queries = MemoryQueries(self.journal)
         self.kills = MemoryKills(self.journal)
+        self.strategy_orders = MemoryStrategyOrders(self.journal)
         self.accounts = MemoryAccounts(self.journal)
         self.liveness = MemoryLiveness()
         self.relay_leases = MemoryRelayLeases()

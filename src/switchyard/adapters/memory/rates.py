@@ -1,9 +1,11 @@
 """The rate limit of a single process."""
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from datetime import timedelta
 
 from switchyard.ports.clock import Clock
+from switchyard.ports.rates import Counted
 
 # About 20 MB: a client that uses a limit of 60 fully takes 2 KB.
 CLIENTS_MAX = 10_000
@@ -25,6 +27,10 @@ class MemoryRate:
 
     async def take(self, client: str) -> timedelta | None:
         """Count a request and return None, or return how long to wait."""
+        return (await self.count(client)).wait
+
+    async def count(self, client: str) -> Counted:
+        """Count a request, or reject it."""
         now = self._clock.monotonic()
         taken = self._taken.get(client)
         if taken is None:
@@ -33,7 +39,10 @@ class MemoryRate:
                 self._taken.popitem(last=False)
         free_at = taken[0] + self._window_seconds if len(taken) == self._limit else now
         if free_at > now:
-            return timedelta(seconds=free_at - now)
+            wait = timedelta(seconds=free_at - now)
+            return Counted(wait, 0, wait)
         taken.append(now)
         self._taken.move_to_end(client)
-        return None
+        first = bisect_right(taken, now - self._window_seconds)
+        oldest = timedelta(seconds=taken[first] + self._window_seconds - now)
+        return Counted(None, self._limit - (len(taken) - first), oldest)

@@ -30,7 +30,7 @@ class AppendArguments(NamedTuple):
     event_types: Sequence[str]
     event_accounts: Sequence[str]
     event_orders: Sequence[str | None]
-    event_tails: Sequence[str]
+    event_data: Sequence[str]
     order_changes: Sequence[int]
     order_rows: str
     order_bases: Sequence[int]
@@ -89,7 +89,7 @@ def arguments_of(shard: int, group_id: str, changes: Sequence[Change], now: date
         event_types=[event.type for _, event in events],
         event_accounts=[event.account_id for _, event in events],
         event_orders=[event.order_id for _, event in events],
-        event_tails=[event.tail for _, event in events],
+        event_data=[event.data for _, event in events],
         order_changes=[number for number, _, _ in orders],
         order_rows=_json([row for _, _, row in orders]),
         order_bases=[base for _, base, _ in orders],

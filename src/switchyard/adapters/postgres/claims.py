@@ -13,7 +13,7 @@ from switchyard.domain.ids import OrderId
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.book import claimed_order
-from switchyard.domain.risk.claims import NO_LIMITS, Added, Breach, BreachCode, Claim, Limits, added_by
+from switchyard.domain.risk.claims import NO_LIMITS, Added, Breach, BreachCode, Claim, Limits, added_by, claimed_by
 from switchyard.domain.risk.reservations import SUMS, Reserved
 
 _encoder = msgspec.json.Encoder()  # decimals as strings, as `json_to_recordset` reads them
@@ -177,13 +177,14 @@ class _Rows:
 
     def add(self, number: int, claim: Claim, order: Order) -> None:
         """Add a claim; `order` is its order."""
-        added = added_by(claim, order)
+        held = claimed_by(order)
+        added = added_by(claim, order, held)
         key = (order.account_id, order.symbol, order.currency or "")
         totals = self._totals.get(key)
         if totals is None:
             totals = self._totals[key] = self._new(*key)
         if claim.before is None:
-            totals.add(order, Reserved(added.qty, added.notional))
+            totals.add(order, held)
         else:
             totals.add_amend(order, added)
         if claim.whole:

@@ -14,6 +14,7 @@ from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
 from switchyard.adapters.postgres.relay_leases import PostgresRelayLeases
+from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
 
@@ -27,6 +28,7 @@ class PostgresDatabase:
         self.journal = PostgresJournal(url, reader)
         self.queries = PostgresQueries(reader)
         self.kills = PostgresKills(reader)
+        self.strategy_orders = PostgresStrategyOrders(reader)
         self.accounts = PostgresAccounts(reader)
         self.liveness = PostgresLiveness(url, reader)
         self.relay_leases = PostgresRelayLeases(reader)

@@ -12,7 +12,7 @@ from switchyard.ports.journal import Epoch, Head
 
 INSTALLATION = "SELECT id, tag FROM installation"
 EPOCHS = "SELECT epoch, first_seq, after_seq FROM journal_epochs WHERE shard = $1 ORDER BY epoch"
-LAST_EVENT = "SELECT epoch, seq, hash FROM events WHERE shard = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1"
+LAST_EVENT = "SELECT epoch, seq, hash FROM journal WHERE shard = $1 AND seq <= $2 ORDER BY seq DESC LIMIT 1"
 
 _KEEP_INSTALLATION = "UPDATE installation SET id = coalesce($1, id), tag = coalesce($2, tag)"
 _SET_INSTALLATION = """

@@ -75,7 +75,7 @@ SELECT stored.* FROM unnest($1::text[], $2::text[]) AS requested (account_id, sy
 _LINES = """
 WITH page AS (
     SELECT epoch, seq, hash, text || ',"hash":"' || hash || '"}' || chr(10) AS line
-    FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3
+    FROM journal WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3
 )
 SELECT whole.text, whole.count, last.epoch, last.seq, last.hash
 FROM (SELECT string_agg(line, '' ORDER BY seq) AS text, count(*) AS count FROM page) AS whole,
@@ -151,7 +151,7 @@ class PostgresJournal:
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE shard = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         records = await self._reader.rows(sql, shard, after_seq, min(limit, PAGE_MAX))
         return [rows.journal_event(record) for record in records]
 

@@ -145,7 +145,7 @@ class PostgresQueries:
         """The newest events of an order or an account, in journal order."""
         column, value = _owner(account_id, order_id)
         where = f"{column} = $1 AND seq > $2 AND seq < $3"
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {where} ORDER BY seq DESC LIMIT $4"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {where} ORDER BY seq DESC LIMIT $4"
         end = SEQ_LIMIT if before is None else before
         records = await self._reader.rows(sql, value, after, end, min(limit, PAGE_MAX))
         return [rows.journal_event(record) for record in reversed(records)]
@@ -155,7 +155,7 @@ class PostgresQueries:
     ) -> list[JournalEvent]:
         """The next events of an order or an account after a journal number."""
         column, value = _owner(account_id, order_id)
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {column} = $1 AND seq > $2 ORDER BY seq LIMIT $3"
         return [rows.journal_event(record) for record in await self._reader.rows(sql, value, seq, min(limit, PAGE_MAX))]
 
     async def first_seq_at(self, at: datetime) -> int:

@@ -22,6 +22,7 @@ from switchyard.domain.changes import Execution
 from switchyard.domain.events import JournalEvent
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.kills import Kill, KillOrder
+from switchyard.domain.lines import data_text
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -31,7 +32,7 @@ from switchyard.ports.rebuild import PlacedEvent, RebuiltIdentity
 SEGMENT_LENGTH = 1_000_000
 _TABLES = ("events", *(table.name for table in STATE_TABLES))
 _IS_EMPTY = "SELECT " + " AND ".join(f"NOT EXISTS (SELECT FROM {table})" for table in _TABLES)
-_EVENT_COLUMNS = ("shard", "epoch", *JournalEvent.__struct_fields__)
+_EVENT_COLUMNS = ("shard", "epoch", "seq", "at", "type", "account_id", "order_id", "data", "digest")
 _SET_HEAD = """
 INSERT INTO journal_heads (shard, epoch, seq, hash, at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, hash = excluded.hash, at = excluded.at
@@ -63,7 +64,7 @@ class PostgresRebuild:
         """Insert the next events with the numbers, times and hashes that they have."""
         for seq in sorted({placed.event.seq // SEGMENT_LENGTH * SEGMENT_LENGTH for placed in events}):
             await self._connection.execute("SELECT ensure_segment($1)", seq)
-        records = [(placed.shard, placed.epoch, *msgspec.structs.astuple(placed.event)) for placed in events]
+        records = [_event_record(placed.shard, placed.epoch, placed.event) for placed in events]
         await self._connection.copy_records_to_table("events", records=records, columns=_EVENT_COLUMNS)
 
     async def load_state(
@@ -97,3 +98,9 @@ class PostgresRebuild:
     async def _copy(self, table: Table, structs: Collection[Any]) -> None:
         records = map(msgspec.structs.astuple, structs)
         await self._connection.copy_records_to_table(table.name, records=records, columns=table.columns)
+
+
+def _event_record(shard: int, epoch: int, event: JournalEvent) -> tuple[Any, ...]:
+    """The values of `_EVENT_COLUMNS`."""
+    members = (event.seq, event.at, event.type, event.account_id, event.order_id)
+    return shard, epoch, *members, data_text(event), bytes.fromhex(event.hash)

@@ -44,8 +44,9 @@ return redis.call('DEL', KEYS[1])
 """
 
 # KEYS: the times of the client's latest requests, newest first. ARGV: limit, window in milliseconds.
-# Returns the milliseconds to wait, 0 if the request is allowed. A time in the future means that the server's clock was
-# set back; the list is then cleared.
+# Returns the milliseconds to wait, 0 if the request is allowed; the requests in the window; and the milliseconds until
+# the oldest of them leaves it. A time in the future means that the server's clock was set back; the list is then
+# cleared.
 TAKE = """
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -53,11 +54,19 @@ local limit, window = tonumber(ARGV[1]), tonumber(ARGV[2])
 local newest = redis.call('LINDEX', KEYS[1], 0)
 if newest and tonumber(newest) > now then redis.call('DEL', KEYS[1]) end
 local first = redis.call('LINDEX', KEYS[1], limit - 1)
-if first and tonumber(first) + window > now then return tonumber(first) + window - now end
+if first and tonumber(first) + window > now then
+  local wait = tonumber(first) + window - now
+  return {wait, limit, wait}
+end
 redis.call('LPUSH', KEYS[1], string.format('%.0f', now))
 redis.call('LTRIM', KEYS[1], 0, limit - 1)
 redis.call('PEXPIRE', KEYS[1], window)
-return 0
+local used, high = 1, redis.call('LLEN', KEYS[1])
+while used < high do
+  local middle = math.floor((used + high) / 2)
+  if tonumber(redis.call('LINDEX', KEYS[1], middle)) + window > now then used = middle + 1 else high = middle end
+end
+return {0, used, tonumber(redis.call('LINDEX', KEYS[1], used - 1)) + window - now}
 """
 
 # KEYS: the time, in microseconds, at which the account's bucket is full again. ARGV: microseconds for one token, burst,

@@ -10,8 +10,9 @@ import msgspec
 
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.tables import KEY_RESULTS, STATE_TABLES, Table, fragments
-from switchyard.domain.changes import Change, Committed, Conflict, Outcome
+from switchyard.domain.changes import Change, Committed, Conflict, Outcome, is_unqueued
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import last_generation
 from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.risk.claims import Breach
@@ -30,6 +31,8 @@ class AppendGroup(NamedTuple):
     changed_orders: str | None = None
     new_outbox: str | None = None
     changed_outbox: str | None = None
+    begun: str | None = None
+    new_keys: str | None = None
     keys: str | None = None
     positions: str | None = None
     new_executions: str | None = None
@@ -70,7 +73,9 @@ def rows_of(changes: Sequence[Change], events: Sequence[rows.EventRow], checked:
         # An amend of an order that was never sent is settled in its first commit, with the columns of a later version.
         new_outbox=rows.json_rows([row for base, row in outbox if not base and row.last_error is None]),
         changed_outbox=rows.json_rows([row for base, row in outbox if base or row.last_error is not None]),
-        keys=rows.json_rows([row for change in changes for row in change.keys]),
+        begun=_begun([row for base, row in outbox if is_unqueued(base, row)]),
+        new_keys=rows.json_rows([row for change in changes for row in change.keys if row.version == 1]),
+        keys=rows.json_rows([row for change in changes for row in change.keys if row.version > 1]),
         positions=rows.json_rows([row for change in changes for _, row in change.position_moves()]),
         new_executions=None if checked else executions,
         checked_executions=executions if checked else None,
@@ -100,6 +105,14 @@ def _numbered_outbox(changes: Sequence[Change], events: Sequence[rows.EventRow])
         first += len(change.events)
 
 
+def _begun(unqueued: Sequence[OutboxRow]) -> str | None:
+    """The attempts that begin with their orders: the lane, and the client order ids of the order and its key."""
+    if not unqueued:
+        return None
+    ids = [(row.lane, row.venue_client_order_id, last_generation(row.venue_client_order_id)) for row in unqueued]
+    return rows.json_array(ids)
+
+
 def program_fragments() -> dict[str, str]:
     """The texts that `schema/programs/append.sql` names in braces."""
     tables = (_EVENTS, *STATE_TABLES)
@@ -118,6 +131,8 @@ def _values(table: Table, columns: Sequence[str]) -> str:
 
 def _value(place: int, column: str) -> str:
     value = f"value->>{place}"
+    if column == "digest":
+        return f"unhex({value})"
     if column not in _COMPARED_TIMES:
         return value
     return f"iif(length({value}) = 20, substr({value}, 1, 19) || '.000000Z', {value})"

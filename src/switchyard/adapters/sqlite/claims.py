@@ -62,7 +62,7 @@ class Claims:
         try:
             yield
         except BaseException:
-            if any(claim.before is not None for change in changes for claim in change.claims):
+            if has_amend(changes):
                 self.forget()
             elif self.book is not None:
                 self.book.take_back(changes)
@@ -88,3 +88,8 @@ class Claims:
 
             self.book = Book(orders, positions, recent)
         return self.book
+
+
+def has_amend(changes: Sequence[Change]) -> bool:
+    """Whether a claim is that of an amend. It cannot be taken back: after a failed write all totals are read again."""
+    return any(claim.before is not None for change in changes for claim in change.claims)

@@ -15,6 +15,7 @@ from switchyard.adapters.sqlite.lanes import SqliteLanes
 from switchyard.adapters.sqlite.liveness import SqliteLiveness
 from switchyard.adapters.sqlite.queries import SqliteQueries
 from switchyard.adapters.sqlite.relay_leases import SqliteRelayLeases
+from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
 
@@ -26,6 +27,7 @@ class SqliteDatabase:
         self.journal = SqliteJournal(connections)
         self.queries = SqliteQueries(connections)
         self.kills = SqliteKills(connections)
+        self.strategy_orders = SqliteStrategyOrders(connections)
         self.accounts = SqliteAccounts(connections)
         self.liveness = SqliteLiveness()
         self.relay_leases = SqliteRelayLeases(connections, self.journal)

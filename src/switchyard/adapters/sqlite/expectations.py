@@ -3,7 +3,7 @@
 No other process writes to the file, so the versions that this process wrote are remembered instead of read.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,7 @@ from switchyard.adapters.sqlite.statements import (
 from switchyard.adapters.sqlite.strays import reported_before
 from switchyard.adapters.tables import ORDERS
 from switchyard.domain.changes import Change, Conflict
+from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import OrderId
 from switchyard.domain.kills import Kill, active_twin, covering
 from switchyard.domain.orders import Order
@@ -42,15 +43,17 @@ class Expectations:
         self._versions: dict[_Key, int] = {}
         self._kills: list[Kill] | None = None
         """The active kills; none until they are read."""
+        self._expects_repeats = False
+        """Whether the keys of the last group that was looked up were taken: repeats come in bursts."""
 
     def conflicts_of(
         self, connection: apsw.Connection, changes: Sequence[Change], thorough: bool
     ) -> dict[int, Conflict]:
         """The changes that conflict with the database, by their number in the group.
 
-        New orders, outbox rows and executions are checked only when `thorough`: they almost never exist already, and a
-        unique index rejects one that does. Keys are always looked up, although a unique index guards them as well: a
-        key with two orders is the one mistake that no later check finds.
+        New orders, outbox rows, keys and executions, and attempts that begin with their orders, are checked only when
+        `thorough`: they almost never conflict, and the write rejects a group with one that does. While requests are
+        repeated, new keys are looked up here as well, because a rejected group is written twice.
         """
         numbered = list(enumerate(changes))
         orders = [(number, base, row.order_id) for number, change in numbered for base, row in change.order_moves()]
@@ -65,10 +68,16 @@ class Expectations:
         if thorough:
             conflicts.update(_taken_client_ids(connection, numbered))
             conflicts.update(_seen_executions(connection, numbered))
-        conflicts.update(_early_attempts(connection, numbered))
+            conflicts.update(_early_attempts(connection, numbered))
         conflicts.update(self._killed(connection, numbered))
-        conflicts.update(_taken_keys(connection, numbered))  # last: a repeat gets its order, also under a kill
+        conflicts.update(self._taken_keys(connection, numbered, thorough))
         return conflicts
+
+    def repeats_among(
+        self, connection: apsw.Connection, changes: Sequence[Change], conflicts: Mapping[int, Conflict]
+    ) -> dict[int, Conflict]:
+        """Those of the conflicting changes whose key is taken: a repeat gets its order, also under a kill or limit."""
+        return _key_conflicts(connection, [(number, entry) for number in conflicts for entry in changes[number].keys])
 
     def note_written(self, changes: Iterable[Change]) -> None:
         """Remember the versions of a committed group."""
@@ -105,6 +114,16 @@ class Expectations:
                 for order in (*change.orders_to_place(), *leaving):
                     if (kill := covering(self._kills, order)) is not None:
                         conflicts[number] = Conflict(kill=kill)
+        return conflicts
+
+    def _taken_keys(
+        self, connection: apsw.Connection, numbered: Sequence[tuple[int, Change]], thorough: bool
+    ) -> dict[int, Conflict]:
+        checks_new = thorough or self._expects_repeats
+        checked = [(n, entry) for n, change in numbered for entry in change.keys if checks_new or entry.version > 1]
+        conflicts = _key_conflicts(connection, checked)
+        if checks_new:
+            self._expects_repeats = bool(conflicts)
         return conflicts
 
     def _stale(
@@ -172,8 +191,8 @@ def _early_attempts(connection: apsw.Connection, numbered: Sequence[tuple[int, C
     return {number: Conflict() for number, row in begun if row.lane in queued or row.venue_client_order_id in strays}
 
 
-def _taken_keys(connection: apsw.Connection, numbered: Sequence[tuple[int, Change]]) -> dict[int, Conflict]:
-    checked = [(n, entry) for n, change in numbered for entry in change.keys]
+def _key_conflicts(connection: apsw.Connection, checked: Sequence[tuple[int, KeyEntry]]) -> dict[int, Conflict]:
+    """The changes whose key has another version than expected."""
     if not checked:
         return {}
     keys = [(entry.account_id, entry.operation, entry.idempotency_key) for _, entry in checked]

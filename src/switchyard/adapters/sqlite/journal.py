@@ -14,7 +14,7 @@ import structlog
 
 from switchyard.adapters.sqlite import identity, rows
 from switchyard.adapters.sqlite.append import APPEND, outcomes_from, outcomes_text, rows_of
-from switchyard.adapters.sqlite.claims import Claims
+from switchyard.adapters.sqlite.claims import Claims, has_amend
 from switchyard.adapters.sqlite.connections import Connections
 from switchyard.adapters.sqlite.expectations import Expectations
 from switchyard.adapters.sqlite.statements import (
@@ -123,7 +123,7 @@ class SqliteJournal:
 
     async def read(self, shard: int, after_seq: int, limit: int) -> list[JournalEvent]:
         """The next events in order, at most a page."""
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
         page = (after_seq, min(limit, PAGE_MAX))
         return await self._connections.read(
             lambda connection: list(map(rows.journal_event, connection.execute(sql, page)))
@@ -139,7 +139,7 @@ class SqliteJournal:
                 text, count, last_seq = row
                 if not count:
                     return None
-                last = connection.execute("SELECT epoch, seq, hash FROM events WHERE seq = ?", (last_seq,)).fetchone()
+                last = connection.execute("SELECT epoch, seq, hash FROM journal WHERE seq = ?", (last_seq,)).fetchone()
             assert last is not None, "the aggregate read it in the same snapshot"
             return Lines(text.encode(), count, Head(*last))
 
@@ -162,7 +162,7 @@ class SqliteJournal:
 
     async def last_event(self, shard: int, up_to_seq: int) -> Head:
         """The place of the last event up to this number."""
-        sql = "SELECT epoch, seq, hash FROM events WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+        sql = "SELECT epoch, seq, hash FROM journal WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
         row = await self._connections.read(lambda connection: connection.execute(sql, (up_to_seq,)).fetchone())
         return Head(1, 0, GENESIS) if row is None else Head(*row)
 
@@ -209,7 +209,7 @@ class SqliteJournal:
         self._check_not_broken()
         self._connections.file.check()
         try:
-            return self._write(connection, group_id, changes, now, thorough=False)
+            return self._write(connection, group_id, changes, now, thorough=has_amend(changes))
         except GroupRejected:
             # Either the group was committed before, or a row of version 1 exists already: check the new rows too, and
             # reject only the changes that conflict.
@@ -224,6 +224,7 @@ class SqliteJournal:
         try:
             conflicts = self._expectations.conflicts_of(connection, changes, thorough)
             self._claims.reserve(connection, changes, conflicts)
+            conflicts.update(self._expectations.repeats_among(connection, changes, conflicts))
             # A repeated group is judged on totals that it is part of. Without a conflict the write finds that out.
             is_doubtful = conflicts and any(change.claims for change in changes)
             if is_doubtful and (outcomes := self._repeated(connection, group_id)):
@@ -278,7 +279,8 @@ class SqliteJournal:
                 seq += 1
                 text = head_text(epoch, 0, seq, at) + event.tail
                 digest = link(digest, text)
-                events.append(rows.EventRow(seq, epoch, at, event.type, event.account_id, event.order_id, text, digest))
+                members = (event.type, event.account_id, event.order_id)
+                events.append(rows.EventRow(seq, epoch, at, *members, event.data, digest))
         return Head(epoch, seq, digest), events, outcomes
 
     def _check_not_broken(self) -> None:

@@ -18,9 +18,9 @@ from switchyard.ports.outbox_listing import DOUBTS_MAX
 _SELECT = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE status = ? ORDER BY seq LIMIT ?"
 _SELECT_OF = f"SELECT {OUTBOX_ORDERS.column_list} FROM outbox_orders WHERE order_id = ? ORDER BY kind, number"
 _SELECT_ORDER = f"SELECT {ORDERS.column_list} FROM orders WHERE order_id = ?"
-_SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? ORDER BY seq LIMIT ?"
+_SELECT_EVENTS = f"SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = ? ORDER BY seq LIMIT ?"
 _SELECT_DOUBTS = f"""
-SELECT {EVENT_COLUMNS} FROM events WHERE order_id = ? AND type = 'OrderUncertain'
+SELECT {EVENT_COLUMNS} FROM journal WHERE order_id = ? AND type = 'OrderUncertain'
 ORDER BY seq DESC LIMIT {DOUBTS_MAX}
 """
 

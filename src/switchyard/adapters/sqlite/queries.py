@@ -124,7 +124,7 @@ class SqliteQueries:
         """The newest events of an order or an account, in journal order."""
         column, value = _owner(account_id, order_id)
         where = f"{column} = ? AND seq > ? AND seq < ?"
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {where} ORDER BY seq DESC LIMIT ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {where} ORDER BY seq DESC LIMIT ?"
         page = await self._events(sql, (value, after, SEQ_LIMIT if before is None else before, min(limit, PAGE_MAX)))
         return page[::-1]
 
@@ -133,7 +133,7 @@ class SqliteQueries:
     ) -> list[JournalEvent]:
         """The next events of an order or an account after a journal number."""
         column, value = _owner(account_id, order_id)
-        sql = f"SELECT {EVENT_COLUMNS} FROM events WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
+        sql = f"SELECT {EVENT_COLUMNS} FROM journal WHERE {column} = ? AND seq > ? ORDER BY seq LIMIT ?"
         return await self._events(sql, (value, seq, min(limit, PAGE_MAX)))
 
     async def first_seq_at(self, at: datetime) -> int:

@@ -16,6 +16,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.changes import Execution
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.kills import Kill, KillOrder
+from switchyard.domain.lines import data_text
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
 from switchyard.domain.positions import Position
@@ -95,8 +96,8 @@ class SqliteRebuild:
                 type=event.type,
                 account_id=event.account_id,
                 order_id=event.order_id,
-                text=event.text,
-                hash=event.hash,
+                data=data_text(event),
+                digest=event.hash,
             )
             for placed in events
             for event in (placed.event,)

@@ -40,8 +40,9 @@ class EventRow(msgspec.Struct, array_like=True):
     type: str
     account_id: str
     order_id: str | None
-    text: str
-    hash: str
+    data: str
+    digest: str
+    """In hexadecimal; stored as bytes."""
 
 
 def json_rows(structs: Sequence[msgspec.Struct]) -> str | None:

@@ -4,7 +4,7 @@ from switchyard.adapters.tables import IDEMPOTENCY_KEYS, KILLS, ORDERS, OUTBOX_O
 
 LINES = """
 SELECT group_concat(text || ',"hash":"' || hash || '"}' || char(10), '' ORDER BY seq), count(*), max(seq)
-FROM (SELECT seq, text, hash FROM events WHERE seq > ? ORDER BY seq LIMIT ?)
+FROM (SELECT seq, text, hash FROM journal WHERE seq > ? ORDER BY seq LIMIT ?)
 """
 
 # CROSS JOIN fixes the join order: one index lookup for each requested key, never a scan of the table.

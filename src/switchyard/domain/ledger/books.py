@@ -1,11 +1,11 @@
-"""The books: entries as a fold over the bus's events, positions and balances as a fold over entries.
+"""The books: entries as a fold over the bus's events; `fold.py` has the fold over entries.
 
 Pure. A `Books` holds the rows that a page of events touches; what changed is written in one transaction.
 """
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from datetime import date, datetime
+from datetime import datetime
 from decimal import Decimal, DecimalException
 from typing import assert_never
 
@@ -13,25 +13,21 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.domain.errors import InvalidField
-from switchyard.domain.ids import AccountId, OrderId
+from switchyard.domain.ids import OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount, Unbookable, check_continues, is_held, is_repeat
 from switchyard.domain.ledger.bookable import Bookable, NewOrder, ReadEvent, Reported, Rerouted, Revised
 from switchyard.domain.ledger.entries import (
     MOVES_POSITIONS,
     ChainedEntry,
-    LedgerAccount,
     LedgerEntry,
     LedgerHead,
     ReversalReason,
-    Unbalanced,
     chained,
 )
+from switchyard.domain.ledger.fold import Fold, change_of, later
 from switchyard.domain.ledger.holdings import (
-    WHOLE_ACCOUNT,
     Holding,
     HoldingKey,
-    after_fill,
-    after_reversal,
     keys_of,
 )
 from switchyard.domain.ledger.manual import (
@@ -53,11 +49,7 @@ from switchyard.domain.ledger.postings import (
     revised_fill,
     revision_entry_id,
 )
-from switchyard.domain.ledger.results import Result, ResultKey, day_of, results_of
 from switchyard.domain.money import EXACT, ZERO, canonical
-
-BalanceKey = tuple[AccountId, LedgerAccount, str]
-"""Account, ledger account, unit."""
 
 # Notes on memos of revisions, each followed by what a person needs to look at it.
 UNKNOWN_EXECUTION = "UNKNOWN_EXECUTION"
@@ -96,16 +88,7 @@ class Reversed(msgspec.Struct, frozen=True):
     """The fill that a correction booked instead."""
 
 
-class _Moved(msgspec.Struct, frozen=True):
-    """What an entry makes of balances and positions."""
-
-    balances: dict[BalanceKey, Decimal]
-    holdings: dict[HoldingKey, Holding]
-    realised: Decimal = ZERO
-    strategy_realised: Decimal = ZERO
-
-
-class Books:
+class Books(Fold):
     """The rows that the next events touch, and what became of them."""
 
     def __init__(
@@ -114,24 +97,13 @@ class Books:
         orders: Iterable[BookedOrder] = (),
         adoptions: Iterable[Adoption] = (),
     ) -> None:
-        self.accounts: dict[AccountId, BookedAccount] = {account.account_id: account for account in accounts}
+        super().__init__(accounts)
         self.orders: dict[OrderId, BookedOrder] = {order.order_id: order for order in orders}
         self.booked: set[str] = set()
         """Ids of entries that exist."""
-        self.holdings: dict[HoldingKey, Holding] = {}
-        self.balances: dict[BalanceKey, Decimal] = {}
         self.entries: list[NewEntry] = []
         """The new entries."""
         self.changed_orders: set[OrderId] = set()
-        self.changed_holdings: set[HoldingKey] = set()
-        self.changed_balances: set[BalanceKey] = set()
-        self.changed_accounts: set[AccountId] = set()
-        self.results: dict[ResultKey, Result] = {}
-        """What the entries add to the results."""
-        self.day_balances: dict[tuple[BalanceKey, date], Decimal] = {}
-        """The balances at the end of the days that the entries belong to, so far."""
-        self.day_holdings: dict[tuple[HoldingKey, date], Holding] = {}
-        """The same of the accounts' positions."""
         self.reversed: list[Reversed] = []
         """Entries that the new ones take back."""
         self.confirmed: set[str] = set()
@@ -163,10 +135,12 @@ class Books:
                     self._take(event.fact, target or Target())
                 if account.halted_seq is not None:
                     self.halted += 1
-                self._set(replace(self.account(account_id), epoch=taken.epoch, seq=seq, halted_seq=None, halted=None))
+                self.set_account(
+                    replace(self.account(account_id), epoch=taken.epoch, seq=seq, halted_seq=None, halted=None)
+                )
             except Unbookable as error:
                 self.halted += 1
-                self._set(replace(account, halted_seq=seq, halted=str(error)))
+                self.set_account(replace(account, halted_seq=seq, halted=str(error)))
         if len(self.entries) == before:
             self.skipped += 1
 
@@ -202,26 +176,6 @@ class Books:
             )
             entry = replace(made, by=entry.by, reason=entry.reason, key=entry.key, digest=entry.digest)
         self._count(self._add(entry).entry)
-
-    def apply(self, entry: LedgerEntry) -> None:
-        """Fold a stored entry into balances, positions and results; raises Unbalanced where its results are wrong."""
-        moved = self._moved(entry)
-        if entry.type in MOVES_POSITIONS and (entry.realised_pnl, entry.strategy_pnl) != (
-            moved.realised,
-            moved.strategy_realised,
-        ):
-            raise Unbalanced(
-                f"its realised P&L is {entry.realised_pnl}, its strategy's {entry.strategy_pnl}; the entries before it "
-                f"give {moved.realised} and {moved.strategy_realised}"
-            )
-        account = self.account(entry.account_id)
-        reached_at = _later(account.reached_at, entry.at)
-        self._set(replace(account, reached_at=reached_at))
-        self._accept(entry, moved, reached_at)
-
-    def account(self, account_id: AccountId) -> BookedAccount:
-        """The account's row; a new one before its first event."""
-        return self.accounts.get(account_id) or BookedAccount(account_id=account_id)
 
     def _take(self, fact: Bookable, target: Target) -> None:
         """Book an event, or drop it where its entry exists; raises Unbookable, with nothing changed."""
@@ -316,7 +270,7 @@ class Books:
         """The entry that takes another back, with what that changes of the positions."""
         changes = PositionChanges()
         if entry.type in MOVES_POSITIONS and entry.qty:
-            whole, strategy = (_change(self.holdings.get(key), target.without.get(key)) for key in keys_of(entry))
+            whole, strategy = (change_of(self.holdings.get(key), target.without.get(key)) for key in keys_of(entry))
             changes = PositionChanges(
                 cost=whole[0], realised=whole[1], strategy_cost=strategy[0], strategy_realised=strategy[1]
             )
@@ -350,75 +304,25 @@ class Books:
         self.orders[order.order_id] = order
         self.changed_orders.add(order.order_id)
 
-    def _set(self, account: BookedAccount) -> None:
-        self.accounts[account.account_id] = account
-        self.changed_accounts.add(account.account_id)
-
     def _add(self, entry: LedgerEntry) -> NewEntry:
         """Add the entry to its account's chain; where an amount is beyond all precision, nothing is changed."""
         account = self.account(entry.account_id)
         entry = replace(entry, number=account.head.number + 1)
-        moved = self._moved(entry)
+        moved = self.moved(entry)
         if entry.type in MOVES_POSITIONS:
             entry = replace(entry, realised_pnl=moved.realised, strategy_pnl=moved.strategy_realised)
         line = chained(entry, account.head.hash)
-        reached_at = _later(account.reached_at, entry.at)
-        self._accept(entry, moved, reached_at)
-        self._set(replace(account, head=LedgerHead(entry.number, line.hash), reached_at=reached_at))
+        reached_at = later(account.reached_at, entry.at)
+        self.accept(entry, moved, reached_at)
+        self.set_account(replace(account, head=LedgerHead(entry.number, line.hash), reached_at=reached_at))
         self.booked.add(entry.entry_id)
         self.entries.append(NewEntry(line, reached_at))
         if entry.type == "Reversal" and entry.reverses is not None:
             self.reversed.append(Reversed(entry.reverses, entry.entry_id))
         return self.entries[-1]
 
-    def _moved(self, entry: LedgerEntry) -> _Moved:
-        balances: dict[BalanceKey, Decimal] = {}
-        for leg in entry.legs:
-            key = entry.account_id, leg.account, leg.unit
-            before = balances.get(key, self.balances.get(key, ZERO))
-            balances[key] = canonical(EXACT.add(before, leg.amount))
-        if not entry.qty or entry.type not in MOVES_POSITIONS | {"Reversal"}:
-            return _Moved(balances, {})
-        whole, strategy = keys_of(entry)
-        held, by_strategy = self.holdings.get(whole), self.holdings.get(strategy)
-        if entry.type == "Reversal":
-            after = {
-                whole: after_reversal(whole, held, entry, entry.cost_change, entry.realised_pnl),
-                strategy: after_reversal(strategy, by_strategy, entry, entry.strategy_cost_change, entry.strategy_pnl),
-            }
-        else:
-            after = {whole: after_fill(whole, held, entry), strategy: after_fill(strategy, by_strategy, entry)}
-        return _Moved(
-            balances,
-            after,
-            realised=_change(held, after[whole])[1],
-            strategy_realised=_change(by_strategy, after[strategy])[1],
-        )
-
-    def _accept(self, entry: LedgerEntry, moved: _Moved, reached_at: datetime) -> None:
-        day = day_of(reached_at)
-        self.balances |= moved.balances
-        self.changed_balances |= moved.balances.keys()
-        self.day_balances |= {(key, day): amount for key, amount in moved.balances.items()}
-        self.holdings |= moved.holdings
-        self.changed_holdings |= moved.holdings.keys()
-        self.day_holdings |= {(key, day): holding for key, holding in moved.holdings.items() if key[1] == WHOLE_ACCOUNT}
-        for key, result in results_of(entry, day):
-            self.results[key] = self.results.get(key, Result()) + result
-
 
 def _counted(order: BookedOrder, qty: Decimal, reverses: bool = False) -> BookedOrder:
     """The order with a fill counted, or taken back."""
     signed = EXACT.minus(qty) if reverses else qty
     return replace(order, booked_qty=canonical(EXACT.add(order.booked_qty, signed)))
-
-
-def _change(before: Holding | None, after: Holding | None) -> tuple[Decimal, Decimal]:
-    """What changed of cost basis and realised P&L."""
-    old = (ZERO, ZERO) if before is None else (before.cost_basis, before.realised_pnl)
-    new = (ZERO, ZERO) if after is None else (after.cost_basis, after.realised_pnl)
-    return canonical(EXACT.subtract(new[0], old[0])), canonical(EXACT.subtract(new[1], old[1]))
-
-
-def _later(reached_at: datetime | None, at: datetime) -> datetime:
-    return at if reached_at is None else max(at, reached_at)

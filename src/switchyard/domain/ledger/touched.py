@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.bookable import NewOrder, ReadEvent, Reported, Rerouted, Revised
-from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import WHOLE_ACCOUNT, HoldingKey, keys_of
 from switchyard.domain.ledger.orders import BookedOrder, booked_order
 from switchyard.domain.ledger.postings import entry_id_of, revision_entry_id

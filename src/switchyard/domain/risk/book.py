@@ -7,7 +7,7 @@ from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import ACCOUNT_TOTAL, Position
-from switchyard.domain.risk.claims import Breach, Claim
+from switchyard.domain.risk.claims import Breach, Claim, claimed_by
 from switchyard.domain.risk.exposure import (
     FLAT,
     NOTHING,
@@ -16,6 +16,7 @@ from switchyard.domain.risk.exposure import (
     Totals,
     breach_of,
     is_unaccepted,
+    part_of,
     totals_of,
 )
 from switchyard.domain.risk.window import OrderWindow
@@ -54,12 +55,13 @@ class Book:
         for claim in change.claims:
             order = claimed_order(change, claim)
             window = 0 if claim.since is None else self._window_orders(order.account_id, claim.since)
-            breach = breach_of(self._account(order.account_id), window, claim, order)
+            held = claimed_by(order)
+            breach = breach_of(self._account(order.account_id), window, claim, order, held)
             if breach is not None:
                 if claim is not change.claims[0]:
                     self.take_back([change])
                 return breach
-            self._set(order, totals_of(order))
+            self._set(order, part_of(order, held))
             if claim.before is None:
                 self._count(order)
         return None

@@ -22,6 +22,17 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     judge: Judge
+    of_kind: bool = False
+    """Whether the result depends on the order's kind alone (`kind_of`), so that it can be remembered."""
+
+
+Kind = tuple[AccountId, str, str, str, str | None, VenueName]
+
+
+def kind_of(subject: Subject) -> Kind:
+    """Who trades what, how and where: all that the rules about allowed orders look at."""
+    order = subject.order
+    return subject.account_id, order.symbol, order.side, order.type, order.time_in_force, subject.venue
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -40,16 +51,16 @@ def checks_of(limits: RiskLimits, kinds: Mapping[VenueName, OrderKinds] = Mappin
     """
     checks: list[Check] = []
     if limits.restricted_symbols:
-        checks.append(Check("RESTRICTED", partial(guards.restricted, limits)))
+        checks.append(Check("RESTRICTED", partial(guards.restricted, limits), of_kind=True))
     if limits.allowed_symbols_by_account:
-        checks.append(Check("RISK_SYMBOL_NOT_ALLOWED", partial(rules.symbol_allowed, limits)))
+        checks.append(Check("RISK_SYMBOL_NOT_ALLOWED", partial(rules.symbol_allowed, limits), of_kind=True))
     if limits.allowed_sides is not None or limits.allowed_sides_by_account or limits.allowed_sides_by_symbol:
-        checks.append(Check("RISK_SIDE_NOT_ALLOWED", partial(rules.side_allowed, limits)))
+        checks.append(Check("RISK_SIDE_NOT_ALLOWED", partial(rules.side_allowed, limits), of_kind=True))
     if limits.allowed_types is not None or limits.allowed_types_by_account or limits.allowed_types_by_symbol:
-        checks.append(Check("RISK_TYPE_NOT_ALLOWED", partial(rules.type_allowed, limits)))
+        checks.append(Check("RISK_TYPE_NOT_ALLOWED", partial(rules.type_allowed, limits), of_kind=True))
     restricted_venues = {venue: taken for venue, taken in kinds.items() if taken != ALL_KINDS}
     if restricted_venues:
-        checks.append(Check("UNSUPPORTED_BY_VENUE", partial(guards.taken_by_venue, restricted_venues)))
+        checks.append(Check("UNSUPPORTED_BY_VENUE", partial(guards.taken_by_venue, restricted_venues), of_kind=True))
     if limits.max_qty is not None or limits.max_qty_by_account or limits.max_qty_by_account_symbol:
         checks.append(Check("RISK_MAX_QTY", partial(rules.quantity, limits)))
     checks.append(Check("MAX_ORDER_SIZE", guards.largest_size))

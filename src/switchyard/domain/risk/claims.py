@@ -82,7 +82,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     was_reducing: bool = False
 
 
-class Added(msgspec.Struct, frozen=True):
+class Added(msgspec.Struct, frozen=True, gc=False):
     """What a claim adds to the totals of its account; an amend may add to one and take from another."""
 
     orders: int
@@ -92,10 +92,16 @@ class Added(msgspec.Struct, frozen=True):
     """The part of the notional that counts as gross exposure: not that of a reducing order."""
 
 
-def added_by(claim: Claim, order: Order) -> Added:
-    """What the claim of this order adds."""
-    held, before = reserved(order), claim.before
+def claimed_by(order: Order) -> Reserved:
+    """What an order reserves that claims room."""
+    held = reserved(order)
     assert held is not None, "an order that claims room is open"
+    return held
+
+
+def added_by(claim: Claim, order: Order, held: Reserved) -> Added:
+    """What the claim of this order adds, which reserves `held` from now on."""
+    before = claim.before
     gross = ZERO if order.reducing else held.notional
     if before is None:
         return Added(1, held.qty, held.notional, gross)

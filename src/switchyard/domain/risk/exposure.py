@@ -15,13 +15,13 @@ from switchyard.domain.money import ZERO, canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.positions import Position
 from switchyard.domain.risk.claims import Breach, Claim, added_by
-from switchyard.domain.risk.reservations import SUMS, is_reducing, reserved, worst_position
+from switchyard.domain.risk.reservations import SUMS, Reserved, is_reducing, reserved, worst_position
 
 TotalsKey = tuple[AccountId, str, str]
 """Account, symbol and settlement currency ("" where the instrument has none)."""
 
 
-class Totals(msgspec.Struct, frozen=True):
+class Totals(msgspec.Struct, frozen=True, gc=False):
     """What the open orders of one account, symbol and settlement currency reserve."""
 
     open_orders: int = 0
@@ -107,8 +107,11 @@ def totals_key(order: Order) -> TotalsKey:
 def totals_of(order: Order) -> Totals:
     """The order's part of its totals."""
     held = reserved(order)
-    if held is None:
-        return NOTHING
+    return NOTHING if held is None else part_of(order, held)
+
+
+def part_of(order: Order, held: Reserved) -> Totals:
+    """The part of its totals of an order that reserves `held`."""
     buys, sells = (held.qty, ZERO) if order.side == "BUY" else (ZERO, held.qty)
     if not order.reducing:
         return Totals(1, buys, sells, held.notional)
@@ -231,8 +234,9 @@ class AccountExposure:
         """Positions at cost plus what open orders reserve, without orders that are still reducing."""
         part = self.part(currency, symbol)
         gross = SUMS.add(part.notional, self._cost(currency, symbol))
-        if part.has_reducing:
-            gross = SUMS.subtract(gross, part.reducing_notional)
+        if not self._reducing:
+            return gross
+        gross = SUMS.subtract(gross, part.reducing_notional)
         for key in self._reducing:
             if key[1] == currency and symbol in (None, key[0]):
                 gross = SUMS.add(gross, overhang(self.totals[key], self.positions.get(key[0]), currency))
@@ -271,15 +275,16 @@ class AccountExposure:
             del self._days[min(self._days, key=lambda held: held[1])]
 
 
-def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order: Order) -> Breach | None:
-    """The first limit that the order would breach; `window_orders` is the number of orders since `claim.since`."""
-    symbol, side, added = order.symbol, order.side, added_by(claim, order)
-    here = exposure.symbol(symbol)
-    open_qty = here.buy_qty if side == "BUY" else here.sell_qty
-    worst = abs(worst_position(here.position, open_qty, side, added.qty))
+def breach_of(
+    exposure: AccountExposure, window_orders: int, claim: Claim, order: Order, held: Reserved
+) -> Breach | None:
+    """The first limit that the order would breach with what it reserves.
+
+    `window_orders` is the number of orders since `claim.since`.
+    """
+    symbol, added = order.symbol, added_by(claim, order, held)
     if order.reducing:
-        is_so = is_reducing(here.position, open_qty, side, added.qty) and not (claim.whole and worst)
-        return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
+        return _not_reducing(exposure.symbol(symbol), claim, order, added.qty)
     limits, currency = claim.limits, order.currency or ""
     if limits.window_orders is not None and window_orders + 1 > limits.window_orders:
         return Breach("LIMIT_ORDERS_PER_WINDOW", Decimal(window_orders + 1), Decimal(limits.window_orders))
@@ -295,11 +300,27 @@ def breach_of(exposure: AccountExposure, window_orders: int, claim: Claim, order
             continue
         if (reached := SUMS.add(exposure.notional(currency, of), added.notional)) > amount_max:
             return Breach("LIMIT_OPEN_NOTIONAL", canonical(reached), amount_max, of is not None)
-    if limits.position is not None and added.qty > 0 and worst > limits.position:
-        return Breach("LIMIT_POSITION", canonical(worst), limits.position, True)
+    if limits.position is not None and added.qty > 0:
+        worst = _worst(exposure.symbol(symbol), order, added.qty)
+        if worst > limits.position:
+            return Breach("LIMIT_POSITION", canonical(worst), limits.position, True)
     for amount_max, of in ((limits.gross_exposure, None), (limits.symbol_gross_exposure, symbol)):
         if amount_max is None or not (added.orders or added.gross > 0):
             continue
         if (reached := SUMS.add(exposure.gross(currency, of), added.gross)) > amount_max:
             return Breach("LIMIT_GROSS_EXPOSURE", canonical(reached), amount_max, of is not None)
     return None
+
+
+def _not_reducing(here: SymbolExposure, claim: Claim, order: Order, added_qty: Decimal) -> Breach | None:
+    """The breach of an order that was taken as reducing and is not, or that has to close a position and leaves some."""
+    worst = _worst(here, order, added_qty)
+    open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
+    is_so = is_reducing(here.position, open_qty, order.side, added_qty) and not (claim.whole and worst)
+    return None if is_so else Breach("NOT_REDUCING", worst, ZERO, True)
+
+
+def _worst(here: SymbolExposure, order: Order, added_qty: Decimal) -> Decimal:
+    """The position, long or short, that the order may lead to."""
+    open_qty = here.buy_qty if order.side == "BUY" else here.sell_qty
+    return abs(worst_position(here.position, open_qty, order.side, added_qty))

@@ -34,7 +34,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 NO_TERMS = Terms()
 
 
-class Reserved(msgspec.Struct, frozen=True):
+class Reserved(msgspec.Struct, frozen=True, gc=False):
     """What one order reserves."""
 
     qty: Decimal

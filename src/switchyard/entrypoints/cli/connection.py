@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from switchyard.settings import Settings
 
 DEFAULT_ACCOUNT = "demo"
+PDCA_AUDIENCES = ("pdca", "pdca.gui")
 TOKEN_VARIABLE = "SWITCHYARD_TOKEN"
 # Longer than any command runs, except a `watch` that is left open.
 COMMAND_TOKEN_TTL = timedelta(hours=24)
@@ -80,6 +81,39 @@ def sign_token(
         issuer=settings.jwt_issuer,
         scopes=scopes,
         subject=subject,
+    )
+
+
+def sign_pdca_token(
+    settings: "Settings", client_id: str, ttl: timedelta, audiences: Sequence[str], scopes: Sequence[str]
+) -> str:
+    """A token for the PDCA API, signed with the key of the gateway's data folder, which is made if it is missing."""
+    from switchyard.adapters.files.signing_keys import local_key
+    from switchyard.adapters.system_clock import SystemClock
+    from switchyard.domain.errors import SettingError
+    from switchyard.entrypoints.http.transport.rs256 import issue_pdca_token
+    from switchyard.settings import jwt_secret
+
+    for audience in audiences:
+        if audience not in PDCA_AUDIENCES:
+            raise typer.BadParameter(f"{audience!r} is not one of {', '.join(PDCA_AUDIENCES)}", param_hint="--aud")
+    if not scopes:
+        raise typer.BadParameter("a token of the PDCA API needs at least one --scope", param_hint="--scope")
+    if settings.pdca_api.jwks_url is not None or settings.pdca_api.jwks_file is not None:
+        raise SettingError(
+            "PDCA_JWKS_URL" if settings.pdca_api.jwks_url is not None else "PDCA_JWKS_FILE",
+            "the keys of another issuer are configured, and only that issuer signs tokens for this server",
+        )
+    if settings.jwt_secret is None:
+        jwt_secret(settings, create=False)  # a data folder that no gateway has used: a key here would verify nothing
+    return issue_pdca_token(
+        local_key(settings.data_dir),
+        client_id,
+        clock=SystemClock(),
+        ttl=ttl,
+        issuer=settings.pdca_api.issuer,
+        audiences=audiences,
+        scopes=scopes,
     )
 
 

@@ -13,13 +13,16 @@ from switchyard.entrypoints.cli import (
     exposure,
     failures,
     journal,
+    keys,
     kills,
     ledger,
     market,
     outbox,
+    pdca,
     processes,
     reference,
     simulator,
+    strategies,
     trading,
     watch,
 )
@@ -43,6 +46,9 @@ market.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)
+strategies.register(app)
+keys.register(app)
+pdca.register(app)
 reference.register(app)
 
 

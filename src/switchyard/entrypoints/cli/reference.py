@@ -4,7 +4,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from switchyard.settings import IDEMPOTENCY_SETTINGS, KAFKA_SETTINGS, RISK_SETTINGS, SETTINGS, VENUE_SETTINGS, Setting
+from switchyard.settings import (
+    IDEMPOTENCY_SETTINGS,
+    KAFKA_SETTINGS,
+    PDCA_API_SETTINGS,
+    RECHECK_SETTINGS,
+    RISK_SETTINGS,
+    SETTINGS,
+    VENUE_SETTINGS,
+    Setting,
+)
 
 HEAD = """# Settings
 
@@ -37,6 +46,12 @@ dots: `KAFKA_SECURITY_PROTOCOL` sets `security.protocol`, `KAFKA_SASL_USERNAME` 
 and keys can be read from files (`KAFKA_SASL_PASSWORD_FILE`). With `KAFKA_ENABLE`, a name that librdkafka does not know
 stops the start, and so does a property that Switchyard sets itself, such as `acks`. See [the bus](bus.md).
 """
+PDCA_HEAD = """
+## PDCA API
+"""
+RECHECKS_HEAD = """
+## Rechecks of strategies
+"""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,6 +83,7 @@ def settings_page() -> str:
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
     risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
     kafka = [_row(setting, setting.name) for setting in KAFKA_SETTINGS]
+    pdca = [_row(setting, setting.name) for setting in PDCA_API_SETTINGS]
     return (
         HEAD
         + _table(general)
@@ -79,6 +95,10 @@ def settings_page() -> str:
         + _table(idempotency)
         + RISK_HEAD
         + _table(risk)
+        + PDCA_HEAD
+        + _table(pdca)
+        + RECHECKS_HEAD
+        + _table([_row(setting, setting.name) for setting in RECHECK_SETTINGS])
     )
 
 

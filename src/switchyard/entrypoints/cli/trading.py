@@ -20,6 +20,7 @@ from switchyard.entrypoints.cli.connection import (
     WideOption,
     connect,
     full_order_id,
+    sign_pdca_token,
     sign_token,
 )
 
@@ -79,13 +80,24 @@ def token(
     subject: Annotated[
         str | None, typer.Option("--subject", help="Person that the token is for; by default the account.")
     ] = None,
+    audiences: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--aud",
+            metavar="pdca|pdca.gui",
+            help="A token for the PDCA API, to write (pdca) or read (pdca.gui); may be repeated.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a token for an account, signed with the local secret."""
+    """Print a token for an account, signed with the local secret, or for the PDCA API, signed with the local key."""
     from switchyard.settings import load_settings
 
     lifetime = duration(ttl)
-    signed = sign_token(load_settings(), account, lifetime, scopes=scopes or (), subject=subject)
+    if audiences:
+        signed = sign_pdca_token(load_settings(), subject or account, lifetime, audiences, scopes or ())
+    else:
+        signed = sign_token(load_settings(), account, lifetime, scopes=scopes or (), subject=subject)
     if as_json:
         shown = {"account": account, "token": signed, "ttlSeconds": int(lifetime.total_seconds())}
         output.print_json(shown | ({"scope": " ".join(scopes)} if scopes else {}))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from switchyard.bootstrap import decide_doubt, direct_kill_switch
-from switchyard.domain.errors import AlreadyRunning, OutcomeUnknown
+from switchyard.bootstrap import carry_out_recheck, decide_doubt, direct_kill_switch, open_pdca_store
+from switchyard.domain.errors import AlreadyRunning, NotFound, OutcomeUnknown
 from switchyard.domain.events import encode
 from switchyard.domain.orders import OrderSnapshot, snapshot
 from switchyard.entrypoints.control.kills import carry_out
@@ -23,13 +23,16 @@ from switchyard.entrypoints.control.messages import (
     KillCommand,
     KillsTold,
     KillTold,
+    RecheckBegun,
     ResolveDoubt,
+    RunRecheck,
     SetKill,
     address_of,
     socket_path,
 )
 from switchyard.flow.kill.switch import check_kill
 from switchyard.flow.sending.operator import check_decision
+from switchyard.ports.pdca import PdcaStore, StoredRequest
 from switchyard.settings import Settings
 
 # A starting server holds the lock before it listens, and another command holds it for a moment.
@@ -37,6 +40,10 @@ RETRY_SECONDS_MAX = 5.0
 POLL_SECONDS = 0.05
 # Longer than the server's own limit (30 s), so that the server decides what a time-out means.
 ANSWER_SECONDS_MAX = 60.0
+TELL_AGAIN_SECONDS = 5.0
+RECHECK_POLL_SECONDS = 0.2
+# The command that shows whether a request without a reply was carried out; for those of the kill switch `kills list`.
+_CHECKS: dict[type, str] = {ResolveDoubt: "switchyard outbox list", RunRecheck: "switchyard pdca run"}
 
 
 async def resolve_doubt(settings: Settings, request: ResolveDoubt) -> OrderSnapshot:
@@ -66,6 +73,39 @@ async def command_kill_switch(settings: Settings, command: KillCommand) -> KillT
     reply = await _carried_out(settings, command, directly)
     assert isinstance(reply, KillTold | KillsTold), "the reply to another request"
     return reply
+
+
+async def run_recheck(settings: Settings, request_id: str) -> StoredRequest:
+    """Carry out a stored recheck, here or in the server that holds the database, and return it when it has ended."""
+    store = await open_pdca_store(settings, create=False)
+    try:
+        stored = await store.request(request_id)
+        if stored is None:
+            raise NotFound(f"the recheck {request_id} was not found")
+
+        async def directly() -> ControlReply:
+            await carry_out_recheck(settings, request_id)
+            return RecheckBegun()
+
+        while stored.finished_at is None:
+            # Told again from time to time: a server that was restarted since does not know of it.
+            await _carried_out(settings, RunRecheck(request_id=request_id), directly)
+            stored = await _progressed(store, request_id, TELL_AGAIN_SECONDS)
+        return stored
+    finally:
+        await store.close()
+
+
+async def _progressed(store: PdcaStore, request_id: str, seconds: float) -> StoredRequest:
+    """The request when it has ended, or after so many seconds."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        stored = await store.request(request_id)
+        if stored is None:
+            raise NotFound(f"the recheck {request_id} was removed")
+        if stored.finished_at is not None or asyncio.get_running_loop().time() >= deadline:
+            return stored
+        await asyncio.sleep(RECHECK_POLL_SECONDS)
 
 
 async def _carried_out(
@@ -115,6 +155,6 @@ async def _exchange(
             line = await reader.readuntil(b"\n")
         reply: ControlReply = msgspec.json.decode(line, type=ControlReply)
     except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError, msgspec.DecodeError):
-        check = "switchyard outbox list" if isinstance(request, ResolveDoubt) else "switchyard kills list"
+        check = _CHECKS.get(type(request), "switchyard kills list")
         raise OutcomeUnknown(f"the server did not reply: it may or may not be recorded; check `{check}`") from None
     return reply

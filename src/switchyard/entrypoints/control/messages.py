@@ -84,6 +84,14 @@ class ListKills(
     limit: int
 
 
+class RunRecheck(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command", tag="run_recheck"
+):
+    """Carry out the unfinished part of a stored recheck, in the background; a repeat changes nothing."""
+
+    request_id: str
+
+
 class Decided(msgspec.Struct, frozen=True, tag_field="answer", tag="decided"):
     """The decision is in the journal; `order` is the order after it."""
 
@@ -100,6 +108,10 @@ class KillsTold(msgspec.Struct, frozen=True, tag_field="answer", tag="kills"):
     """The newest kills."""
 
     kills: list[KillView]
+
+
+class RecheckBegun(msgspec.Struct, frozen=True, tag_field="answer", tag="recheck"):
+    """The server works on the recheck; the PDCA store tells how far it is."""
 
 
 class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
@@ -138,8 +150,8 @@ class Declined(msgspec.Struct, frozen=True, tag_field="answer", tag="declined"):
 
 
 KillCommand: TypeAlias = SetKill | ClearKill | ShowKill | ListKills
-ControlRequest: TypeAlias = ResolveDoubt | KillCommand
-ControlReply: TypeAlias = Decided | KillTold | KillsTold | Declined
+ControlRequest: TypeAlias = ResolveDoubt | RunRecheck | KillCommand
+ControlReply: TypeAlias = Decided | KillTold | KillsTold | RecheckBegun | Declined
 
 
 def socket_path(settings: Settings) -> Path:

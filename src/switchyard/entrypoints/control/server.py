@@ -1,7 +1,7 @@
 """The control socket: commands reach the one process that may write to a SQLite file.
 
-Accepts `ResolveDoubt` and the commands of the kill switch and records them through the engine. PostgreSQL needs no such
-socket.
+Accepts `ResolveDoubt`, `RunRecheck` and the commands of the kill switch and carries them out through the engine.
+PostgreSQL needs no such socket.
 """
 
 import asyncio
@@ -27,7 +27,9 @@ from switchyard.entrypoints.control.messages import (
     ControlRequest,
     Decided,
     Declined,
+    RecheckBegun,
     ResolveDoubt,
+    RunRecheck,
     address_of,
     socket_path,
 )
@@ -52,10 +54,13 @@ EndDoubt = Callable[[str, DecisionFact], Awaitable[Order]]
 class ControlServer:
     """Listens on a socket that only this user can open; the caller must hold the database's lock."""
 
-    def __init__(self, path: Path, end_doubt: EndDoubt, kill_switch: KillSwitch) -> None:
+    def __init__(
+        self, path: Path, end_doubt: EndDoubt, kill_switch: KillSwitch, run_recheck: Callable[[str], None]
+    ) -> None:
         self._path = path
         self._end_doubt = end_doubt
         self._kill_switch = kill_switch
+        self._run_recheck = run_recheck
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -122,6 +127,9 @@ class ControlServer:
             return Declined.of(InvalidJson(f"not a valid request: {error}"))
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                if isinstance(request, RunRecheck):
+                    self._run_recheck(request.request_id)
+                    return RecheckBegun()
                 if not isinstance(request, ResolveDoubt):
                     return await carry_out(self._kill_switch, request)
                 order = await self._end_doubt(request.id, request.decision)
@@ -147,7 +155,7 @@ async def serving_commands(settings: Settings, engine: Engine) -> AsyncIterator[
     if settings.database_url is not None:
         yield
         return
-    server = ControlServer(socket_path(settings), engine.end_doubt, engine.kill_switch)
+    server = ControlServer(socket_path(settings), engine.end_doubt, engine.kill_switch, engine.run_recheck)
     await server.start()
     try:
         yield

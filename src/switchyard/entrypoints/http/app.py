@@ -34,6 +34,9 @@ from switchyard.entrypoints.http.exposure import do_order_needs_token, served_na
 from switchyard.entrypoints.http.market import MarketRoutes
 from switchyard.entrypoints.http.monitoring import MonitoringRoutes
 from switchyard.entrypoints.http.orders import OrderRoutes
+from switchyard.entrypoints.http.pdca.api import PREFIXES as PDCA_PREFIXES
+from switchyard.entrypoints.http.pdca.api import PdcaApi
+from switchyard.entrypoints.http.pdca.build import build_pdca
 from switchyard.entrypoints.http.positions import PositionRoutes
 from switchyard.entrypoints.http.reference.routes import ReferenceRoutes
 from switchyard.entrypoints.http.risk import RiskRoutes
@@ -86,6 +89,7 @@ class Gateway:
         doors: Doors,
         caps: ConnectionCaps,
         bad_tokens: BadTokens,
+        pdca: PdcaApi,
     ) -> None:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
@@ -94,6 +98,7 @@ class Gateway:
         self._metrics = metrics
         self._doors = doors
         self._bad_tokens = bad_tokens
+        self._pdca = pdca
         self.routes = [
             *monitoring.routes,
             *do_orders.routes,
@@ -104,6 +109,7 @@ class Gateway:
             *streams.routes,
             *admin.routes,
             *market.routes,
+            *pdca.routes,
             *ReferenceRoutes().routes,
         ]
         starlette = Starlette(
@@ -144,6 +150,9 @@ class Gateway:
             self.caps.leave(name)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].startswith(PDCA_PREFIXES):
+            await self._pdca(scope, receive, guarded(send))
+            return
         if scope["path"] != "/orders" or scope["method"] != "POST":
             await self._starlette(scope, receive, guarded(send))
             return
@@ -167,6 +176,9 @@ class Gateway:
 
     async def _reject(self, error: RequestError, scope: Scope, send: Send) -> None:
         """Answer a request that reaches no route, in the form of the route that it asks for."""
+        if scope["path"].startswith(PDCA_PREFIXES):
+            await self._pdca.reject(error, scope, send)
+            return
         response = self._error_response(error, scope)
         await _send_response(do_error_response(error)[0] if scope["path"] == DO_ORDER_PATH else response, send)
 
@@ -263,6 +275,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             on_rejection=engine.metrics.connections_rejected.inc,
         ),
         bad_tokens=bad_tokens,
+        pdca=build_pdca(settings, engine, bad_tokens),
     )
 
 

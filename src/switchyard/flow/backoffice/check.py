@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from switchyard.domain.chain import link
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount, HeadsDigest
-from switchyard.domain.ledger.books import BalanceKey, Books
+from switchyard.domain.ledger.books import Books
 from switchyard.domain.ledger.entries import LedgerEntry, LedgerHead, Unbalanced, check_balanced, parse_entry
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import HoldingKey, key_of
 from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.domain.ledger.results import ResultKey

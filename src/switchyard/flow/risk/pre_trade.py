@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import structlog
 
 from switchyard.domain.ids import AccountId, OrderId
-from switchyard.domain.risk.checks import Check, CheckResult
+from switchyard.domain.risk.checks import Check, CheckResult, Kind, kind_of
 from switchyard.domain.risk.reasons import RISK_REASONS, Violation
 from switchyard.domain.risk.subject import Subject
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
+
+# About 200 bytes each. Beyond this number all are forgotten, and checked again.
+KINDS_MAX = 10_000
 
 
 class PreTradeRisk:
@@ -21,15 +24,24 @@ class PreTradeRisk:
 
     def __init__(self, checks: Sequence[Check], metrics: Metrics) -> None:
         self._checks = tuple(checks)
+        self._checks_of_amounts = tuple(check for check in checks if not check.of_kind)
+        self._passed: set[Kind] = set()
+        """Kinds of orders that have passed the checks which depend on nothing else."""
         # Every series from the start: an alert on a counter that appears with its first rejection misses that one.
         self._rejections = {reason: metrics.risk_rejections.labels(reason) for reason in RISK_REASONS}
 
     def judge(self, subject: Subject) -> Violation | None:
         """Return the violation of the first check that fails; none where all pass."""
-        for check in self._checks:
+        kind = kind_of(subject)
+        is_known = kind in self._passed
+        for check in self._checks_of_amounts if is_known else self._checks:
             violation = check.judge(subject)
             if violation is not None:
                 return violation
+        if not is_known:
+            if len(self._passed) >= KINDS_MAX:
+                self._passed.clear()
+            self._passed.add(kind)
         return None
 
     def checks(self, subject: Subject) -> list[CheckResult]:

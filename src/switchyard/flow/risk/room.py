@@ -15,7 +15,7 @@ from switchyard.domain.errors import PositionMoved
 from switchyard.domain.ids import AccountId, OrderId, VenueClientOrderId, order_id
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.checks import CheckResult
-from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, described
+from switchyard.domain.risk.claims import LIMITS_OF, NO_LIMITS, Breach, Claim, Limits, claimed_by, described
 from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, breach_of
 from switchyard.domain.risk.exposure_view import ExposureView, exposure_view
 from switchyard.domain.risk.limit_settings import LimitSettings
@@ -186,7 +186,7 @@ class Rooms:
             terms=room.terms,
         ).orders[0]
         claim = Claim(order_id=order.order_id, limits=room.limits, day=self._days.of(now))
-        breach = breach_of(exposure, exposure.window_orders, claim, order)
+        breach = breach_of(exposure, exposure.window_orders, claim, order, claimed_by(order))
         return None if breach is None else Violation(breach.reason, self._described(room, breach))
 
     def _as(self, room: Room, reducing: bool) -> Room:

@@ -10,8 +10,8 @@ from switchyard.adapters.backoffice.postgres.posting import same
 from switchyard.adapters.backoffice.rows import account_of, holding_decoder, order_decoder
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import BookedAccount
-from switchyard.domain.ledger.books import BalanceKey
 from switchyard.domain.ledger.entries import Leg
+from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import Holding, HoldingKey
 from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.domain.ledger.results import Result, ResultKey

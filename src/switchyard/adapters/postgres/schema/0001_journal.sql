@@ -37,12 +37,13 @@ CREATE TABLE events (
     type text NOT NULL,
     account_id text COLLATE "C" NOT NULL,
     order_id text COLLATE "C",
-    text text NOT NULL,
-    hash text NOT NULL,
+    data text NOT NULL, -- JSON
+    digest bytea NOT NULL, -- of the line
     PRIMARY KEY (shard, seq)
 ) PARTITION BY RANGE (seq);
 CREATE INDEX events_of_account ON events (account_id, seq);
-CREATE INDEX events_of_order ON events (order_id, seq);
+-- Without `seq`, the events of an order share one entry. There are few, so they are sorted when they are read.
+CREATE INDEX events_of_order ON events (order_id) WHERE order_id IS NOT NULL;
 
 CREATE TABLE orders (
     order_id text COLLATE "C" PRIMARY KEY,
@@ -92,6 +93,8 @@ CREATE TABLE orders (
     fillfactor = 50
 );
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
+-- For rechecks of strategies; orders without a strategy do not write it.
+CREATE INDEX orders_of_strategy ON orders (strategy, order_id) WHERE strategy IS NOT NULL;
 -- The open orders at a venue are found among the unfinished ones. An index whose condition names `status` would be
 -- written at every change of status; `is_final` changes once.
 CREATE INDEX orders_unfinished ON orders (venue, order_id) WHERE NOT is_final;
@@ -290,3 +293,74 @@ CREATE TABLE append_groups (
     recorded_at timestamptz NOT NULL
 );
 CREATE INDEX append_groups_by_age ON append_groups (recorded_at);
+
+-- PDCA: the registry of strategies and the queue of rechecks. Not derived from the journal, and no part of a rebuild.
+CREATE TABLE pdca_place ( -- one row: the last event that was looked through for strategies
+    one integer PRIMARY KEY CHECK (one = 1),
+    epoch integer NOT NULL,
+    seq bigint NOT NULL,
+    hash text NOT NULL
+);
+INSERT INTO pdca_place VALUES (1, 1, 0, repeat('0', 64));
+CREATE TABLE pdca_strategies (
+    strategy_id text COLLATE "C" PRIMARY KEY,
+    owner text COLLATE "C",
+    health text COLLATE "C" NOT NULL,
+    health_rank integer NOT NULL, -- the order of the healths
+    last_checked_at timestamptz,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    search text COLLATE "C" NOT NULL, -- id and owner, folded
+    body text NOT NULL -- the whole Strategy as JSON
+);
+CREATE TABLE pdca_strategy_tags (
+    strategy_id text COLLATE "C" NOT NULL REFERENCES pdca_strategies ON DELETE CASCADE,
+    tag text COLLATE "C" NOT NULL,
+    PRIMARY KEY (strategy_id, tag)
+);
+CREATE TABLE pdca_requests (
+    request_id text COLLATE "C" PRIMARY KEY,
+    client_id text COLLATE "C" NOT NULL,
+    operation text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C" NOT NULL,
+    digest text NOT NULL,
+    runner text COLLATE "C" NOT NULL,
+    batch integer NOT NULL, -- the batch whose turn it is
+    submitted_at timestamptz, -- when the runner took it
+    started_at timestamptz,
+    finished_at timestamptz,
+    run text NOT NULL, -- the RunnerInfo as JSON
+    body text NOT NULL, -- the RecheckRequest as JSON
+    UNIQUE (client_id, operation, idempotency_key)
+);
+CREATE INDEX pdca_requests_open ON pdca_requests (runner, request_id) WHERE finished_at IS NULL;
+CREATE INDEX pdca_requests_ended ON pdca_requests (finished_at) WHERE finished_at IS NOT NULL;
+CREATE TABLE pdca_items (
+    request_id text COLLATE "C" NOT NULL REFERENCES pdca_requests ON DELETE CASCADE,
+    number integer NOT NULL, -- from 0
+    batch integer NOT NULL,
+    strategy_id text COLLATE "C" NOT NULL,
+    state text COLLATE "C" NOT NULL,
+    generation integer NOT NULL, -- of the claim: an earlier one can end nothing
+    attempts integer NOT NULL,
+    worker text,
+    lease_until timestamptz,
+    started_at timestamptz,
+    finished_at timestamptz,
+    outcome text, -- the ItemResult or ItemError as JSON
+    artifacts text NOT NULL, -- what is known of its artifacts, as JSON
+    PRIMARY KEY (request_id, number),
+    UNIQUE (request_id, strategy_id)
+);
+CREATE INDEX pdca_items_open ON pdca_items (request_id, batch, number) WHERE state IN ('queued', 'running');
+CREATE INDEX pdca_items_states ON pdca_items (request_id, state);
+CREATE TABLE pdca_artifacts (
+    request_id text COLLATE "C" NOT NULL,
+    strategy_id text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    media_type text NOT NULL,
+    sha256 text NOT NULL,
+    content bytea NOT NULL,
+    PRIMARY KEY (request_id, strategy_id, name),
+    FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
+);

@@ -43,8 +43,8 @@ CREATE TABLE events (
     type       TEXT NOT NULL,
     account_id TEXT NOT NULL,
     order_id   TEXT,
-    text       TEXT NOT NULL,
-    hash       TEXT NOT NULL
+    data       TEXT NOT NULL, -- JSON
+    digest     BLOB NOT NULL  -- of the line
 ) STRICT;
 
 CREATE INDEX events_of_account ON events (account_id);
@@ -94,6 +94,8 @@ CREATE TABLE orders (
 ) STRICT;
 
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
+-- For rechecks of strategies; orders without a strategy do not write it.
+CREATE INDEX orders_of_strategy ON orders (strategy, order_id) WHERE strategy IS NOT NULL;
 -- The open orders at a venue, for the sweep that compares them with the venue's list. Final orders are not in the
 -- index, so their number does not slow it down.
 CREATE INDEX orders_open ON orders (venue, order_id)

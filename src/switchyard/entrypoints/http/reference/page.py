@@ -25,7 +25,9 @@ Node = dict[str, Any]
 STYLE_PATH = "/docs/reference.css"
 VARIABLES = """URL=http://127.0.0.1:8081
 BACKOFFICE=http://127.0.0.1:8082
-TOKEN=$(switchyard token --account demo)"""
+TOKEN=$(switchyard token --account demo)
+PDCA_TOKEN=$(switchyard token --aud pdca --aud pdca.gui --scope pdca:read --scope pdca:recheck \\
+  --scope pdca:recheck_all --scope pdca:download --scope pdca:strategies)"""
 METHODS = frozenset({"get", "post", "put", "patch", "delete"})
 
 
@@ -169,12 +171,14 @@ class _Page:
         lines = [f'curl -sS{"N" if filled.endswith("/stream") else ""} "${server}{filled}"']
         if "bearer" in self._security(operation):
             lines.append('-H "Authorization: Bearer $TOKEN"')
+        if "pdca" in self._security(operation):
+            lines.append('-H "Authorization: Bearer $PDCA_TOKEN"')
         lines += [f"-H {shlex.quote(header)}" for header in headers]
         if "requestBody" in operation:
             [(media_type, content)] = operation["requestBody"]["content"].items()
             value = next(iter(content["examples"].values()))["value"]
             lines += [f"-H 'Content-Type: {media_type}'", f"-d {shlex.quote(json.dumps(value))}"]
-        if method == "patch" or (method == "post" and "requestBody" not in operation):
+        if method in ("patch", "put") or (method == "post" and "requestBody" not in operation):
             lines.append(f"-X {method.upper()}")
         return " \\\n  ".join(lines)
 

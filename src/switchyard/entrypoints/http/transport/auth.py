@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeGuard
 
 import jwt
@@ -46,7 +47,7 @@ _REJECTIONS: tuple[tuple[type[jwt.PyJWTError], str, str], ...] = (
 )
 
 # RFC 6749: the scopes of a token are one text, separated by spaces.
-_SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
+SCOPE = re.compile(r"[!#-\[\]-~]{1,64}")
 
 
 class Grant(NamedTuple):
@@ -88,7 +89,7 @@ class TokenVerifier:
         if known is not None and now < known.expires_at:
             return known
         self._verified.pop(authorization_header, None)
-        grant = self._examine(_bearer_token(authorization_header), now)
+        grant = self._examine(bearer_token(authorization_header), now)
         if now >= self._sweep_at:
             self._verified = {header: known for header, known in self._verified.items() if now < known.expires_at}
             self._sweep_at = now + SWEEP_SECONDS
@@ -111,11 +112,11 @@ class TokenVerifier:
 
     def _examine(self, token: bytes, now: float) -> Grant:
         claims = self._claims(token)
-        expires_at = _seconds(claims, "exp")
+        expires_at = numeric_date(claims, "exp")
         if now >= expires_at:
             raise Unauthorized("TOKEN_EXPIRED", "the token has expired")
         for name in ("nbf", "iat"):
-            if name in claims and _seconds(claims, name) > now + LEEWAY_SECONDS:
+            if name in claims and numeric_date(claims, name) > now + LEEWAY_SECONDS:
                 raise Unauthorized("TOKEN_INVALID", f"the token is not valid yet: {name} is in the future")
         # A malformed accountId is an error; it must not fall back to the subject.
         account = claims["accountId"] if "accountId" in claims else claims.get("sub")
@@ -169,7 +170,7 @@ def issue_token(
 ) -> str:
     """Return a token that `TokenVerifier` accepts until its time to live is over."""
     for scope in scopes:
-        if _SCOPE.fullmatch(scope) is None:
+        if SCOPE.fullmatch(scope) is None:
             raise InvalidField("scope", f"{scope!r} must be visible ASCII characters without quotes and backslashes")
     if subject is not None:
         labels.check_label("subject", subject)
@@ -209,7 +210,8 @@ def repeated_authorization() -> Unauthorized:
     return Unauthorized("TOKEN_MALFORMED", "Authorization must be given once")
 
 
-def _bearer_token(header: bytes) -> bytes:
+def bearer_token(header: bytes) -> bytes:
+    """Return the token of an Authorization header; raises Unauthorized."""
     scheme, _, token = header.partition(b" ")
     if scheme.lower() != b"bearer":
         raise Unauthorized("TOKEN_MISSING", "Authorization: Bearer <token> is required")
@@ -218,9 +220,11 @@ def _bearer_token(header: bytes) -> bytes:
     return token
 
 
-def _seconds(claims: dict[str, Any], name: str) -> float:
+def numeric_date(claims: dict[str, Any], name: str) -> float:
     """Return a NumericDate; rejects infinity, which Python's JSON parser accepts and which would never expire."""
     value = claims[name]
+    if type(value) is Decimal:
+        value = float(value)
     if type(value) is not int and not (type(value) is float and math.isfinite(value)):
         raise Unauthorized("TOKEN_INVALID", f"the token's {name} is not a NumericDate")
     return value

@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION append_group(
     event_types text[],
     event_accounts text[],
     event_orders text[],
-    event_tails text[],
+    event_data text[],
     order_changes integer[],
     order_rows json,
     order_bases integer[], -- the version that each order must have: one change may move it several times
@@ -57,8 +57,7 @@ DECLARE
     incoming_executions executions[];
     event_seqs bigint[];
     is_reserved boolean := false;
-    line_start text;
-    line_middle text;
+    time_of_lines text;
     last_seq bigint;
 BEGIN
     -- 1. Lock the shard.
@@ -141,20 +140,19 @@ BEGIN
 
     -- 5. Append the events of the other changes: number them and continue the hash chain.
     -- The next segment is created half a segment ahead, so that no append has to wait for one.
-    PERFORM ensure_segment(head.seq + cardinality(event_tails) + 500000);
+    PERFORM ensure_segment(head.seq + cardinality(event_data) + 500000);
     commit_time := greatest(commit_time, head.at);
-    line_start := format('{"epoch":%s,"shard":%s,"seq":', head.epoch, to_shard);
-    line_middle := to_char(commit_time AT TIME ZONE 'UTC', '",\"at\":\""YYYY-MM-DD"T"HH24:MI:SS.US"Z\","');
-    INSERT INTO events (shard, seq, epoch, at, type, account_id, order_id, text, hash)
+    time_of_lines := time_text(commit_time);
+    INSERT INTO events (shard, seq, epoch, at, type, account_id, order_id, data, digest)
     SELECT
-        to_shard, seq, head.epoch, commit_time, type, account_id, order_id, line,
-        chain_hash(head.hash, line) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING)
+        to_shard, seq, head.epoch, commit_time, type, account_id, order_id, data,
+        decode(chain_hash(head.hash, line) OVER (ORDER BY seq ROWS UNBOUNDED PRECEDING), 'hex')
     FROM (
-        SELECT *, line_start || seq || line_middle || tail AS line
+        SELECT *, line_text(head.epoch, to_shard, seq, time_of_lines, type, account_id, order_id, data) AS line
         FROM (
             SELECT *, head.seq + row_number() OVER (ORDER BY ordinality) AS seq
-            FROM unnest(event_changes, event_types, event_accounts, event_orders, event_tails) WITH ORDINALITY
-                AS incoming (change, type, account_id, order_id, tail)
+            FROM unnest(event_changes, event_types, event_accounts, event_orders, event_data) WITH ORDINALITY
+                AS incoming (change, type, account_id, order_id, data)
             WHERE change <> ALL (conflicts)
         ) AS numbered
     ) AS lines;
@@ -234,7 +232,7 @@ BEGIN
         UPDATE journal_heads SET
             seq = last_seq,
             at = commit_time,
-            hash = (SELECT events.hash FROM events WHERE events.shard = to_shard AND events.seq = last_seq)
+            hash = (SELECT journal.hash FROM journal WHERE journal.shard = to_shard AND journal.seq = last_seq)
         WHERE shard = to_shard
         RETURNING seq, hash INTO head_seq, head_hash;
         PERFORM pg_notify('switchyard', to_shard || ':' || last_seq);

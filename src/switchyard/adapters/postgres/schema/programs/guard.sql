@@ -5,9 +5,9 @@ LANGUAGE plpgsql AS $$
 DECLARE
     found_hash text;
 BEGIN
-    SELECT hash INTO found_hash FROM events WHERE shard = of_shard AND seq = at_seq;
+    SELECT hash INTO found_hash FROM journal WHERE shard = of_shard AND seq = at_seq;
     IF NOT FOUND THEN
-        SELECT hash INTO found_hash FROM events WHERE shard = of_shard AND seq <= at_seq ORDER BY seq DESC LIMIT 1;
+        SELECT hash INTO found_hash FROM journal WHERE shard = of_shard AND seq <= at_seq ORDER BY seq DESC LIMIT 1;
     END IF;
     RETURN coalesce(found_hash, repeat('0', 64)) = with_hash;
 END $$;

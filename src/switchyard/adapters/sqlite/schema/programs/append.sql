@@ -13,8 +13,8 @@ DROP VIEW IF EXISTS append_group; -- drops its trigger too
 
 CREATE VIEW append_group AS
 SELECT
-    NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox,
-    NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
+    NULL AS events, NULL AS new_orders, NULL AS changed_orders, NULL AS new_outbox, NULL AS changed_outbox, NULL AS begun,
+    NULL AS new_keys, NULL AS keys, NULL AS positions, NULL AS new_executions, NULL AS checked_executions,
     NULL AS cursors, NULL AS results, NULL AS new_kills, NULL AS kills, NULL AS kill_orders,
     NULL AS group_id, NULL AS outcomes, NULL AS seq, NULL AS hash, NULL AS at, NULL AS delete_groups_before,
     NULL AS seen_epoch, NULL AS seen_seq, NULL AS seen_hash;
@@ -25,6 +25,24 @@ BEGIN
     SELECT RAISE(ABORT, 'another history') WHERE NEW.group_id IS NOT NULL AND NOT EXISTS (
         SELECT 1 FROM journal_heads
         WHERE shard = 0 AND (epoch, seq, hash) = (NEW.seen_epoch, NEW.seen_seq, NEW.seen_hash)
+    );
+
+    -- A new key must not be taken. The primary key rejects one that is, too, but a key with two orders is the one mistake
+    -- that no later check finds.
+    SELECT RAISE(ABORT, 'taken key') WHERE EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.new_keys) AS new CROSS JOIN idempotency_keys AS stored
+        ON (stored.account_id, stored.operation, stored.idempotency_key)
+            = (new.value->>0, new.value->>1, new.value->>2)
+    );
+
+    -- An attempt that begins with its order must not pass those that wait in its lane, and no venue has reported on the
+    -- order before.
+    SELECT RAISE(ABORT, 'early attempt') WHERE EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN outbox_orders AS waiting
+        ON waiting.lane = new.value->>0 AND waiting.status IN ('queued', 'failed') AND waiting.kind = 'new'
+    ) OR EXISTS (
+        SELECT 1 FROM jsonb_each(NEW.begun) AS new CROSS JOIN executions AS stray
+        ON stray.stray_client_order_id BETWEEN new.value->>1 AND new.value->>2
     );
 
     INSERT INTO events ({events.columns})
@@ -45,6 +63,9 @@ BEGIN
     INSERT INTO outbox_orders ({outbox_orders.columns})
     SELECT {outbox_orders.values} FROM jsonb_each(NEW.changed_outbox) WHERE true
     ON CONFLICT ({outbox_orders.key}) DO UPDATE SET {outbox_orders.updates};
+
+    INSERT INTO idempotency_keys ({idempotency_keys.columns})
+    SELECT {idempotency_keys.values} FROM jsonb_each(NEW.new_keys);
 
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.values} FROM jsonb_each(NEW.keys) WHERE true

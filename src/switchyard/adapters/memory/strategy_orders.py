@@ -1,0 +1,35 @@
+"""Orders by strategy in memory: a plain scan, for tests with few rows."""
+
+from switchyard.adapters.memory.journal import MemoryJournal
+from switchyard.domain.ids import OrderId
+from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
+from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, strategy_orders
+from switchyard.ports.strategy_orders import ORDERS_MAX
+
+
+class MemoryStrategyOrders:
+    """ports.strategy_orders.StrategyOrders in memory."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+
+    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+        """A page of the strategy's orders in the window."""
+        matching = sorted(
+            (
+                order
+                for order in self._journal.orders.values()
+                if order.strategy == strategy and order.order_id > (after or "") and window.covers(order.accepted_at)
+            ),
+            key=lambda order: order.order_id,
+        )[: min(limit, ORDERS_MAX)]
+        found = [OrderRow(order.order_id, order.accepted_at, order.status, order.reason) for order in matching]
+        ids = {row.order_id for row in found}
+        return strategy_orders(
+            found,
+            [
+                (event.order_id, event.type, event.text)
+                for event in self._journal.events.get(0, [])
+                if event.order_id in ids and event.type in READ_EVENTS
+            ],
+        )

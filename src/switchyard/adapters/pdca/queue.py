@@ -1,0 +1,249 @@
+"""The items of rechecks as work, in SQL, the same on both engines: claimed with a lease, ended once by their fence."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from switchyard.adapters.pdca.requests import decoded_request
+from switchyard.adapters.pdca.session import Engine, Session
+from switchyard.adapters.pdca.strategies import find_strategy, set_strategy
+from switchyard.domain.pdca.requests import (
+    ARTIFACT_BYTES_MAX,
+    ARTIFACTS_PER_ITEM_MAX,
+    ATTEMPTS_MAX,
+    RESULT_BYTES_MAX,
+    Artifact,
+    Fence,
+    ItemError,
+    ItemResult,
+    RecheckRequest,
+    RunnerName,
+)
+from switchyard.domain.pdca.strategies import Strategy
+from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
+
+MEDIA_TYPE_LENGTH_MAX = 100
+ARTIFACT_NAME = re.compile(r"[a-z0-9._-]{1,64}")
+_EXHAUSTED = ItemError(
+    code="ATTEMPTS_EXHAUSTED", message=f"{ATTEMPTS_MAX} workers in turn took it and ended without a result"
+)
+
+_CLAIMABLE = """
+SELECT item.request_id, item.number, item.strategy_id, item.generation, item.attempts, request.body
+FROM pdca_requests AS request JOIN pdca_items AS item
+    ON item.request_id = request.request_id AND item.batch = request.batch AND item.state IN ('queued', 'running')
+WHERE request.finished_at IS NULL AND {of} AND (item.state = 'queued' OR item.lease_until <= $2)
+ORDER BY request.batch, item.request_id, item.number LIMIT CAST($3 AS integer) {skip_locked}
+"""
+_CLAIM = """
+UPDATE pdca_items SET state = 'running', generation = generation + 1, attempts = attempts + 1, worker = $3,
+    lease_until = $4, started_at = $5
+WHERE request_id = $1 AND number = $2
+"""
+_BEGIN = "UPDATE pdca_requests SET started_at = $2 WHERE request_id = $1 AND started_at IS NULL"
+_RENEW = """
+UPDATE pdca_items SET lease_until = $4
+WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+"""
+_RELEASE = """
+UPDATE pdca_items SET state = 'queued', attempts = attempts - 1, worker = NULL, lease_until = NULL
+WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+"""
+_FINISH = """
+UPDATE pdca_items SET state = $4, finished_at = $5, outcome = $6, artifacts = $7, lease_until = NULL
+WHERE request_id = $1 AND strategy_id = $2 AND generation = $3 AND state = 'running' RETURNING number
+"""
+_FAIL_ALL = """
+UPDATE pdca_items SET state = 'failed', finished_at = $2, outcome = $3, lease_until = NULL
+WHERE request_id = $1 AND state IN ('queued', 'running') RETURNING number
+"""
+_ADD_ARTIFACT = """
+INSERT INTO pdca_artifacts (request_id, strategy_id, name, media_type, sha256, content) VALUES ($1, $2, $3, $4, $5, $6)
+"""
+_ARTIFACT = """
+SELECT media_type, sha256, content FROM pdca_artifacts WHERE request_id = $1 AND strategy_id = $2 AND name = $3
+"""
+_NEXT_BATCH = """
+SELECT min(batch) FROM pdca_items WHERE request_id = $1 AND state IN ('queued', 'running')
+"""
+
+
+class SqlQueue:
+    """ports.pdca.RecheckQueue."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def claim_items(
+        self,
+        worker: str,
+        limit: int,
+        *,
+        now: datetime,
+        lease: timedelta,
+        runner: RunnerName = "embedded",
+        request_id: str | None = None,
+    ) -> list[Claimed]:
+        """Claim items whose turn it is."""
+        of = "request.runner = $1" if request_id is None else "request.request_id = $1"
+        sql = _CLAIMABLE.format(of=of, skip_locked=self._engine.dialect.skip_locked)
+        claimed = []
+        async with self._engine.writing() as session:
+            rows = await session.rows(sql, runner if request_id is None else request_id, now, limit)
+            exhausted = [row for row in rows if row[4] >= ATTEMPTS_MAX]
+            for row in rows:
+                if row[4] >= ATTEMPTS_MAX:
+                    continue
+                found, number, strategy_id, generation, attempts, body = row
+                strategy = await find_strategy(session, strategy_id)
+                assert strategy is not None, "no statement removes a strategy"
+                await session.rows(_CLAIM, found, number, worker, now + lease, now)
+                await session.rows(_BEGIN, found, now)
+                claimed.append(
+                    Claimed(
+                        fence=Fence(found, strategy_id, generation + 1),
+                        request=decoded_request(body),
+                        strategy=strategy,
+                        attempts=attempts + 1,
+                        lease_until=now + lease,
+                    )
+                )
+        for row in exhausted:
+            await self._give_up(Fence(row[0], row[2], row[3]), now)
+        return claimed
+
+    async def renew(self, fence: Fence, lease_until: datetime) -> None:
+        """Extend the lease."""
+        async with self._engine.writing() as session:
+            _held(await session.rows(_RENEW, *_names(fence), lease_until))
+
+    async def release(self, fence: Fence) -> None:
+        """Give the item back."""
+        async with self._engine.writing() as session:
+            _held(await session.rows(_RELEASE, *_names(fence)))
+
+    async def finish_item(
+        self, fence: Fence, outcome: ItemResult | ItemError, now: datetime, artifacts: Sequence[NewArtifact] = ()
+    ) -> None:
+        """End the item, store its artifacts and the health of its strategy."""
+        text = msgspec.json.encode(outcome).decode()
+        _check_bounds(text, artifacts)
+        described = [_described(artifact) for artifact in artifacts]
+        state = "succeeded" if isinstance(outcome, ItemResult) else "failed"
+        async with self._engine.writing() as session:
+            request = await self._locked(session, fence.request_id)
+            shown = msgspec.json.encode(described).decode()
+            _held(await session.rows(_FINISH, *_names(fence), state, now, text, shown))
+            for artifact, made in zip(described, artifacts, strict=True):
+                names = (fence.request_id, fence.strategy_id, artifact.name, artifact.media_type, artifact.sha256)
+                await session.rows(_ADD_ARTIFACT, *names, made.content)
+            if isinstance(outcome, ItemResult) and not request.dry_run:
+                await self._judge(session, fence.strategy_id, request, outcome, now)
+            await _advance(session, fence.request_id, now)
+
+    async def fail_items(self, request_id: str, error: ItemError, now: datetime) -> int:
+        """End all unfinished items."""
+        async with self._engine.writing() as session:
+            await self._locked(session, request_id)
+            failed = await session.rows(_FAIL_ALL, request_id, now, msgspec.json.encode(error).decode())
+            await _advance(session, request_id, now)
+        return len(failed)
+
+    async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:
+        """An artifact with its content."""
+        async with self._engine.reading() as session:
+            rows = await session.rows(_ARTIFACT, request_id, strategy_id, name)
+        if not rows:
+            return None
+        media_type, sha256, content = rows[0]
+        return StoredArtifact(
+            artifact=Artifact(name=name, media_type=media_type, size=len(content), sha256=sha256), content=content
+        )
+
+    async def _give_up(self, fence: Fence, now: datetime) -> None:
+        """End an item that was claimed too often; unless its last worker is faster."""
+        try:
+            await self.finish_item(fence, _EXHAUSTED, now)
+        except LostFence:
+            return
+
+    async def _locked(self, session: Session, request_id: str) -> RecheckRequest:
+        """The request, which no other transaction ends an item of at the same time."""
+        lock = self._engine.dialect.lock
+        rows = await session.rows(f"SELECT body FROM pdca_requests WHERE request_id = $1 {lock}", request_id)
+        if not rows:
+            raise LostFence(f"there is no request {request_id}")
+        return decoded_request(rows[0][0])
+
+    async def _judge(
+        self, session: Session, strategy_id: str, request: RecheckRequest, result: ItemResult, now: datetime
+    ) -> None:
+        strategy = await find_strategy(session, strategy_id, self._engine.dialect.lock)
+        assert strategy is not None, "no statement removes a strategy"
+        if not _is_newer(request, strategy):
+            return
+        judged = msgspec.structs.replace(
+            strategy,
+            health=result.health,
+            health_reasons=result.health_reasons,
+            metrics=result.metrics,
+            last_checked_at=now,
+            last_request_id=request.request_id,
+            last_requested_at=request.created_at,
+        )
+        await set_strategy(session, judged)
+
+
+async def _advance(session: Session, request_id: str, now: datetime) -> None:
+    """Begin the next batch when the current one has ended, or end the request."""
+    [(batch,)] = await session.rows(_NEXT_BATCH, request_id)
+    if batch is None:
+        await session.rows(
+            "UPDATE pdca_requests SET finished_at = $2 WHERE request_id = $1 AND finished_at IS NULL", request_id, now
+        )
+    else:
+        await session.rows("UPDATE pdca_requests SET batch = $2 WHERE request_id = $1", request_id, batch)
+
+
+def _is_newer(request: RecheckRequest, strategy: Strategy) -> bool:
+    """Whether the strategy has no findings of a request that was accepted later."""
+    if strategy.last_requested_at is None or strategy.last_request_id is None:
+        return True
+    return (request.created_at, request.request_id) >= (strategy.last_requested_at, strategy.last_request_id)
+
+
+def _names(fence: Fence) -> tuple[str, str, int]:
+    return fence.request_id, fence.strategy_id, fence.generation
+
+
+def _held(changed: Sequence[object]) -> None:
+    if not changed:
+        raise LostFence("the item has ended, or another worker has claimed it")
+
+
+def _described(artifact: NewArtifact) -> Artifact:
+    return Artifact(
+        name=artifact.name,
+        media_type=artifact.media_type,
+        size=len(artifact.content),
+        sha256=hashlib.sha256(artifact.content).hexdigest(),
+    )
+
+
+def _check_bounds(outcome: str, artifacts: Sequence[NewArtifact]) -> None:
+    if len(outcome.encode()) > RESULT_BYTES_MAX:
+        raise ValueError(f"a result has at most {RESULT_BYTES_MAX} bytes of JSON, got {len(outcome.encode())}")
+    if len(artifacts) > ARTIFACTS_PER_ITEM_MAX:
+        raise ValueError(f"an item has at most {ARTIFACTS_PER_ITEM_MAX} artifacts, got {len(artifacts)}")
+    for artifact in artifacts:
+        if not ARTIFACT_NAME.fullmatch(artifact.name):
+            raise ValueError(f"the name of an artifact must match {ARTIFACT_NAME.pattern}, got {artifact.name!r}")
+        if len(artifact.media_type) > MEDIA_TYPE_LENGTH_MAX:
+            raise ValueError(f"the media type of {artifact.name} has at most {MEDIA_TYPE_LENGTH_MAX} characters")
+        if len(artifact.content) > ARTIFACT_BYTES_MAX:
+            raise ValueError(
+                f"{artifact.name} has {len(artifact.content)} bytes, an artifact has at most {ARTIFACT_BYTES_MAX}"
+            )

@@ -1,0 +1,33 @@
+"""The PDCA store: its three ports on one engine."""
+
+from pathlib import Path
+
+from switchyard.adapters.pdca.postgres_engine import PostgresEngine
+from switchyard.adapters.pdca.queue import SqlQueue
+from switchyard.adapters.pdca.requests import SqlRequests
+from switchyard.adapters.pdca.session import Engine
+from switchyard.adapters.pdca.sqlite_engine import SqliteEngine
+from switchyard.adapters.pdca.strategies import SqlStrategies
+
+
+class SqlPdcaStore(SqlStrategies, SqlRequests, SqlQueue):
+    """ports.pdca.PdcaStore."""
+
+    def __init__(self, engine: Engine) -> None:
+        SqlStrategies.__init__(self, engine)
+        SqlRequests.__init__(self, engine)
+        SqlQueue.__init__(self, engine)
+
+    @classmethod
+    async def on_file(cls, path: Path) -> "SqlPdcaStore":
+        """The store in a SQLite file, which is created if it is missing."""
+        return cls(await SqliteEngine.open(path))
+
+    @classmethod
+    async def on_postgres(cls, url: str) -> "SqlPdcaStore":
+        """The store in a PostgreSQL database that has its schema."""
+        return cls(await PostgresEngine.open(url))
+
+    async def close(self) -> None:
+        """Finish the transactions in progress and disconnect."""
+        await self._engine.close()

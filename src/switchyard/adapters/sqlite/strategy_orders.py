@@ -1,0 +1,56 @@
+"""Orders by strategy on SQLite: bounded statements in the reader threads."""
+
+from datetime import datetime
+from typing import Any
+
+import apsw
+
+from switchyard.adapters.sqlite.connections import Connections
+from switchyard.adapters.sqlite.rows import json_array
+from switchyard.domain.chain import stamp
+from switchyard.domain.ids import OrderId
+from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
+from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, id_range, strategy_orders
+from switchyard.ports.strategy_orders import ORDERS_MAX
+
+_ORDERS = """
+SELECT order_id, accepted_at, status, reason FROM orders INDEXED BY orders_of_strategy
+WHERE strategy IS NOT NULL AND strategy = ?1 AND order_id > ?2 AND order_id < ?3
+AND accepted_at >= ?4 AND accepted_at < ?5
+ORDER BY order_id LIMIT ?6
+"""
+_EVENTS = """
+SELECT order_id, type, text FROM events
+WHERE order_id IS NOT NULL AND order_id IN (SELECT value FROM json_each(?1))
+AND type IN (SELECT value FROM json_each(?2))
+"""
+
+
+class SqliteStrategyOrders:
+    """ports.strategy_orders.StrategyOrders on SQLite."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    async def page(self, strategy: str, window: Window, after: OrderId | None, limit: int) -> list[StrategyOrder]:
+        """A page of the strategy's orders in the window."""
+        first, last = id_range(window)
+        values = (
+            strategy,
+            max(first, after or first),
+            last,
+            stamp(window.start),
+            stamp(window.end),
+            min(limit, ORDERS_MAX),
+        )
+
+        def read(connection: apsw.Connection) -> list[StrategyOrder]:
+            found = [
+                OrderRow(order_id, datetime.fromisoformat(accepted_at), status, reason)
+                for order_id, accepted_at, status, reason in connection.execute(_ORDERS, values)
+            ]
+            ids = json_array([row.order_id for row in found])
+            events: list[Any] = connection.execute(_EVENTS, (ids, json_array(READ_EVENTS))).fetchall()
+            return strategy_orders(found, events)
+
+        return await self._connections.read(read)

@@ -1,0 +1,192 @@
+"""Rechecks of strategies: the workers beside the books, and the dispatch to the configured runner."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+from switchyard.adapters.airflow.client import AirflowClient
+from switchyard.adapters.airflow.runner import AirflowRunner
+from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.databases import Database, kill_switch_of, started_clock
+from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
+from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.domain.errors import Unavailable
+from switchyard.domain.ids import KillId
+from switchyard.domain.kills import Kill
+from switchyard.domain.pdca.metrics.health import Minimum
+from switchyard.domain.pdca.requests import RecheckRequest
+from switchyard.flow.kill.switch import KillRequest, KillSwitch
+from switchyard.flow.pdca.dispatch import Dispatch
+from switchyard.flow.pdca.embedded import EmbeddedRunner
+from switchyard.flow.pdca.enforce import SET_BY, Enforcement, enforce_nothing
+from switchyard.flow.pdca.fills import LedgerFills, NoBooks
+from switchyard.flow.pdca.recheck import Recheck, RecheckRules
+from switchyard.flow.pdca.worker import RecheckWorker
+from switchyard.flow.wake import Wake
+from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
+from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.settings import Settings
+from switchyard.telemetry.metrics import Metrics
+
+Submit = Callable[[RecheckRequest], Awaitable[None]]
+# How often a command looks whether another worker has ended the items that it holds.
+POLL_SECONDS = 0.5
+IDLE_SECONDS = 60.0
+# Requests of commands that one process works on at a time; Airflow runs four at a time.
+WANTED_MAX = 64
+
+
+def recheck_worker(
+    settings: Settings,
+    database: Database,
+    fills: StrategyFills,
+    store: PdcaStore,
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    kill_switch: KillSwitch,
+) -> RecheckWorker:
+    """A worker of rechecks on these books."""
+    chosen = settings.rechecks
+
+    async def restrict(strategy: str, reason: str, kill_id: KillId) -> Kill:
+        request = KillRequest(strategy=strategy, mode="reduce_only", by=SET_BY, reason=reason)
+        return await kill_switch.set(request, new_id=kill_id)
+
+    recheck = Recheck(
+        journal=database.journal,
+        orders=database.strategy_orders,
+        fills=fills,
+        clock=clock,
+        rules=RecheckRules(chosen.days_per_year, Minimum(chosen.days_min, chosen.sample_min)),
+        enforce=(Enforcement(store, database.kills, restrict) if chosen.enforce == "reduce_only" else enforce_nothing),
+    )
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return RecheckWorker(store, recheck, name=name, clock=clock, metrics=metrics.rechecks, parallel=chosen.parallelism)
+
+
+class Rechecks:
+    """The workers of a process that keeps the books."""
+
+    def __init__(self, worker: RecheckWorker, store: PdcaStore) -> None:
+        self._worker = worker
+        self._store = store
+        self._wanted: set[str] = set()
+        self._wake = Wake()
+
+    def want(self, request_id: str) -> None:
+        """Carry out a request of another runner, as its command asks; a repeat changes nothing."""
+        if request_id not in self._wanted and len(self._wanted) >= WANTED_MAX:
+            raise Unavailable(f"{WANTED_MAX} rechecks are under way for commands, the maximum: try again")
+        self._wanted.add(request_id)
+        self._wake.notify()
+
+    async def run(self) -> None:
+        """Work on the wanted requests until cancelled, a few items of each in turn."""
+        while True:
+            if not self._wanted:
+                await self._wake.wait(IDLE_SECONDS)
+            worked = [await self._advance(request_id) for request_id in sorted(self._wanted)]
+            if worked and not any(worked):
+                await asyncio.sleep(POLL_SECONDS)  # other workers have the rest
+
+    async def _advance(self, request_id: str) -> int:
+        count = await self._worker.run_once(request_id)
+        stored = await self._store.request(request_id)
+        if stored is None or stored.finished_at is not None:
+            self._wanted.discard(request_id)
+        return count
+
+
+def start_rechecks(core: Core, ledger: Ledger | None, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks | None:
+    """Start the workers in a process that also accepts orders: beside its books, where it keeps them.
+
+    On SQLite no other process can keep them, so that without books a recheck ends with an error. On PostgreSQL the
+    process that keeps the books works on it.
+    """
+    if ledger is None and core.settings.database_url is not None:
+        return None
+    worker = recheck_worker(
+        core.settings,
+        core.database,
+        NoBooks() if ledger is None else LedgerFills(ledger),
+        pdca.store,
+        clock=core.clock,
+        metrics=core.metrics,
+        kill_switch=core.kill_switch,
+    )
+    rechecks = Rechecks(worker, pdca.store)
+    core.supervisor.start(stack, "rechecks", lambda: worker.run(pdca.rechecks))
+    core.supervisor.start(stack, "rechecks of commands", rechecks.run)
+    return rechecks
+
+
+async def start_office_rechecks(
+    settings: Settings,
+    database: Database,
+    ledger: Ledger,
+    *,
+    metrics: Metrics,
+    supervisor: Supervisor,
+    stack: AsyncExitStack,
+) -> None:
+    """Start the workers in a process that keeps the books and nothing else."""
+    store = await open_pdca_store(settings)
+    stack.push_async_callback(store.close)
+    worker = recheck_worker(
+        settings,
+        database,
+        LedgerFills(ledger),
+        store,
+        clock=await started_clock(database),
+        metrics=metrics,
+        kill_switch=await kill_switch_of(database, settings),
+    )
+    wake = Wake()  # never notified: requests are stored by other processes
+    supervisor.start(stack, "rechecks", lambda: worker.run(wake))
+
+
+def start_dispatch(
+    settings: Settings,
+    store: PdcaStore,
+    *,
+    clock: Clock,
+    metrics: Metrics,
+    supervisor: Supervisor,
+    wake: Wake,
+    stack: AsyncExitStack,
+) -> Submit:
+    """The hook that tells the configured runner of a stored request; with Airflow also the stage that follows runs."""
+    chosen = settings.rechecks
+    if chosen.runner == "embedded":
+        embedded = EmbeddedRunner(store, wake)
+
+        async def submit(request: RecheckRequest) -> None:
+            await embedded.submit(request)
+
+        return submit
+    assert chosen.airflow_url is not None, "the settings were checked"
+    assert chosen.airflow_username is not None and chosen.airflow_password is not None, "the settings were checked"
+    client = AirflowClient(chosen.airflow_url, chosen.airflow_username, chosen.airflow_password, metrics.rechecks)
+    runner = AirflowRunner(client, chosen.airflow_dag)
+    stack.push_async_callback(runner.close)
+    dispatch = Dispatch(
+        store, store, runner, clock=clock, metrics=metrics.rechecks, queued_max=chosen.airflow_queued_max
+    )
+    supervisor.start(stack, "recheck dispatch", lambda: dispatch.run(wake))
+    return dispatch.submit
+
+
+async def work_through(worker: RecheckWorker, store: PdcaStore, request_id: str) -> None:
+    """Recheck until every item of the request has ended, here or by another worker."""
+    while True:
+        count = await worker.run_once(request_id)
+        stored = await store.request(request_id)
+        if stored is None or stored.finished_at is not None:
+            return
+        if not count:
+            await asyncio.sleep(POLL_SECONDS)

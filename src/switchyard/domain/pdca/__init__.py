@@ -1,0 +1,1 @@
+"""Strategies, their health, and the requests that recheck it."""

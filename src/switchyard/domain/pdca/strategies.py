@@ -1,0 +1,152 @@
+"""A strategy: what people say about it, and what the last recheck found. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, Final, Literal, get_args
+
+import msgspec
+
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.fields import converted
+from switchyard.domain.labels import STRATEGY, check_label
+from switchyard.domain.money import AMOUNT_LIMIT, positive_amount, signed_amount
+from switchyard.domain.pdca.metric_names import HIGHER_IS_BETTER, METRICS, MetricName
+
+Health = Literal["healthy", "degraded", "unhealthy", "unknown"]
+HEALTHS: Final[tuple[Health, ...]] = get_args(Health)
+
+# Every order may name a new strategy: without a bound, a broken client would fill the registry.
+STRATEGIES_MAX = 10_000
+TAGS_MAX = 16
+OWNER_LENGTH_MAX = 64
+# A comma separates the tags of a filter, so that no tag may contain one.
+TAG = re.compile(r"[a-z0-9._-]{1,64}")
+_CURRENCY = re.compile(r"[A-Z0-9]{2,12}")
+
+
+class MetricValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric; a value that is not defined is none, and `reason` says why."""
+
+    value: Decimal | None
+    unit: str | None = None
+    """A currency, `ratio`, `ms`, …; none for a plain number."""
+    reason: str | None = None
+
+
+class Threshold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a metric makes its strategy degraded, and where unhealthy; the value itself is still good."""
+
+    degraded: Decimal | None = None
+    unhealthy: Decimal | None = None
+
+
+class Capital(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the returns of a strategy are measured against."""
+
+    amount: Decimal
+    currency: str
+
+
+class StrategyBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of `PUT /pdca/strategies/{id}`: everything that a person decides; what is left out is removed."""
+
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    capital: Capital | None = None
+    thresholds: dict[MetricName, Threshold] = {}
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """A strategy of the registry."""
+
+    strategy_id: str
+    owner: str | None = None
+    tags: tuple[str, ...] = ()
+    capital: Capital | None = None
+    thresholds: dict[MetricName, Threshold] = {}
+    health: Health = "unknown"
+    health_reasons: tuple[str, ...] = ()
+    """Why it has this health: thresholds crossed, or what is missing."""
+    last_checked_at: datetime | None = None
+    """When the last recheck that was not a dry run ended."""
+    last_request_id: str | None = None
+    """That recheck."""
+    last_requested_at: datetime | None = None
+    """When that recheck was accepted: one accepted earlier, which ends later, does not replace its findings."""
+    metrics: dict[MetricName, MetricValue] = {}
+    created_at: datetime
+    updated_at: datetime
+
+
+def checked_strategy(body: Mapping[str, Any]) -> StrategyBody:
+    """The body of a PUT with its amounts in canonical form; raises InvalidField for the first wrong field."""
+    thresholds = body.get("thresholds")
+    for name in thresholds if isinstance(thresholds, Mapping) else ():
+        if name not in METRICS:
+            raise InvalidField("thresholds", f"{name!r} is not a metric: must be one of {', '.join(METRICS)}")
+    _require_numbers(body)
+    stated = converted(body, StrategyBody)
+    if stated.owner is not None:
+        check_label("owner", stated.owner, OWNER_LENGTH_MAX)
+    check_tags("tags", stated.tags)
+    return msgspec.structs.replace(
+        stated,
+        capital=None if stated.capital is None else _checked_capital(stated.capital),
+        thresholds={name: _checked_threshold(name, limits) for name, limits in stated.thresholds.items()},
+    )
+
+
+def check_tags(field: str, tags: Sequence[str]) -> None:
+    """Raise InvalidField unless these can be the tags of one strategy."""
+    if len(tags) > TAGS_MAX:
+        raise InvalidField(field, f"at most {TAGS_MAX} tags, got {len(tags)}")
+    for tag in tags:
+        if not TAG.fullmatch(tag):
+            raise InvalidField(field, f"each tag must match {TAG.pattern}")
+    if len(set(tags)) != len(tags):
+        raise InvalidField(field, "must not name a tag twice")
+
+
+def check_strategy_id(field: str, text: str) -> None:
+    """Raise InvalidField unless the text can be the id of a strategy."""
+    if not STRATEGY.fullmatch(text):
+        raise InvalidField(field, f"must match {STRATEGY.pattern}")
+
+
+def _require_numbers(body: Mapping[str, Any]) -> None:
+    """Raise InvalidField for an amount in quotes, which the conversion would accept."""
+    capital = body.get("capital")
+    places = [("capital.amount", capital.get("amount"))] if isinstance(capital, Mapping) else []
+    thresholds = body.get("thresholds")
+    for name, limits in thresholds.items() if isinstance(thresholds, Mapping) else ():
+        if isinstance(limits, Mapping):
+            places += [(f"thresholds.{name}.{level}", limits.get(level)) for level in ("degraded", "unhealthy")]
+    for field, value in places:
+        if isinstance(value, bool) or not isinstance(value, int | Decimal | None):
+            raise InvalidField(field, "must be a number")
+
+
+def _checked_capital(capital: Capital) -> Capital:
+    if not _CURRENCY.fullmatch(capital.currency):
+        raise InvalidField("capital.currency", f"must match {_CURRENCY.pattern}")
+    return Capital(amount=positive_amount(capital.amount, "capital.amount"), currency=capital.currency)
+
+
+def _checked_threshold(name: MetricName, limits: Threshold) -> Threshold:
+    field = f"thresholds.{name}"
+    for value in (limits.degraded, limits.unhealthy):
+        if value is not None and not (value.is_finite() and abs(value) < AMOUNT_LIMIT):
+            raise InvalidField(field, f"must be a finite number between -{AMOUNT_LIMIT:f} and {AMOUNT_LIMIT:f}")
+    degraded = None if limits.degraded is None else signed_amount(limits.degraded, f"{field}.degraded")
+    unhealthy = None if limits.unhealthy is None else signed_amount(limits.unhealthy, f"{field}.unhealthy")
+    if degraded is None and unhealthy is None:
+        raise InvalidField(field, "must have degraded, unhealthy or both")
+    if degraded is not None and unhealthy is not None:
+        is_in_order = unhealthy <= degraded if name in HIGHER_IS_BETTER else degraded <= unhealthy
+        if not is_in_order:
+            raise InvalidField(
+                field, f"unhealthy must be {'at most' if name in HIGHER_IS_BETTER else 'at least'} degraded"
+            )
+    return Threshold(degraded=degraded, unhealthy=unhealthy)

@@ -1,0 +1,275 @@
+"""The PDCA API (seed 003): rechecks, strategies for the GUI, artifacts. Reads and writes the PDCA store."""
+
+import re
+from functools import partial
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from switchyard.bootstrap import PdcaOffice
+from switchyard.domain.errors import InvalidKey, NotFound, RequestError, Unauthorized
+from switchyard.domain.idempotency import checked_key
+from switchyard.domain.labels import STRATEGY
+from switchyard.domain.pdca.bodies import (
+    BATCH_SIZE_MAX,
+    checked_recheck,
+    checked_recheck_all,
+    request_digest,
+    window_at,
+)
+from switchyard.domain.pdca.requests import Artifact, RecheckRequest
+from switchyard.domain.pdca.strategies import check_strategy_id, checked_strategy
+from switchyard.entrypoints.http.errors import REPLAYED, Header, WireResponse, json_response
+from switchyard.entrypoints.http.pdca.calls import ANSWER_BYTES_MAX, Call, Counter, Endpoint, answering
+from switchyard.entrypoints.http.pdca.downloads import Downloads
+from switchyard.entrypoints.http.pdca.queries import LIST_PARAMETERS, PAGE_PARAMETERS, page_of, strategy_query
+from switchyard.entrypoints.http.pdca.views import (
+    AcceptedView,
+    DownloadView,
+    StrategyListView,
+    recheck_view,
+    strategy_view,
+)
+from switchyard.entrypoints.http.queries import only
+from switchyard.entrypoints.http.transport.bodies import parse_object, read_body
+from switchyard.entrypoints.http.transport.doors import guarded
+from switchyard.ports.clock import Clock
+from switchyard.ports.pdca import StoredArtifact
+from switchyard.ports.randomness import Randomness, fresh_ulid
+
+PREFIXES = ("/pdca/", "/gui/")
+WRITING, READING = "pdca", "pdca.gui"
+_ULID = re.compile(r"[0-9A-HJKMNP-TV-Z]{26}")
+# Also bounds what the log shows of a path.
+_ARTIFACT = re.compile(r"[a-z0-9._-]{1,64}")
+
+
+class PdcaApi:
+    """An ASGI application; every answer has an `X-Request-Id`."""
+
+    def __init__(
+        self,
+        office: PdcaOffice,
+        *,
+        counter: Counter,
+        downloads: Downloads,
+        clock: Clock,
+        randomness: Randomness,
+    ) -> None:
+        """`clock`: for durations and request ids."""
+        self._office = office
+        self._store = office.store
+        self._counter = counter
+        self._downloads = downloads
+        self._clock = clock
+        self._randomness = randomness
+        writers, readers = frozenset({WRITING}), frozenset({READING})
+        both = writers | readers
+        artifact = "{request_id}/{strategy_id}/{name}"
+        endpoints = [
+            Endpoint("POST", "/pdca/recheck", self._recheck, "recheck", writers, "pdca:recheck"),
+            Endpoint("POST", "/pdca/recheck_all", self._recheck_all, "recheck_all", writers, "pdca:recheck_all"),
+            Endpoint("GET", "/pdca/recheck/{request_id}", self._show_recheck, "read", both, "pdca:read"),
+            Endpoint("PUT", "/pdca/strategies/{strategy_id}", self._put, "recheck", writers, "pdca:strategies"),
+            Endpoint("GET", "/gui/strategies", self._list, "read", readers, "pdca:read"),
+            Endpoint("GET", "/gui/strategies/{strategy_id}", self._show, "read", readers, "pdca:read"),
+            Endpoint("GET", f"/pdca/downloads/{artifact}", self._sign, "read", both, "pdca:download"),
+            Endpoint("GET", f"/pdca/artifacts/{artifact}", self._download, "read", frozenset(), None),
+        ]
+        self.routes = [
+            Route(endpoint.path, partial(counter.serve, endpoint), methods=[endpoint.method]) for endpoint in endpoints
+        ]
+        self._app = Starlette(routes=self.routes, exception_handlers={HTTPException: self._on_http_error})
+        # A redirect would name the host that the request claims.
+        self._app.router.redirect_slashes = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        call = scope["pdca"] = self._new_call()
+        status = 0
+
+        def on_start(answered: int) -> None:
+            nonlocal status
+            status = answered
+
+        try:
+            await self._app(scope, receive, answering(call, send, on_start))
+        finally:
+            self._counter.note(call, status)
+
+    async def reject(self, error: RequestError, scope: Scope, send: Send) -> None:
+        """Answer a request that is not routed."""
+        call = self._new_call()
+        wire = self._counter.rejected(error, call, scope)
+        send = answering(call, guarded(send), lambda status: self._counter.note(call, status))
+        await send({"type": "http.response.start", "status": wire.status, "headers": wire.headers})
+        await send({"type": "http.response.body", "body": wire.body})
+
+    def _new_call(self) -> Call:
+        return Call(fresh_ulid(self._clock, self._randomness), self._clock.monotonic())
+
+    async def _on_http_error(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return self._counter.http_error(error, request.scope["pdca"])
+
+    async def _recheck(self, request: Request, call: Call) -> WireResponse:
+        key = _key_of(request)
+        stated = checked_recheck(parse_object(await read_body(request.receive)))
+        now = self._office.clock.now()
+        new = RecheckRequest(
+            request_id=fresh_ulid(self._office.clock, self._randomness),
+            operation="pdca.recheck",
+            client_id=_client(call),
+            window=window_at(stated.window, now),
+            reason=stated.reason,
+            dry_run=stated.dry_run,
+            metrics=stated.params.recalc_metrics,
+            batch_size=BATCH_SIZE_MAX,
+            runner=self._office.runner,
+            created_at=now,
+            trace_id=stated.trace_id,
+        )
+        return await self._accept(call, new, key, request_digest(stated), stated.strategies)
+
+    async def _recheck_all(self, request: Request, call: Call) -> WireResponse:
+        key = _key_of(request)
+        stated = checked_recheck_all(parse_object(await read_body(request.receive)))
+        now = self._office.clock.now()
+        new = RecheckRequest(
+            request_id=fresh_ulid(self._office.clock, self._randomness),
+            operation="pdca.recheck_all",
+            client_id=_client(call),
+            window=window_at(stated.window, now),
+            reason=stated.reason,
+            dry_run=stated.dry_run,
+            metrics=stated.params.recalc_metrics,
+            batch_size=stated.batch_size,
+            runner=self._office.runner,
+            created_at=now,
+            filter=stated.filter,
+            trace_id=stated.trace_id,
+        )
+        return await self._accept(call, new, key, request_digest(stated), None)
+
+    async def _accept(
+        self, call: Call, new: RecheckRequest, key: str, digest: str, strategies: tuple[str, ...] | None
+    ) -> WireResponse:
+        created = await self._store.create(new, key, digest, strategies)
+        accepted = created.request
+        call.request_id = accepted.request_id
+        # Also for a repeat: the first one may have ended before the runner was told.
+        await self._office.submit(accepted)
+        headers: list[Header] = [(b"location", f"/pdca/recheck/{accepted.request_id}".encode())]
+        if created.replayed:
+            call.outcome = "replayed"
+            headers.append(REPLAYED)
+        body = AcceptedView(request_id=accepted.request_id, accepted_at=accepted.created_at)
+        return json_response(202, body, *headers)
+
+    async def _show_recheck(self, request: Request, call: Call) -> WireResponse:
+        request_id = request.path_params["request_id"]
+        only(request.query_params, PAGE_PARAMETERS)
+        page = page_of(request.query_params)
+        if not _ULID.fullmatch(request_id):
+            raise NotFound("request not found")
+        call.request_id = request_id
+        found = await self._store.items(request_id, page.offset, page.size)
+        if found is None:
+            raise NotFound("request not found")
+        return _bounded(json_response(200, recheck_view(found, page.number, page.size)))
+
+    async def _put(self, request: Request, _call: Call) -> WireResponse:
+        only(request.query_params, ())
+        strategy_id = request.path_params["strategy_id"]
+        check_strategy_id("id", strategy_id)
+        stated = checked_strategy(parse_object(await read_body(request.receive)))
+        strategy, is_new = await self._store.put_strategy(strategy_id, stated, self._office.clock.now())
+        return json_response(201 if is_new else 200, strategy_view(strategy))
+
+    async def _list(self, request: Request, _call: Call) -> WireResponse:
+        query = request.query_params
+        only(query, LIST_PARAMETERS)
+        page = page_of(query)
+        found = await self._store.strategies(strategy_query(query, page))
+        body = StrategyListView(
+            items=tuple([strategy_view(strategy) for strategy in found.strategies]),
+            page=page.number,
+            page_size=page.size,
+            total=found.total,
+        )
+        return _bounded(json_response(200, body))
+
+    async def _show(self, request: Request, _call: Call) -> WireResponse:
+        only(request.query_params, ())
+        strategy = await self._store.strategy(_strategy_id(request))
+        if strategy is None:
+            raise NotFound("strategy not found")
+        return json_response(200, strategy_view(strategy))
+
+    async def _sign(self, request: Request, call: Call) -> WireResponse:
+        only(request.query_params, ())
+        artifact = (await self._artifact(request, call)).artifact
+        url, expires_at = self._downloads.url(*_artifact_names(request))
+        body = DownloadView(
+            **{name: getattr(artifact, name) for name in Artifact.__struct_fields__}, url=url, expires_at=expires_at
+        )
+        return json_response(200, body)
+
+    async def _download(self, request: Request, call: Call) -> WireResponse:
+        only(request.query_params, ("expires", "signature"))
+        expires, signature = (request.query_params.get(name) for name in ("expires", "signature"))
+        if expires is None or signature is None:
+            raise Unauthorized("TOKEN_MISSING", "the URL must have expires and signature: ask for one")
+        self._downloads.check(*_artifact_names(request), expires, signature)
+        found = await self._artifact(request, call)
+        headers = [
+            (b"content-type", found.artifact.media_type.encode("latin-1", "replace")),
+            (b"content-length", b"%d" % len(found.content)),
+            (b"content-disposition", f'attachment; filename="{found.artifact.name}"'.encode()),
+            # A chart is a document that could carry a script: it is saved, never run here.
+            (b"content-security-policy", b"default-src 'none'; sandbox; frame-ancestors 'none'"),
+        ]
+        return WireResponse(200, headers, found.content)
+
+    async def _artifact(self, request: Request, call: Call) -> StoredArtifact:
+        request_id, strategy_id, name = _artifact_names(request)
+        call.request_id = request_id
+        found = await self._store.artifact(request_id, strategy_id, name)
+        if found is None:
+            raise NotFound("artifact not found")
+        return found
+
+
+def _client(call: Call) -> str:
+    assert call.client_id is not None, "the endpoint needs a token"
+    return call.client_id
+
+
+def _key_of(request: Request) -> str:
+    keys = request.headers.getlist("idempotency-key")
+    if len(keys) != 1:
+        raise InvalidKey("must be given once" if keys else "is required")
+    return checked_key(keys[0])
+
+
+def _strategy_id(request: Request) -> str:
+    strategy_id: str = request.path_params["strategy_id"]
+    if not STRATEGY.fullmatch(strategy_id):
+        raise NotFound("strategy not found")
+    return strategy_id
+
+
+def _artifact_names(request: Request) -> tuple[str, str, str]:
+    request_id, strategy_id, name = (request.path_params[part] for part in ("request_id", "strategy_id", "name"))
+    if not (_ULID.fullmatch(request_id) and STRATEGY.fullmatch(strategy_id) and _ARTIFACT.fullmatch(name)):
+        raise NotFound("artifact not found")
+    return request_id, strategy_id, name
+
+
+def _bounded(response: WireResponse) -> WireResponse:
+    assert len(response.body) <= ANSWER_BYTES_MAX, "the bounds of a page's parts keep an answer below 1 MB"
+    return response

@@ -1,0 +1,193 @@
+"""Rechecks one strategy: reads its fills and orders, computes metrics, health and artifacts, and enforces the health.
+
+Reads the books and the journal; writes nothing but, through `enforce`, a kill. Computation is done in threads.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import msgspec
+import structlog
+
+from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.ledger.entries import LedgerEntry
+from switchyard.domain.pdca.metrics.compute import Basis, Slippage, measure
+from switchyard.domain.pdca.metrics.health import Minimum, judge, shown
+from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window, fill_of
+from switchyard.domain.pdca.metrics.report import files, selected
+from switchyard.domain.pdca.metrics.tables import FillsTable
+from switchyard.domain.pdca.metrics.track import Track
+from switchyard.domain.pdca.requests import ARTIFACT_BYTES_MAX, ItemResult, RecheckRequest
+from switchyard.domain.pdca.strategies import Strategy
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.ports.pdca import NewArtifact
+from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.strategy_orders import ORDERS_MAX, StrategyOrders
+
+log = structlog.get_logger()
+
+# The books are usually a fraction of a second behind; after this they have another problem.
+BOOKS_SECONDS_MAX = 30.0
+BOOKS_POLL_SECONDS = 0.05
+# A few hundred megabytes. A strategy with more is rechecked over a shorter window.
+WINDOW_ORDERS_MAX = 500_000
+_SMALLEST = timedelta(microseconds=1)
+
+Enforce = Callable[[RecheckRequest, Strategy, tuple[str, ...]], Awaitable[str | None]]
+"""Restrict an unhealthy strategy; returns a sentence about what was done, none where nothing was."""
+Confirm = Callable[[], Awaitable[None]]
+"""Raises LostFence where another worker has claimed the item: a worker that was paused must not act on old figures."""
+
+
+class CannotRecheck(SwitchyardError):
+    """The recheck ends without a result."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RecheckRules(msgspec.Struct, frozen=True):
+    """The settings of rechecks."""
+
+    days_per_year: int
+    minimum: Minimum
+
+
+class Rechecked(msgspec.Struct, frozen=True):
+    """What a recheck found, to be stored with its item."""
+
+    result: ItemResult
+    artifacts: list[NewArtifact]
+
+
+class Recheck:
+    """The job."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        orders: StrategyOrders,
+        fills: StrategyFills,
+        clock: Clock,
+        rules: RecheckRules,
+        enforce: Enforce,
+    ) -> None:
+        self._journal = journal
+        self._orders = orders
+        self._fills = fills
+        self._clock = clock
+        self._rules = rules
+        self._enforce = enforce
+
+    async def check(self, request: RecheckRequest, strategy: Strategy, confirm: Confirm) -> Rechecked:
+        """Recheck the strategy; raises CannotRecheck. A dry run computes the same and enforces nothing.
+
+        `confirm` is called before anything is enforced.
+        """
+        # A time after the acceptance has not happened yet: it is no idle day, and a repeat must find the same window.
+        last = min(request.window.to, request.created_at)
+        window = Window(request.window.from_, last + _SMALLEST)
+        books_seq = await self._wait_for_books()
+        orders = await self._read_orders(strategy.strategy_id, window)
+        course = _Course(window, orders)
+        async for page in self._fills.pages(strategy.strategy_id):
+            await asyncio.to_thread(course.take, page)
+
+        def computed() -> Rechecked:
+            course.track.finish()
+            rules = self._rules
+            measured = measure(course.track, orders, course.slippage, Basis(strategy.capital, rules.days_per_year))
+            judgement = judge(measured, strategy.thresholds, rules.minimum)
+            found = files(
+                request,
+                strategy,
+                course.track,
+                measured,
+                judgement,
+                course.table,
+                window_to=last,
+                books_seq=books_seq,
+                days_per_year=rules.days_per_year,
+            )
+            result = ItemResult(
+                health=judgement.health,
+                health_reasons=judgement.reasons,
+                metrics={
+                    name: shown(name, measured.metrics[name], measured.currency) for name in selected(request, strategy)
+                },
+            )
+            artifacts = [
+                NewArtifact(name=file.name, media_type=file.media_type, content=file.content) for file in found
+            ]
+            return Rechecked(result, artifacts)
+
+        found = await asyncio.to_thread(computed)
+        if request.dry_run or found.result.health != "unhealthy":
+            return found
+        await confirm()
+        return await self._enforced(request, strategy, found)
+
+    async def _enforced(self, request: RecheckRequest, strategy: Strategy, found: Rechecked) -> Rechecked:
+        result = found.result
+        done = await self._enforce(request, strategy, result.health_reasons)
+        if done is None:
+            return found
+        return msgspec.structs.replace(
+            found,
+            result=msgspec.structs.replace(
+                result, enforced="reduce_only", health_reasons=(*result.health_reasons, done)
+            ),
+        )
+
+    async def _wait_for_books(self) -> int:
+        """Wait until the books have all that the journal has now, so that no fill of the window is missing."""
+        head = await self._journal.head(0)
+        deadline = self._clock.monotonic() + BOOKS_SECONDS_MAX
+        while True:
+            state = await self._fills.state()
+            if state.problem is not None:
+                raise CannotRecheck("BOOKS_HALTED", f"the books are not complete: {state.problem}")
+            if state.seq >= head.seq:
+                return head.seq
+            if self._clock.monotonic() > deadline:
+                raise CannotRecheck(
+                    "BOOKS_BEHIND",
+                    f"the books have read up to event {state.seq} of {head.seq} after {BOOKS_SECONDS_MAX:g} s: request "
+                    "the recheck again when backoffice_lag_events is low",
+                )
+            await asyncio.sleep(BOOKS_POLL_SECONDS)
+
+    async def _read_orders(self, strategy: str, window: Window) -> list[StrategyOrder]:
+        found: list[StrategyOrder] = []
+        while True:
+            after = found[-1].order_id if found else None
+            page = await self._orders.page(strategy, window, after, ORDERS_MAX)
+            found += page
+            if len(page) < ORDERS_MAX:
+                return found
+            if len(found) > WINDOW_ORDERS_MAX:
+                raise CannotRecheck(
+                    "TOO_MANY_ORDERS", f"more than {WINDOW_ORDERS_MAX} orders in the window: choose a shorter one"
+                )
+
+
+class _Course:
+    """The fold over a strategy's entries; used by one thread at a time."""
+
+    def __init__(self, window: Window, orders: list[StrategyOrder]) -> None:
+        self.track = Track(window)
+        self.slippage = Slippage()
+        self.table = FillsTable(ARTIFACT_BYTES_MAX)
+        self._orders = {order.order_id: order for order in orders}
+
+    def take(self, entries: list[LedgerEntry]) -> None:
+        for entry in entries:
+            fill = fill_of(entry)
+            self.track.take(fill)
+            if fill.is_trade and self.track.window.covers(fill.at):
+                self.slippage.take(fill, self._orders.get(fill.order_id))
+                self.table.add(fill)

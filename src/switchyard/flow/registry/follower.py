@@ -1,0 +1,106 @@
+"""Registers the strategies of accepted orders: reads the journal, writes the registry and the place it has read to.
+
+A strategy is registered once and stays, so a place that the journal no longer has is no problem: it reads from the
+beginning again.
+"""
+
+import asyncio
+
+import structlog
+
+from switchyard.domain.bus import Place
+from switchyard.domain.chain import link
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.events import JournalEvent
+from switchyard.domain.labels import STRATEGY
+from switchyard.domain.lines import data_of, decode_accepted_fact
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.ports.pdca import StrategyRegistry
+
+log = structlog.get_logger()
+
+EVENTS_MAX = 500
+# Nobody waits for a strategy to be registered, so a page may cover the orders of half a second.
+POLL_SECONDS = 0.5
+# While it is behind, it pauses so many times as long as the last page took: orders go first.
+PAUSES = 20
+# The place is stored with new strategies, else once in so many events: reading them again at a start costs less than a
+# flush to the disk beside those of orders.
+SAVED_EVENTS = 20_000
+# The strategies of this process's pages; a strategy that is known needs no write.
+KNOWN_MAX = 20_000
+
+
+class StrategyFollower:
+    """Follows the journal into the registry."""
+
+    def __init__(self, journal: Journal, registry: StrategyRegistry, *, clock: Clock) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._clock = clock
+        self._known: set[str] = set()
+        self._saved = Place()
+        self._place: Place | None = None
+        """The last event that was looked through; none where only the registry can tell."""
+
+    async def run_once(self) -> int:
+        """Look through one page of events and return their number."""
+        if self._place is None:
+            self._place = self._saved = await self._registry.place()
+        place = self._place
+        events = await self._journal.read(0, place.seq, EVENTS_MAX)
+        if not await self._follows(place, events):
+            log.warning("strategies_read_again", seq=place.seq)
+            await self._save(Place(), [])
+            return EVENTS_MAX
+        if not events:
+            return 0
+        named = dict.fromkeys(strategy for event in events if (strategy := strategy_of(event)) is not None)
+        new = [strategy for strategy in named if strategy not in self._known]
+        last = events[-1]
+        self._place = Place(place.epoch, last.seq, last.hash)
+        if new or last.seq - self._saved.seq >= SAVED_EVENTS:
+            await self._save(self._place, new)
+        return len(events)
+
+    async def run(self) -> None:
+        """Follow until cancelled."""
+        while True:
+            began = self._clock.monotonic()
+            count = await self.run_once()
+            spent = self._clock.monotonic() - began
+            await asyncio.sleep(PAUSES * spent if count >= EVENTS_MAX else POLL_SECONDS)
+
+    async def _follows(self, place: Place, events: list[JournalEvent]) -> bool:
+        """Whether the journal still has the event at the place."""
+        if not place.seq:
+            return True
+        if events:
+            return link(place.hash, events[0].text) == events[0].hash
+        found = await self._journal.last_event(0, place.seq)
+        return (found.seq, found.hash) == (place.seq, place.hash)
+
+    async def _save(self, place: Place, strategies: list[str]) -> None:
+        self._place = None  # until the write returns, only the registry can tell
+        try:
+            registered = await self._registry.register(self._saved, place, strategies, self._clock.now())
+        except HistoryMismatch:
+            return  # another gateway has looked through these events: go on where it is
+        self._place = self._saved = place
+        if len(self._known) + len(strategies) > KNOWN_MAX:
+            self._known.clear()
+        self._known.update(strategies)
+        if registered.new:
+            log.info("strategies_registered", strategies=registered.new, seq=place.seq)
+        if registered.left_out:
+            log.error("strategies_not_registered", count=registered.left_out, error="the registry is at its bound")
+
+
+def strategy_of(event: JournalEvent) -> str | None:
+    """The strategy that an accepted order names; none for other events and orders without one."""
+    # Most orders have none: the search is cheaper than decoding. In a text of a caller the quotes are escaped.
+    if event.type != "OrderAccepted" or '"strategy":"' not in event.text:
+        return None
+    strategy = decode_accepted_fact(data_of(event)).order.strategy
+    return strategy if strategy is not None and STRATEGY.fullmatch(strategy) else None

@@ -1,0 +1,282 @@
+"""The PDCA store on both engines: requests are created once, items are ended once, pages and totals agree."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from switchyard.domain.bus import Place
+from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict
+from switchyard.domain.pdca.requests import (
+    ARTIFACT_BYTES_MAX,
+    ATTEMPTS_MAX,
+    Filter,
+    ItemError,
+    ItemResult,
+    Progress,
+    RunnerInfo,
+)
+from switchyard.domain.pdca.strategies import MetricValue, StrategyBody
+from switchyard.ports.pdca import (
+    LostFence,
+    NewArtifact,
+    PdcaStore,
+    SortField,
+    StrategyQuery,
+    UnknownStrategies,
+)
+from tests.support.pdca import NOW, a_recheck, add_strategies, fresh_pdca_store
+
+LEASE = timedelta(seconds=30)
+HEALTHY = ItemResult(health="healthy", metrics={"sharpe": MetricValue(value=Decimal("1.25"))})
+FAILED = ItemError(code="NO_FILLS", message="no fills")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest) -> AsyncIterator[PdcaStore]:
+    async with fresh_pdca_store(request.param, request) as store:
+        yield store
+
+
+async def progress(store: PdcaStore, request_id: str) -> Progress:
+    stored = await store.request(request_id)
+    assert stored is not None
+    return stored.progress
+
+
+async def test_one_key_makes_one_request_however_many_ask_at_once(store: PdcaStore) -> None:
+    await add_strategies(store, "a", "b")
+    requests = [a_recheck(f"01J8TPZ7YJ1E1X4C5N9ZP3M3{number:02}") for number in range(20)]
+    created = await asyncio.gather(*[store.create(request, "key", "digest", ["b", "a"]) for request in requests])
+    assert len({one.request.request_id for one in created}) == 1
+    assert sum(not one.replayed for one in created) == 1
+    with pytest.raises(IdempotencyConflict):
+        await store.create(requests[0], "key", "another digest", ["b", "a"])
+    other_client = a_recheck("01J8TPZ7YJ1E1X4C5N9ZP3M3ZZ", client_id="gui")
+    assert not (await store.create(other_client, "key", "another digest", ["a"])).replayed
+    page = await store.items(created[0].request.request_id, 0, 100)
+    assert page is not None
+    assert [item.strategy_id for item in page.items] == ["b", "a"]
+    assert page.stored.request == created[0].request
+    assert page.stored.progress == Progress(total=2, queued=2, running=0, succeeded=0, failed=0)
+
+
+async def test_an_unknown_strategy_stores_nothing_and_leaves_the_key_free(store: PdcaStore) -> None:
+    await add_strategies(store, "a")
+    with pytest.raises(UnknownStrategies) as raised:
+        await store.create(a_recheck(), "key", "digest", ["a", "missing", "lost"])
+    assert raised.value.strategy_ids == ("missing", "lost")
+    assert await store.request(a_recheck().request_id) is None
+    assert not (await store.create(a_recheck(), "key", "another", ["a"])).replayed
+
+
+async def test_only_the_last_claim_of_an_item_ends_it_and_only_once(store: PdcaStore) -> None:
+    await add_strategies(store, "a")
+    await store.create(a_recheck(), "key", "digest", ["a"])
+    [first] = await store.claim_items("one", 10, now=NOW, lease=LEASE)
+    assert await store.claim_items("two", 10, now=NOW, lease=LEASE) == []
+    await store.renew(first.fence, NOW + 2 * LEASE)
+    assert await store.claim_items("two", 10, now=NOW + LEASE, lease=LEASE) == []
+    [second] = await store.claim_items("two", 10, now=NOW + 2 * LEASE, lease=LEASE)
+    assert (second.attempts, second.fence.generation) == (2, first.fence.generation + 1)
+    for late in (
+        store.finish_item(first.fence, HEALTHY, NOW),
+        store.renew(first.fence, NOW + 9 * LEASE),
+        store.release(first.fence),
+    ):
+        with pytest.raises(LostFence):
+            await late
+    outcomes = await asyncio.gather(
+        *[store.finish_item(second.fence, HEALTHY, NOW + 3 * LEASE) for _ in range(5)], return_exceptions=True
+    )
+    assert sorted(str(type(outcome).__name__) for outcome in outcomes) == ["LostFence"] * 4 + ["NoneType"]
+    stored = await store.request(a_recheck().request_id)
+    assert stored is not None
+    assert (stored.progress.state, stored.finished_at) == ("succeeded", NOW + 3 * LEASE)
+    strategy = await store.strategy("a")
+    assert strategy is not None
+    assert (strategy.health, strategy.last_checked_at, strategy.metrics) == (
+        "healthy",
+        NOW + 3 * LEASE,
+        HEALTHY.metrics,
+    )
+
+
+async def test_two_workers_at_once_share_the_items_without_overlap(store: PdcaStore) -> None:
+    names = [f"s{number:03}" for number in range(40)]
+    await add_strategies(store, *names)
+    request = a_recheck(operation="pdca.recheck_all", filter=Filter(), batch_size=100)
+    await store.create(request, "key", "digest", None)
+    claims = await asyncio.gather(
+        *[store.claim_items(f"worker {number}", 10, now=NOW, lease=LEASE) for number in range(8)]
+    )
+    claimed = [item.fence.strategy_id for claim in claims for item in claim]
+    assert len(claimed) == len(set(claimed))
+    rest = await store.claim_items("last", 100, now=NOW, lease=LEASE)
+    assert sorted(claimed + [item.fence.strategy_id for item in rest]) == names
+
+
+async def test_a_filter_is_fixed_at_acceptance_and_its_batches_run_in_turn(store: PdcaStore) -> None:
+    await add_strategies(store, *(f"d{number}" for number in range(5)), tags=("daily", "x"))
+    await add_strategies(store, "other", tags=("weekly",))
+    request = a_recheck(
+        operation="pdca.recheck_all",
+        filter=Filter(tags_any=("daily", "priority"), health=("unknown", "degraded")),
+        batch_size=2,
+    )
+    await store.create(request, "key", "digest", None)
+    await add_strategies(store, "d9", tags=("daily",))
+    seen: list[list[str]] = []
+    while claimed := await store.claim_items("one", 10, now=NOW, lease=LEASE):
+        seen.append([item.fence.strategy_id for item in claimed])
+        first, *others = claimed
+        await store.finish_item(first.fence, FAILED, NOW)
+        if others:
+            assert await store.claim_items("two", 10, now=NOW, lease=LEASE) == []
+        for item in others:
+            await store.finish_item(item.fence, HEALTHY, NOW)
+    assert seen == [["d0", "d1"], ["d2", "d3"], ["d4"]]
+    assert await progress(store, request.request_id) == Progress(total=5, queued=0, running=0, succeeded=2, failed=3)
+    assert (await progress(store, request.request_id)).state == "partial"
+
+
+async def test_a_filter_that_selects_nothing_has_succeeded_at_once(store: PdcaStore) -> None:
+    request = a_recheck(operation="pdca.recheck_all", filter=Filter(tags_any=("none",)))
+    await store.create(request, "key", "digest", None)
+    stored = await store.request(request.request_id)
+    assert stored is not None
+    assert (stored.progress.total, stored.progress.state, stored.finished_at) == (0, "succeeded", NOW)
+
+
+async def test_a_dry_run_and_an_older_request_leave_the_health_as_it_is(store: PdcaStore) -> None:
+    await add_strategies(store, "a")
+    newer = a_recheck("01J8TPZ7YJ1E1X4C5N9ZP3M3Q2", created_at=NOW + timedelta(minutes=1))
+    dry = a_recheck("01J8TPZ7YJ1E1X4C5N9ZP3M3Q3", created_at=NOW + timedelta(minutes=2), dry_run=True)
+    for number, request in enumerate((a_recheck(), newer, dry)):
+        await store.create(request, f"key {number}", "digest", ["a"])
+    claimed = await store.claim_items("one", 10, now=NOW, lease=LEASE)
+    by_request = {item.request.request_id: item.fence for item in claimed}
+    await store.finish_item(by_request[newer.request_id], HEALTHY, NOW + timedelta(minutes=3))
+    unhealthy = ItemResult(health="unhealthy")
+    await store.finish_item(by_request[a_recheck().request_id], unhealthy, NOW + timedelta(minutes=4))
+    await store.finish_item(by_request[dry.request_id], unhealthy, NOW + timedelta(minutes=5))
+    strategy = await store.strategy("a")
+    assert strategy is not None
+    assert (strategy.health, strategy.last_request_id) == ("healthy", newer.request_id)
+    assert strategy.last_checked_at == NOW + timedelta(minutes=3)
+
+
+async def test_an_item_that_ends_every_worker_fails_in_the_end(store: PdcaStore) -> None:
+    await add_strategies(store, "poison", "good")
+    await store.create(a_recheck(), "key", "digest", ["poison", "good"])
+    claimed = await store.claim_items("w", 10, now=NOW, lease=LEASE)
+    await store.release(claimed[0].fence)
+    await store.finish_item(claimed[1].fence, HEALTHY, NOW)
+    for number in range(ATTEMPTS_MAX):
+        assert len(await store.claim_items("w", 10, now=NOW + number * LEASE, lease=LEASE)) == 1
+    assert await store.claim_items("w", 10, now=NOW + ATTEMPTS_MAX * LEASE, lease=LEASE) == []
+    page = await store.items(a_recheck().request_id, 0, 10)
+    assert page is not None and page.items[0].error is not None
+    assert (page.stored.progress.state, page.items[0].error.code) == ("partial", "ATTEMPTS_EXHAUSTED")
+
+
+async def test_a_failed_run_ends_what_is_left_and_its_workers_are_too_late(store: PdcaStore) -> None:
+    await add_strategies(store, "a", "b")
+    await store.create(a_recheck(runner="airflow"), "key", "digest", ["a", "b"])
+    assert await store.claim_items("embedded", 10, now=NOW, lease=LEASE) == []
+    [waiting] = await store.unfinished("airflow", submitted=False)
+    run = RunnerInfo(submitted_at=NOW, run_id=waiting.request.request_id, run_state="queued", tries=2)
+    await store.note_run(waiting.request.request_id, run)
+    assert await store.unfinished("airflow", submitted=False) == []
+    [taken] = await store.unfinished("airflow", submitted=True)
+    assert taken.run == run
+    [claimed] = await store.claim_items("task", 1, now=NOW, lease=LEASE, request_id=waiting.request.request_id)
+    assert await store.fail_items(waiting.request.request_id, FAILED, NOW) == 2
+    with pytest.raises(LostFence):
+        await store.finish_item(claimed.fence, HEALTHY, NOW)
+    assert await store.unfinished("airflow", submitted=True) == []
+    assert (await progress(store, waiting.request.request_id)).state == "failed"
+
+
+async def test_artifacts_come_back_as_they_were_and_go_with_their_request(store: PdcaStore) -> None:
+    await add_strategies(store, "a")
+    await store.create(a_recheck(), "key", "digest", ["a"])
+    [claimed] = await store.claim_items("one", 10, now=NOW, lease=LEASE)
+    too_large = NewArtifact(name="fills.csv", media_type="text/csv", content=b"x" * (ARTIFACT_BYTES_MAX + 1))
+    with pytest.raises(ValueError, match=r"fills\.csv"):
+        await store.finish_item(claimed.fence, HEALTHY, NOW, [too_large])
+    chart = NewArtifact(name="equity.svg", media_type="image/svg+xml", content=b"\x00<svg/>\xff")
+    await store.finish_item(claimed.fence, HEALTHY, NOW, [chart])
+    page = await store.items(a_recheck().request_id, 0, 10)
+    assert page is not None
+    [shown] = page.items[0].artifacts
+    found = await store.artifact(a_recheck().request_id, "a", "equity.svg")
+    assert found is not None
+    assert (found.artifact, found.content) == (shown, chart.content)
+    assert await store.artifact(a_recheck().request_id, "a", "fills.csv") is None
+    assert await store.reap(NOW, 10) == 0
+    assert await store.reap(NOW + LEASE, 10) == 1
+    assert await store.artifact(a_recheck().request_id, "a", "equity.svg") is None
+    assert not (await store.create(a_recheck(), "key", "another digest", ["a"])).replayed
+
+
+async def test_pages_have_the_right_total_order_and_filters(store: PdcaStore) -> None:
+    for number, strategy_id in enumerate(["b_1", "a%1", "ab1", "c1"]):  # `a%1` can come from no client
+        body = StrategyBody(owner=["Ops", None, "Straße", "ops"][number], tags=("daily",) if number % 2 else ())
+        await store.put_strategy(strategy_id, body, NOW + timedelta(minutes=number))
+    await store.create(a_recheck(), "key", "digest", ["c1", "ab1"])
+    for minute, (item, health) in enumerate(
+        zip(await store.claim_items("one", 9, now=NOW, lease=LEASE), ("degraded", "healthy"), strict=True)
+    ):
+        await store.finish_item(item.fence, ItemResult(health=health), NOW + timedelta(minutes=minute))  # type: ignore[arg-type]
+
+    async def ids(query: StrategyQuery) -> tuple[list[str], int]:
+        page = await store.strategies(query)
+        return [strategy.strategy_id for strategy in page.strategies], page.total
+
+    assert await ids(StrategyQuery(limit=2)) == (["a%1", "ab1"], 4)
+    assert await ids(StrategyQuery(limit=2, offset=3)) == (["c1"], 4)
+    assert await ids(StrategyQuery(limit=2, offset=4)) == ([], 4)
+    assert await ids(StrategyQuery(text="%")) == (["a%1"], 1)
+    assert await ids(StrategyQuery(text="_")) == (["b_1"], 1)
+    assert await ids(StrategyQuery(text="\\")) == ([], 0)
+    assert await ids(StrategyQuery(text="STRASSE")) == (["ab1"], 1)
+    assert await ids(StrategyQuery(text="ops")) == (["b_1", "c1"], 2)
+    assert await ids(StrategyQuery(filter=Filter(tags_any=("daily", "x")))) == (["a%1", "c1"], 2)
+    assert await ids(StrategyQuery(filter=Filter(health=("unknown",), tags_any=("daily",)))) == (["a%1"], 1)
+    assert await ids(StrategyQuery(sort="last_checked_at", descending=True)) == (["ab1", "c1", "a%1", "b_1"], 4)
+    assert await ids(StrategyQuery(sort="last_checked_at")) == (["a%1", "b_1", "c1", "ab1"], 4)
+    assert await ids(StrategyQuery(sort="health")) == (["ab1", "c1", "a%1", "b_1"], 4)
+    assert await ids(StrategyQuery(sort="created_at", descending=True)) == (["c1", "ab1", "a%1", "b_1"], 4)
+    assert await ids(StrategyQuery(sort="owner")) == (["a%1", "b_1", "ab1", "c1"], 4)
+    fields: tuple[SortField, ...] = ("id", "owner", "health", "last_checked_at", "created_at", "updated_at")
+    for field in fields:
+        assert (await ids(StrategyQuery(sort=field, descending=True)))[1] == 4
+
+
+async def test_what_people_decide_replaces_only_what_people_decided(store: PdcaStore) -> None:
+    first, is_new = await store.put_strategy("a", StrategyBody(owner="ops", tags=("daily", "x")), NOW)
+    assert is_new and first.health == "unknown"
+    await store.create(a_recheck(), "key", "digest", ["a"])
+    [claimed] = await store.claim_items("one", 1, now=NOW, lease=LEASE)
+    await store.finish_item(claimed.fence, HEALTHY, NOW)
+    second, is_new = await store.put_strategy("a", StrategyBody(tags=("x", "y")), NOW + LEASE)
+    assert not is_new
+    assert (second.owner, second.tags, second.health, second.created_at) == (None, ("x", "y"), "healthy", NOW)
+    assert second == await store.strategy("a")
+    assert (await store.strategies(StrategyQuery(filter=Filter(tags_any=("daily",))))).total == 0
+
+
+async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_to(store: PdcaStore) -> None:
+    await add_strategies(store, "known", tags=("daily",))
+    place = Place(1, 5, "5" * 64)
+    registered = await store.register(Place(), place, ["new", "known"], NOW)
+    assert (registered.new, registered.left_out) == (("new",), 0)
+    assert await store.place() == place
+    with pytest.raises(HistoryMismatch):
+        await store.register(Place(), Place(1, 9, "9" * 64), ["newer"], NOW)
+    assert await store.strategy("newer") is None
+    known = await store.strategy("known")
+    assert known is not None and known.tags == ("daily",)

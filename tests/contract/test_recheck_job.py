@@ -1,0 +1,198 @@
+"""A recheck from the journal and the books of every engine to the result, the artifacts and the health."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from switchyard.domain.bus import Place, bus_event
+from switchyard.domain.ledger.entries import fill_entry_id
+from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.pdca.metric_names import MetricName
+from switchyard.domain.pdca.metrics.health import Minimum
+from switchyard.domain.pdca.requests import ItemError, ItemResult, RecheckItem, RecheckRequest, Window
+from switchyard.domain.pdca.strategies import StrategyBody, Threshold
+from switchyard.flow.pdca.worker import LEASE
+from switchyard.flow.wake import Wake
+from switchyard.ports.pdca import LostFence
+from tests.support.build import ACCOUNT, VENUE
+from tests.support.databases import Database
+from tests.support.pdca import a_recheck
+from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, RecheckSite, recheck_site
+from tests.support.strategies import CAPITAL, FIGURES, FILLS, WINDOW
+
+FIRST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
+SECOND = "01J8TPZ7YJ1E1X4C5N9ZP3M3QB"
+
+
+@pytest.fixture
+async def site(database: Database, tmp_path: Path) -> AsyncIterator[RecheckSite]:
+    async with recheck_site(database, tmp_path) as site:
+        await site.trade()
+        await register(site, {"win_rate": Threshold(unhealthy=Decimal("0.6"))})
+        yield site
+
+
+async def register(site: RecheckSite, thresholds: dict[MetricName, Threshold]) -> None:
+    await site.store.put_strategy(STRATEGY, StrategyBody(capital=CAPITAL, thresholds=thresholds), ACCEPTED_AT)
+
+
+def a_request(request_id: str = FIRST, *, dry_run: bool = False, **more: Any) -> RecheckRequest:
+    window = Window(from_=WINDOW.start, to=ACCEPTED_AT + timedelta(days=30))  # what is still to come is not idle
+    base = a_recheck(request_id, dry_run=dry_run, created_at=ACCEPTED_AT)
+    return msgspec.structs.replace(base, window=window, **more)
+
+
+async def ask(site: RecheckSite, request: RecheckRequest) -> None:
+    await site.store.create(request, request.request_id, "digest", [STRATEGY])
+
+
+async def item_of(site: RecheckSite, request_id: str) -> RecheckItem:
+    page = await site.store.items(request_id, 0, 10)
+    assert page is not None
+    [item] = page.items
+    return item
+
+
+async def confirmed() -> None:
+    pass
+
+
+async def rechecked(site: RecheckSite, request: RecheckRequest, **worker: Any) -> ItemResult:
+    await ask(site, request)
+    assert await site.worker(**worker).run_once() == 1
+    item = await item_of(site, request.request_id)
+    assert item.result is not None, item.error
+    return item.result
+
+
+async def test_the_figures_of_the_books_are_those_worked_out_by_hand(site: RecheckSite) -> None:
+    result = await rechecked(site, a_request())
+    assert {name: str(metric.value) for name, metric in result.metrics.items()} == FIGURES
+    assert (result.metrics["fees"].unit, result.metrics["slippage"].unit) == ("USD", "bps")
+    item = await item_of(site, FIRST)
+    assert [artifact.name for artifact in item.artifacts] == ["metrics.json", "fills.csv", "equity.svg"]
+    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
+    assert stored is not None
+    report = json.loads(stored.content, parse_float=Decimal)
+    assert [str(day["net_pnl"]) for day in report["daily"]] == ["48", "-2", "-21", "0", "9"]
+    assert (report["fills"], report["fills_listed"], report["orders"], report["net_pnl"]) == (5, 5, 7, 34)
+    assert report["books_seq"] == (await site.database.journal.head(0)).seq - 1  # the kill came after it
+    table = await site.store.artifact(FIRST, STRATEGY, "fills.csv")
+    assert table is not None and table.content.count(b"\r\n") == 6
+
+
+async def test_an_unhealthy_strategy_is_made_reduce_only_once_and_a_person_can_undo_it(site: RecheckSite) -> None:
+    result = await rechecked(site, a_request())
+    assert (result.health, result.enforced) == ("unhealthy", "reduce_only")
+    [kill] = await site.database.kills.active()
+    assert (kill.strategy, kill.mode, kill.set_by) == (STRATEGY, "reduce_only", "pdca")
+    assert kill.account_id is None and "win_rate 0.5 is below 0.6" in kill.set_reason
+    assert (await site.database.journal.head(0)).seq == kill.seq  # journaled
+    strategy = await site.store.strategy(STRATEGY)
+    assert strategy is not None and strategy.health == "unhealthy"
+    assert any(kill.kill_id in reason for reason in strategy.health_reasons)
+
+    site.clock.advance(timedelta(minutes=1))
+    await site.book()
+    later = a_request(SECOND)
+    assert (await rechecked(site, later)).enforced == "reduce_only"
+    assert len(await site.database.kills.active()) == 1  # the same kill still holds
+
+    await site.switch.clear(kill.kill_id, "ann", "looked at it")
+    await site.book()
+    # A repeat of the first recheck, whose result was lost, must not undo what the person decided.
+    site.clock.advance(timedelta(minutes=1))
+    again = await site.worker()._recheck.check(a_request(), strategy, confirmed)
+    assert again.result.enforced is None
+    assert await site.database.kills.active() == []
+
+
+async def test_a_dry_run_and_a_small_sample_change_nothing(site: RecheckSite) -> None:
+    before = await site.store.strategy(STRATEGY)
+    dry = await rechecked(site, a_request(dry_run=True))
+    assert (dry.health, dry.enforced) == ("unhealthy", None)
+    assert await site.store.strategy(STRATEGY) == before
+    assert await site.database.kills.active() == []
+    small = await rechecked(site, a_request(SECOND, metrics=("fees",)), minimum=Minimum(2, 3))
+    assert (small.health, small.enforced) == ("unknown", None)
+    assert set(small.metrics) == {"fees", "win_rate"}  # what was asked for, and what the health is judged by
+    assert await site.database.kills.active() == []
+
+
+async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckSite) -> None:
+    person: dict[str, Any] = {"account_id": ACCOUNT, "by": "ann", "reason": "for the test"}
+    last = fill_entry_id(VENUE, ACCOUNT, FILLS[-1].exec_id)
+    at = site.clock.now()
+    await site.ledger.enter(ManualEntry(type="Reversal", key="k-1", reverses=last, **person), at)
+    fee = ManualEntry(type="Fee", key="k-2", currency="USD", amount=Decimal(3), strategy=STRATEGY, **person)
+    await site.ledger.enter(fee, at)
+    result = await rechecked(site, a_request(dry_run=True))
+    stored = await site.store.artifact(FIRST, STRATEGY, "metrics.json")
+    assert stored is not None
+    report = json.loads(stored.content, parse_float=Decimal)
+    # Without the last fill the short position stays open; the fee is of the day on which it was entered.
+    assert [day["net_pnl"] for day in report["daily"]] == [48, -2, -21, 0, -3]
+    assert (report["fills"], report["round_trips"], result.metrics["fees"].value) == (4, 1, Decimal(8))
+
+
+async def test_books_that_have_stopped_give_an_error_and_no_figures(site: RecheckSite) -> None:
+    # A fill of an order that the books have not read halts the account.
+    stray = msgspec.structs.replace(bus_event((await site.database.journal.read(0, 3, 1))[0]), previous_seq=10**6)
+    claim = await site.ledger.claim("journal", Place())
+    await site.ledger.post(
+        claim,
+        [msgspec.structs.replace(stray, event=msgspec.structs.replace(stray.event, seq=10**7))],
+        claim.position,
+    )
+    assert await site.ledger.halted(1)
+    await ask(site, a_request())
+    await site.worker().run_once()
+    item = await item_of(site, FIRST)
+    assert item.state == "failed" and item.result is None
+    assert isinstance(item.error, ItemError) and item.error.code == "BOOKS_HALTED"
+
+
+async def test_a_worker_that_was_paused_past_its_lease_ends_nothing(site: RecheckSite) -> None:
+    await ask(site, a_request(dry_run=True))
+    [slow] = await site.store.claim_items("slow", 1, now=site.clock.now(), lease=LEASE)
+    assert await site.worker("second").run_once() == 0  # the lease holds
+    site.clock.advance(LEASE + timedelta(seconds=1))
+    assert await site.worker("second").run_once() == 1
+    first = await item_of(site, FIRST)
+    with pytest.raises(LostFence):
+        await site.store.finish_item(slow.fence, ItemError(code="LATE", message="late"), site.clock.now())
+    assert await item_of(site, FIRST) == first and first.attempts == 2
+
+
+async def test_a_worker_that_lost_its_item_restricts_nothing(site: RecheckSite) -> None:
+    await ask(site, a_request())
+    [slow] = await site.store.claim_items("slow", 1, now=site.clock.now(), lease=LEASE)
+    site.clock.advance(LEASE + timedelta(seconds=1))
+    await site.store.claim_items("second", 1, now=site.clock.now(), lease=LEASE)
+    await site.worker("slow")._work(slow)
+    assert await site.database.kills.active() == []
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "lost"}) == 1
+
+
+async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite) -> None:
+    reached, blocked = asyncio.Event(), asyncio.Event()
+
+    async def hold() -> Any:
+        reached.set()
+        await blocked.wait()
+
+    site.fills.state = hold  # type: ignore[method-assign]
+    await ask(site, a_request())
+    running = asyncio.create_task(site.worker().run(Wake()))
+    await asyncio.wait_for(reached.wait(), 30)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    item = await item_of(site, FIRST)
+    assert (item.state, item.attempts) == ("queued", 0)

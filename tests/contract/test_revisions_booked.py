@@ -1,0 +1,145 @@
+"""Busts and corrections in the books, and books that follow a restored journal."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from switchyard.domain.bus import BusEvent, Offset
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.ids import AccountId
+from switchyard.domain.ledger.accounts import Adoption
+from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id, parse_entry
+from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.flow.backoffice.check import Differences, compare_ledgers
+from switchyard.flow.backoffice.rebuild import Carried, rebuild
+from switchyard.ports.ledger import EntryFilter, EntryKey, Ledger
+from tests.support.ledgers import Ledgers
+from tests.support.posting import Posting, differences, digest, post_all
+from tests.support.tape import START, Tape, TapeSource
+
+DEMO = AccountId("demo")
+NEW_EPOCH = 10**9
+
+
+async def entries_of(ledger: Ledger) -> list[LedgerEntry]:
+    return [parse_entry(row.text) for row in await ledger.entries(EntryFilter(account_id=DEMO))]
+
+
+async def test_a_bust_takes_a_fill_back_as_if_it_had_never_been_and_a_correction_books_another(
+    ledgers: Ledgers,
+) -> None:
+    tape = Tape()
+    tape.accept("ord_1", strategy="trend")
+    tape.fill("ord_1", "e1", Decimal(100), last_price=Decimal(10), fee=Decimal(1))
+    tape.fill("ord_1", "e2", Decimal(100), last_price=Decimal(20))
+    tape.revise("ord_1", "r1", "e1", corrected=(Decimal(50), Decimal(11)))
+    tape.revise("ord_1", "r2", "e2")
+    tape.revise("ord_1", "r3", "e1")  # the venue names the first execution, which was corrected meanwhile
+    books = await ledgers.open()
+    await post_all(books.ledger, tape.events)
+    entries = await entries_of(books.ledger)
+    shown: list[tuple[Any, ...]] = [(entry.type, entry.reason_code, entry.qty, entry.price) for entry in entries[1:]]
+    assert shown == [
+        ("Fill", None, 100, 10),
+        ("Fill", None, 100, 20),
+        ("Reversal", "CORRECTION", 100, 10),
+        ("Fill", None, 50, 11),
+        ("Reversal", "BUST", 100, 20),
+        ("Reversal", "BUST", 50, 11),
+    ]
+    assert [entry.reverses for entry in entries[3:]] == [
+        fill_entry_id("sim", "demo", "e1"),
+        None,
+        fill_entry_id("sim", "demo", "e2"),
+        fill_entry_id("sim", "demo", "r1"),
+    ]
+    # Taking back a fill at 10 out of an average of 15 realises nothing.
+    assert {entry.realised_pnl for entry in entries} == {0}
+    assert entries[4].fee == 1  # the venue said nothing about the fee
+    [holding] = await books.ledger.holdings(DEMO, "", "", 10)
+    assert {holding.qty, holding.cost_basis, holding.realised_pnl} == {Decimal(0)}
+    assert {row.amount for row in await books.ledger.balances(DEMO, "", 10)} == {0}
+    # The strategy's entries of all accounts, page by page.
+    pages, after = [], None
+    while page := await books.ledger.strategy_entries("trend", after, 3):
+        pages += page
+        last = parse_entry(page[-1].text)
+        after = EntryKey(last.at, last.account_id, last.number)
+    assert [row.number for row in pages] == [entry.number for entry in entries]
+
+
+async def test_a_revision_of_nothing_is_a_memo_with_a_note(ledgers: Ledgers) -> None:
+    tape = Tape()
+    tape.accept("ord_1")
+    tape.fill("ord_1", "e1", Decimal(100))
+    tape.revise("ord_1", "r1", "e1")
+    tape.revise("ord_1", "r2", "e1", corrected=(Decimal(1), Decimal(1)))
+    tape.revise("ord_1", "r3", "never")
+    books = await ledgers.open()
+    posted = await post_all(books.ledger, tape.events)
+    assert posted.notes == 2
+    [again, unknown] = (await entries_of(books.ledger))[-2:]
+    assert (again.type, again.legs) == ("RevisionNoted", ())
+    assert again.notes == ("ALREADY_REVERSED: the execution e1 was taken back before",)
+    assert unknown.notes == ("UNKNOWN_EXECUTION: the books have no execution never",)
+    assert await books.ledger.halted(1) == []
+    fields: dict[str, Any] = {"account_id": DEMO, "key": "k1", "by": "ann", "reason": "a test"}
+    for entry_id in ("ord_1", again.entry_id, fill_entry_id("sim", "demo", "e1"), "none"):
+        with pytest.raises(InvalidField, match="reverses"):
+            await books.ledger.enter(ManualEntry(type="Reversal", reverses=entry_id, **fields), START)
+
+
+def restored(tape: Tape, kept: int) -> Tape:
+    """A tape that was restored to its first events and goes on in a new epoch."""
+    later = Tape()
+    later.events = list(tape.events[:kept])
+    later.epoch, later.skipped = 2, NEW_EPOCH
+    return later
+
+
+async def test_books_follow_a_restored_journal_and_list_what_it_has_lost(ledgers: Ledgers) -> None:
+    before = Tape()
+    before.accept("ord_1")
+    before.fill("ord_1", "e1", Decimal(100))
+    kept = len(before.events)
+    before.fill("ord_1", "e2", Decimal(10))
+    before.accept("ord_2")
+    before.fill("ord_2", "e3", Decimal(1))
+    books = await ledgers.open()
+    await post_all(books.ledger, before.events)
+    after = restored(before, kept)
+    after.fill("ord_1", "e2", Decimal(10))  # the venue reports it again
+    after.fill("ord_1", "e4", Decimal(5))
+
+    # From a keyed topic, the account halts: its event before the new one is not that of the books.
+    topic = await Posting.of(books.ledger, "kafka:T:0", Offset())
+    keyed = [BusEvent(each.epoch, each.event, kept) for each in after.events[kept : kept + 1]]
+    await topic.post(keyed, Offset(1))
+    [halted] = await books.ledger.halted(1)
+    assert "adopt-epoch" in halted.reason
+    adoption = Adoption(
+        epoch=2, after_seq=kept, first_seq=after.events[kept].event.seq, by="ann", reason="restored", at=START
+    )
+    assert await books.ledger.adopt(adoption, "journal", after.events[kept - 1].place) == 3
+    journal = await Posting.of(books.ledger)
+    assert journal.claim.position == after.events[kept - 1].place
+    posted = await journal.post(after.events[kept:])
+    assert (posted.entries, posted.repeats, await books.ledger.halted(1)) == (1, 1, [])
+    orphans = [parse_entry(row.text) for row in await books.ledger.orphans((AccountId(""), 0), 10)]
+    assert [(entry.type, entry.order_id) for entry in orphans] == [("OrderAccepted", "ord_2"), ("Fill", "ord_2")]
+    [holding] = await books.ledger.holdings(DEMO, "", "", 10)
+    assert holding.qty == 116
+    # A rebuild carries the orphans over; a person takes one back.
+    fields: dict[str, Any] = {"account_id": DEMO, "key": "k1", "by": "ann", "reason": "the venue does not have it"}
+    await books.ledger.enter(ManualEntry(type="Reversal", reverses=orphans[1].entry_id, **fields), START)
+    again = await ledgers.open("again")
+    source = TapeSource(after)
+    carried = await Carried.from_books(books.ledger, books.dump, again.ledger, source)
+    await rebuild(source, again.ledger, None, None, carried)
+    found = Differences()
+    await compare_ledgers(books.dump, again.dump, found, await books.ledger.adoptions())
+    assert found.lines + await differences(again.dump) == []
+    assert await digest(books.dump) == await digest(again.dump)
+    ours, theirs = [await each.ledger.orphans((AccountId(""), 0), 10) for each in (books, again)]
+    assert ours == theirs

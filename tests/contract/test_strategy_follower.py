@@ -1,0 +1,85 @@
+"""The registry follows the journal: each strategy of an accepted order is registered once, wherever it was stopped."""
+
+from collections.abc import AsyncIterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.adapters.memory.database import MemoryDatabase
+from switchyard.adapters.pdca.store import SqlPdcaStore
+from switchyard.domain.do_order import as_order, do_order_request
+from switchyard.domain.errors import InvalidField
+from switchyard.domain.instruments import Catalogue
+from switchyard.flow.registry.follower import EVENTS_MAX, StrategyFollower
+from switchyard.ports.pdca import PdcaStore, StrategyQuery
+from switchyard.settings import load_settings
+from tests.support.build import an_accept
+from tests.support.journal_checks import commit
+from tests.support.pdca import NOW, add_strategies
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[PdcaStore]:
+    store = await SqlPdcaStore.on_file(tmp_path / "pdca.db")
+    yield store
+    await store.close()
+
+
+async def registered(store: PdcaStore) -> list[str]:
+    return [strategy.strategy_id for strategy in (await store.strategies(StrategyQuery())).strategies]
+
+
+async def test_strategies_of_orders_are_registered_once_by_any_number_of_followers(store: PdcaStore) -> None:
+    journal = MemoryDatabase(ManualClock()).journal
+    followers = [StrategyFollower(journal, store, clock=ManualClock()) for _ in range(2)]
+    await add_strategies(store, "known", tags=("daily",))
+    await commit(journal, an_accept(strategy="carry"), an_accept(), an_accept(strategy="known"))
+    await commit(journal, an_accept(client_order_id='"strategy":"forged"', tags=('{"strategy":"forged"}',)))
+    for follower in followers:
+        await follower.run_once()
+    assert await registered(store) == ["carry", "known"]
+    assert (await store.place()).seq == (await journal.head(0)).seq
+    await commit(journal, an_accept(strategy="later"), an_accept(strategy="carry"))
+    for follower in followers:
+        await follower.run_once()
+    assert await registered(store) == ["carry", "known", "later"]
+    known = await store.strategy("known")
+    assert known is not None and known.tags == ("daily",)
+
+
+async def test_a_journal_of_another_history_is_read_from_the_beginning(store: PdcaStore) -> None:
+    first = MemoryDatabase(ManualClock()).journal
+    await commit(first, *(an_accept(strategy="old") for _ in range(3)))
+    await StrategyFollower(first, store, clock=ManualClock()).run_once()
+    for events in (1, 9):  # shorter than what was read, and longer
+        restored = MemoryDatabase(ManualClock()).journal
+        await commit(restored, *(an_accept(strategy=f"restored-{events}") for _ in range(events)))
+        follower = StrategyFollower(restored, store, clock=ManualClock())
+        assert await follower.run_once() == EVENTS_MAX  # at once again
+        await follower.run_once()
+        assert f"restored-{events}" in await registered(store)
+        assert (await store.place()).hash == (await restored.head(0)).hash
+
+
+async def test_a_full_registry_takes_no_more_and_its_reader_goes_on(
+    store: PdcaStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("switchyard.adapters.pdca.strategies.STRATEGIES_MAX", 2)
+    journal = MemoryDatabase(ManualClock()).journal
+    await commit(journal, *(an_accept(strategy=name) for name in ("a", "b", "c")))
+    result = await store.register(await store.place(), await store.place(), ["a", "b", "c"], NOW)
+    assert (result.new, result.left_out) == (("a", "b"), 1)
+    await StrategyFollower(journal, store, clock=ManualClock()).run_once()
+    assert (await store.place()).seq == (await journal.head(0)).seq
+
+
+def test_an_order_of_the_do_layer_names_its_strategy_with_a_tag() -> None:
+    catalogue = Catalogue(load_settings({}).instruments)
+    body = {"order_id": "o", "instrument": "USDJPY", "side": "BUY", "qty": Decimal(1), "idempotency_key": "k"}
+    assert as_order(do_order_request({**body, "tags": ["pdca", "strategy:carry.v1"]}), catalogue).strategy == "carry.v1"
+    assert as_order(do_order_request({**body, "tags": ["strategy"]}), catalogue).strategy is None
+    for tags in (["strategy:"], ["strategy:Carry"], ["strategy:a", "strategy:b"]):
+        with pytest.raises(InvalidField, match="tags"):
+            as_order(do_order_request({**body, "tags": tags}), catalogue)
