@@ -4,6 +4,7 @@ The books' position is the only offset: nothing is committed to Kafka, and no of
 """
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -56,7 +57,9 @@ class KafkaBus:
         self._is_closing = threading.Event()
         self._calls: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._assigned: dict[int, PartitionSource] = {}
+        self._sources: dict[int, PartitionSource] = {}
+        """One for each partition that was ever assigned: a reader keeps its source when a rebalance gives it back."""
+        self._assigned: set[int] = set()
         self._fetched: set[int] = set()
         """The partitions that librdkafka fetches: assigned, and with a position."""
         self._released: dict[int, float] = {}
@@ -90,19 +93,19 @@ class KafkaBus:
             self._ask_at = time.monotonic() + (RETRY_SECONDS if self._consumer is None else TOPIC_CHECK_SECONDS)
         with self._lock:
             return [
-                source for number, source in self._assigned.items() if now >= self._released.get(number, float("-inf"))
+                self._sources[number]
+                for number in sorted(self._assigned)
+                if now >= self._released.get(number, float("-inf"))
             ]
 
     async def release(self, source: Source) -> None:
         """Leave a partition alone for a while: the group may have given it to another process."""
         assert isinstance(source, PartitionSource), "not a source of this bus"
         number = source.partition
-        with self._lock:
-            if self._assigned.get(number) is not source:
-                return
-            self._assigned[number] = PartitionSource(self._topic_id, number, self)
-            self._released[number] = time.monotonic() + RELEASE_SECONDS
-        await self._call(lambda consumer: self._unfetch(consumer, [number]))
+        self._released[number] = time.monotonic() + RELEASE_SECONDS
+        with contextlib.suppress(BusUnavailable):  # then nothing is fetched
+            await self._call(lambda consumer: self._unfetch(consumer, [number]))
+        source.forget()
 
     async def close(self) -> None:
         """Leave the group."""
@@ -130,6 +133,8 @@ class KafkaBus:
 
     async def _call(self, work: Callable[[Consumer], T]) -> T:
         """Have the thread do it: calls of other threads would wait for as long as the thread waits for messages."""
+        if self._consumer is None:
+            raise BusUnavailable("this process is not a member of the group")
         done: asyncio.Future[T] = self._loop.create_future()
 
         def end(settle: Callable[[], None]) -> None:
@@ -139,8 +144,8 @@ class KafkaBus:
         def call(consumer: Consumer) -> None:
             try:
                 result = work(consumer)
-            except KafkaException as error:
-                failure = BusUnavailable(f"the brokers do not answer: {error.args[0].str()}")
+            except (KafkaException, RuntimeError) as error:  # the latter from a consumer that was closed
+                failure = BusUnavailable(f"the brokers do not answer: {error}")
                 self._loop.call_soon_threadsafe(end, lambda: done.set_exception(failure))
             else:
                 self._loop.call_soon_threadsafe(end, lambda: done.set_result(result))
@@ -173,20 +178,32 @@ class KafkaBus:
 
     def _read(self, consumer: Consumer) -> None:
         """The thread, which alone uses the consumer: hand the messages to their partitions until it is to end."""
-        while not self._is_closing.is_set():
-            while not self._calls.empty():
-                self._calls.get()(consumer)
-            messages = consumer.consume(MESSAGES_MAX, POLL_SECONDS)
-            for message in messages:
-                self._take(consumer, message)
-            if messages:
-                self._loop.call_soon_threadsafe(self._arrived)
+        try:
+            while not self._is_closing.is_set():
+                self._make_calls(consumer)
+                messages = consumer.consume(MESSAGES_MAX, POLL_SECONDS)
+                for message in messages:
+                    self._take(consumer, message)
+                if messages:
+                    self._loop.call_soon_threadsafe(self._arrived)
+        except KafkaException as error:  # a fatal error: a new consumer joins
+            self._loop.call_soon_threadsafe(self._break, str(error))
         consumer.close()
+        self._make_calls(consumer)
+
+    def _make_calls(self, consumer: Consumer) -> None:
+        while not self._calls.empty():
+            self._calls.get()(consumer)
+
+    def _break(self, error: str) -> None:
+        self._note(error)
+        self._consumer = None
+        self._ask_at = time.monotonic() + RETRY_SECONDS
 
     def _take(self, consumer: Consumer, message: Message) -> None:
         number, error = message.partition(), message.error()
         with self._lock:
-            source = None if number is None else self._assigned.get(number)
+            source = self._sources[number] if number is not None and number in self._assigned else None
         if error is None:
             if source is not None and number is not None:
                 source.put(message, lambda: consumer.pause([TopicPartition(self._kafka.topic, number)]))
@@ -200,15 +217,15 @@ class KafkaBus:
         """Partitions are fetched once their reader names a position; called by the thread."""
         consumer.incremental_assign([])
         with self._lock:
-            for each in partitions:
-                self._assigned[each.partition] = PartitionSource(self._topic_id, each.partition, self)
+            for number in [each.partition for each in partitions]:
+                self._sources.setdefault(number, PartitionSource(self._topic_id, number, self)).forget()
+                self._assigned.add(number)
         self._loop.call_soon_threadsafe(self._changed)
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """A page of a revoked partition that is being booked is rejected by the books' fence; called by the thread."""
         with self._lock:
-            for each in partitions:
-                self._assigned.pop(each.partition, None)
+            self._assigned.difference_update(each.partition for each in partitions)
         self._unfetch(consumer, [each.partition for each in partitions])
         self._loop.call_soon_threadsafe(self._changed)
 

@@ -68,6 +68,8 @@ class PartitionSource:
             if self._problem is not None:
                 raise HistoryMismatch(self._problem)
             taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+            if taken and self._next is not None:
+                self._next = offset_of(taken[-1]) + 1
             resumes = self._is_paused and len(self._waiting) <= MESSAGES_MAX // 2
             if resumes:
                 self._is_paused = False
@@ -75,8 +77,7 @@ class PartitionSource:
             self._fetching.resume(self.partition)
         if not taken:
             return Page((), after)
-        self._next = offset_of(taken[-1]) + 1
-        return Page(tuple(map(event_of, taken)), Offset(self._next))
+        return Page(tuple(map(event_of, taken)), Offset(offset_of(taken[-1]) + 1))
 
     async def lag(self, position: SourcePosition) -> int:
         """How many messages are after the position, repeats included."""
@@ -93,6 +94,12 @@ class PartitionSource:
                 return
             self._is_paused = True
         pause()
+
+    def forget(self) -> None:
+        """Drop what has arrived: the partition is not fetched any more, and its reader has to name a position again."""
+        with self._lock:
+            self._waiting.clear()
+            self._next, self._is_paused, self._problem = None, False, None
 
     def fail(self, error: str) -> None:
         """The brokers do not have the message to fetch; called by the thread."""

@@ -33,6 +33,7 @@ class PreviousEvents:
             previous = self._last.get(account)
             if previous is None:
                 previous = await self._look_up(account, each.event.seq)
+            assert previous < each.event.seq, "the events are not those after the last"
             linked.append(replace(each, previous_seq=previous))
             self._last[account] = each.event.seq
             self._last.move_to_end(account)

@@ -181,7 +181,11 @@ class Relay:
         self._is_idle = not events
         if not events:
             return 0
-        delivery = await self._publisher.send(await self._previous.linked(events))
+        try:
+            delivery = await self._publisher.send(await self._previous.linked(events))
+        except BaseException:
+            self._previous.clear()  # it may have noted events that were not handed over
+            raise
         delivery.add_done_callback(self._notify)
         self._read = events[-1].place
         self._pages.append(_Page(self._read, len(events), delivery))
