@@ -21,7 +21,7 @@ class BusUnderTest:
 
     def __init__(self, database: Database, kafka: Kafka, kind: str) -> None:
         self.database = database
-        self.desks = Desks(database)
+        self.desks = Desks(database, accounts=12)  # some in each partition
         self._kafka = kafka if kind == "kafka" else None
         self._topic = kafka.create_topic() if kind == "kafka" else ""
         self._relay = RelayUnderTest(database, kafka, self._topic) if kind == "kafka" else None
@@ -66,7 +66,7 @@ async def test_every_fill_is_booked_once_across_restarts_and_after_a_reset_to_ze
     under_test: BusUnderTest, ledger: SqliteLedger, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        await under_test.trade(3)
+        await under_test.trade(1)
         office = await booked(under_test, ledger)
         await office.close()
     first = await check_books(ledger, under_test.database, tmp_path)
@@ -81,14 +81,14 @@ async def test_every_fill_is_booked_once_across_restarts_and_after_a_reset_to_ze
 
 
 async def test_older_books_continue_from_their_own_position(under_test: BusUnderTest, tmp_path: Path) -> None:
-    await under_test.trade(2)
+    await under_test.trade(1)
     ledger = await SqliteLedger.open(tmp_path / "backoffice.db")
     await (await booked(under_test, ledger)).close()
     await ledger.close()
     folder = tmp_path / "backup"
     folder.mkdir()
     shutil.copy(tmp_path / "backoffice.db", folder / "backoffice.db")
-    await under_test.trade(2)
+    await under_test.trade(1)
     digests = []
     for each in (tmp_path, folder):
         opened = await SqliteLedger.open(each / "backoffice.db")
@@ -111,15 +111,19 @@ async def test_two_back_offices_of_the_same_books_end_in_the_same_state(
             await office.consumer.run_once()
             await asyncio.sleep(0)
 
-    await under_test.trade(10)
+    await under_test.trade(3)
     running = [asyncio.create_task(run(first))]
     await until(lambda: first.consumer.processed > 0)
     running.append(asyncio.create_task(run(second)))
-    await under_test.trade(40)
-    await until(lambda: second.consumer.processed > 0)
+
+    async def second_reads() -> bool:
+        await under_test.trade(1)
+        return second.consumer.processed > 0
+
+    await until(second_reads)
     running.pop(0).cancel()
     await first.close()
-    await under_test.trade(10)
+    await under_test.trade(3)
     await until(lambda: has_read_all(ledger, under_test.database), lambda: str(second.consumer.problem))
     stop.set()
     await asyncio.gather(*running)

@@ -177,7 +177,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
     for process in (gateway, worker, *offices):
         assert process.stop() == 0
     verify = {**tool_settings(offices[0]), "SWITCHYARD_DATABASE_URL": database_url}
-    done = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **verify)
+    done = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", deadline_seconds=600, **verify)
     assert (done.returncode, "no difference" in done.stdout) == (0, True), done.stdout + done.stderr
     await asyncio.to_thread(check_messages, kafka, topic, orders * 5)
 

@@ -46,9 +46,13 @@ async def test_events_wait_while_kafka_is_away_and_are_published_when_it_is_back
         await until(is_full)
         assert under_test.metric("bus_lag_seconds") > 0
         assert under_test.metric("bus_delivery_errors_total") > 0
-        lease = await embedded.relay_leases.lease(topic)
-        assert lease is not None
-        assert lease.place.seq == 10
+
+        async def is_stored() -> bool:
+            await under_test.relay.run_once()
+            lease = await embedded.relay_leases.lease(topic)
+            return lease is not None and lease.place.seq == 10
+
+        await until(is_stored)
     finally:
         kafka.recover()
     await under_test.catch_up()

@@ -149,13 +149,15 @@ class Process:
         return self._process
 
 
-def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run_command(
+    *arguments: str, deadline_seconds: float = DEADLINE_SECONDS, **settings: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command that exits by itself."""
     return subprocess.run(
         [str(COMMAND), *arguments],
         env=clean_environment(**settings),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_SECONDS,
+        timeout=deadline_seconds,
         check=False,
     )
