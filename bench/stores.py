@@ -16,7 +16,6 @@ POLL_SECONDS = 0.5
 # A poll counts all orders; the pause after it is this many times as long, so that polls use at most a tenth of a core.
 POLL_PAUSE_FACTOR = 10
 DRAIN_SECONDS_MAX = 300.0
-SQLITE_MAGIC = b"SQLite format 3\x00"
 
 FILLED = "FILLED"
 COUNT = "SELECT count(*) FROM orders"
@@ -106,12 +105,10 @@ class SqliteStore:
             connection.close()
 
     def _file(self) -> Path:
-        for path in sorted(self.folder.iterdir()):
-            if path.is_file():
-                with path.open("rb") as file:
-                    if file.read(len(SQLITE_MAGIC)) == SQLITE_MAGIC:
-                        return path
-        raise BenchError(f"no SQLite database in {self.folder}")
+        path = self.folder / "switchyard.db"
+        if not path.exists():
+            raise BenchError(f"no database {path}")
+        return path
 
 
 def count_orders(store: Store) -> int:

@@ -54,6 +54,7 @@ def _measure(orders: int, folder: Path, url: str, kafka: Kafka) -> Iterator[BusS
         "SWITCHYARD_DATA_DIR": str(folder / "office"),
         "SWITCHYARD_BACKOFFICE_PORT": str(port),
         "SWITCHYARD_BACKOFFICE_URL": "sqlite",
+        "SWITCHYARD_DATABASE_URL": url,
         "SWITCHYARD_LOG_LEVEL": "warning",
         **bus,
     }
@@ -79,7 +80,7 @@ def _measure(orders: int, folder: Path, url: str, kafka: Kafka) -> Iterator[BusS
     yield BusStep(
         "back office", broker, "entries", entries, booked_seconds, office_peak.bytes, booked_seconds - filled_seconds
     )
-    yield _rebuild(entries, folder, office | {"SWITCHYARD_DATABASE_URL": url})
+    yield _rebuild(entries, folder, office)
 
 
 def _rebuild(entries: int, folder: Path, environment: dict[str, str]) -> BusStep:

@@ -15,6 +15,7 @@ import pytest
 from switchyard.bootstrap import verify_books
 from switchyard.domain.errors import AlreadyRunning
 from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
+from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
@@ -147,12 +148,18 @@ async def test_the_served_routes_are_those_of_the_contract_and_of_the_reference_
     async with trading(tmp_path) as (gateway, office):
         assert gateway.engine.backoffice is not None
         tokens = TokenVerifier(SECRET, clock=gateway.engine.wall_clock)
-        routes = BackOfficeRoutes(gateway.engine.backoffice, tokens, None).routes
-        shared = {("GET", "/health"), ("GET", "/metrics")}
-        served = {("POST" if "POST" in (route.methods or ()) else "GET", route.path) for route in routes}
+        books = gateway.engine.backoffice
+        routes = [*BackOfficeRoutes(books, tokens, None).routes, *ReconcileRoutes(books.reconcile, tokens).routes]
+        served = {
+            (method, route.path.replace("{break_id}", "{breakId}"))
+            for route in routes
+            for method in (route.methods or {"GET"}) - {"HEAD"}
+        }
+        shared = {("GET", path) for path in ("/health", "/health/live", "/health/ready", "/metrics")}
         assert served == Contract().operations(of_backoffice=True) | shared
         shown = reference_page().decode()
         for _, path in Contract().operations(of_backoffice=True) - Contract().operations(of_backoffice=False):
+            path = path.replace("{breakId}", "brk_6c98a94efaf92140cdbdf05a")
             assert f'"$BACKOFFICE{path}"' in shown.replace("&quot;", '"').replace("&#34;", '"')
         # A web page whose name resolves to this machine must not read the books.
         async with (

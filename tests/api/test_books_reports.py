@@ -11,6 +11,7 @@ from typing import Any
 
 from switchyard.bootstrap import rebuild_books, verify_books
 from tests.api.test_backoffice import filled, ignore, trading, until_read
+from tests.support.backups import SqliteBackup
 from tests.support.process import run_command
 
 
@@ -148,3 +149,37 @@ async def test_entries_of_people_are_carried_over_by_a_rebuild_to_the_same_hash(
     assert (other.returncode, "another content" in other.stderr) == (1, True), other.stderr
     checked = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", **environment)
     assert (checked.returncode, "7 entries" in checked.stdout) == (0, True), checked.stderr
+
+
+async def test_after_a_restore_the_books_stop_until_a_person_adopts_the_new_epoch(tmp_path: Path) -> None:
+    backup = SqliteBackup(tmp_path)
+    async with trading(tmp_path) as (gateway, office):
+        settings = gateway.engine.settings
+        await filled(gateway, office)
+        await until_read(gateway, office)
+    backup.take()
+    async with trading(tmp_path) as (gateway, office):
+        lost = await filled(gateway, office, side="SELL", qty=300)
+        await until_read(gateway, office)
+    environment = {"SWITCHYARD_DATA_DIR": str(settings.data_dir), "SWITCHYARD_STATE_DIR": str(settings.state_dir)}
+    adopt = ("backoffice", "adopt-epoch", "--by", "ann", "--reason", "restored")
+    refused = await asyncio.to_thread(run_command, *adopt, **environment)
+    assert (refused.returncode, "nothing to adopt" in refused.stderr) == (4, True), refused.stderr
+    backup.restore()
+    declared = await asyncio.to_thread(run_command, "db", "restored", **environment)
+    assert declared.returncode == 0, declared.stderr
+    async with trading(tmp_path) as (gateway, office):
+        health = await office.get("/health", account=None)
+        assert (health.status, "adopt-epoch" in health.json["reason"]) == (503, True)
+    adopted = await asyncio.to_thread(run_command, *adopt, **environment)
+    assert (adopted.returncode, "2 entries are not in the journal" in adopted.stdout) == (0, True), adopted.stderr
+    listed = await asyncio.to_thread(run_command, "ledger", "orphans", "--json", **environment)
+    assert [json.loads(line)["orderId"] for line in listed.stdout.splitlines()] == [lost, lost]
+    async with trading(tmp_path) as (gateway, office):
+        await filled(gateway, office, qty=5)
+        await until_read(gateway, office)
+        assert (await office.get("/health", account=None)).status == 200
+        [position] = (await office.get("/positions")).json["positions"]
+        assert position["qty"] == 705
+    verified = await verify_books(settings, ignore)
+    assert (verified.entries, verified.lines) == (6, ())

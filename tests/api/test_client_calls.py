@@ -23,6 +23,7 @@ from switchyard.client import (
     ResyncRequired,
     Retry,
     RiskConstraints,
+    ServerClosing,
     TokenExpired,
     UnknownEvent,
     UnreadableResponse,
@@ -171,6 +172,8 @@ def test_every_message_has_its_type_and_that_of_a_newer_gateway_is_unknown() -> 
     assert new.id == "7"
     end = stream_event(Message(event="token_expired", data='{"reason":"TOKEN_EXPIRED"}', id="7"))
     assert isinstance(end, TokenExpired)
+    closing = stream_event(Message(event="server_closing", data='{"reason":"SERVER_CLOSING"}', id="7"))
+    assert isinstance(closing, ServerClosing)
     gap = stream_event(
         Message(
             event="resync_required",

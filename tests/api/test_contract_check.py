@@ -14,6 +14,8 @@ HEALTH = ("GET", "/health", 200, {"Content-Type": "application/json"}, b'{"statu
 def test_the_contract_has_the_operations_of_the_gateway_and_the_back_office() -> None:
     assert Contract().operations() == {
         ("GET", "/health"),
+        ("GET", "/health/live"),
+        ("GET", "/health/ready"),
         ("POST", "/orders"),
         ("POST", "/do/order"),
         ("GET", "/orders"),
@@ -44,6 +46,12 @@ def test_the_contract_has_the_operations_of_the_gateway_and_the_back_office() ->
         ("GET", "/pnl"),
         ("GET", "/statement"),
         ("POST", "/admin/ledger"),
+        ("GET", "/reconcile"),
+        ("POST", "/admin/reconcile"),
+        ("GET", "/admin/breaks"),
+        ("GET", "/admin/breaks/{breakId}"),
+        ("POST", "/admin/breaks/{breakId}/explain"),
+        ("POST", "/admin/breaks/{breakId}/adopt"),
         ("POST", "/pdca/recheck"),
         ("POST", "/pdca/recheck_all"),
         ("GET", "/pdca/recheck/{request_id}"),

@@ -9,6 +9,7 @@ from jsonschema import Draft202012Validator
 from switchyard.domain.chain import GENESIS, link
 from tests.support.contract import OPENAPI, Contract, documents, problems, registry
 from tests.support.contract_files import (
+    CANARY,
     DO_REQUEST,
     EVENT,
     REPORT,
@@ -22,7 +23,8 @@ from tests.support.contract_files import (
 )
 from tests.support.openapi_structure import STRUCTURE
 
-SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT]
+HEALTH_PATHS = ("/health", "/health/live", "/health/ready")
+SCHEMAS = [REQUEST, SNAPSHOT, REPORT, EVENT, DO_REQUEST, RESULT, CANARY]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -96,9 +98,9 @@ def test_only_health_metrics_documentation_and_do_order_are_open_to_everyone() -
     open_paths = {path for path, _, _, operation in operations() if operation.get("security") in ([], [{}])}
     signed = "/pdca/artifacts/{request_id}/{strategy_id}/{name}"
     partly = {path for path, _, _, operation in operations() if {} in operation.get("security", [])}
-    assert open_paths | partly == {"/health", "/metrics", "/do/order", signed, *documentation}
+    assert open_paths | partly == {*HEALTH_PATHS, "/metrics", "/do/order", signed, *documentation}
     for path, _, _, operation in operations():
-        assert ("401" in operation["responses"]) == (path not in {"/health", *documentation})
+        assert ("401" in operation["responses"]) == (path not in {*HEALTH_PATHS, *documentation})
 
 
 def test_every_body_parameter_and_header_has_a_valid_example() -> None:

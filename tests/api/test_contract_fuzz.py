@@ -61,6 +61,9 @@ sensible = everything([GenerationMode.POSITIVE])
 sensible.config.phases.coverage.enabled = False
 
 
+NO_BREAK = "brk_000000000000000000000000"
+
+
 @pytest.fixture(scope="module")
 def embedded_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     process = Process(tmp_path_factory.mktemp("anything"), **SETTINGS)
@@ -105,8 +108,8 @@ def kill_id(process_with_an_order: tuple[Process, str]) -> str:
 
 
 def operator(process: Process) -> dict[str, str]:
-    """The headers of somebody who may set kills and book by hand."""
-    return process.headers(scopes=["admin:kill", "admin:ledger"], subject="ann")
+    """The headers of somebody who may do everything."""
+    return process.headers(scopes=["admin:kill", "admin:ledger", "admin:reconcile"], subject="ann")
 
 
 async def newest_order(process: Process) -> str:
@@ -156,7 +159,7 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
             pass
         case _:
             body.pop("accountId", None)  # it must be the token's
-            known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id}
+            known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id, "breakId": NO_BREAK}
             known |= {"request_id": REQUEST_ID, "strategy_id": STRATEGY, "name": FILLS.name}
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
     case.call_and_validate(base_url=server_of(case, process), headers=headers, checks=CHECKS)

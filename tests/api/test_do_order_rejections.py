@@ -171,11 +171,13 @@ async def test_a_rate_limited_client_is_served_again_after_the_window(
 async def test_every_answer_is_counted_and_logged_without_private_data(tmp_path: Path) -> None:
     async with running_gateway(tmp_path) as gateway:
         with capture_logs() as lines:
-            await do_order(gateway, "k", account="demo", trace_id="t-1", tags=["private"])
-            await do_order(gateway, "k", account="demo", trace_id="t-2", tags=["private"])
-            await do_order(gateway, "k", account="demo", trace_id="t-3", tags=["other"])
-            await do_order(gateway, "bad", trace_id="t-4\nforged line", qty=-1)
-            await do_order(gateway, "wide", trace_id="t-5", risk_constraints={"max_spread": 0})
+            answers = [
+                await do_order(gateway, "k", account="demo", trace_id="t-1", tags=["private"]),
+                await do_order(gateway, "k", account="demo", trace_id="t-2", tags=["private"]),
+                await do_order(gateway, "k", account="demo", trace_id="t-3", tags=["other"]),
+                await do_order(gateway, "bad", trace_id="t-4\nforged line", qty=-1),
+                await do_order(gateway, "wide", trace_id="t-5", risk_constraints={"max_spread": 0}),
+            ]
         logged = [line for line in lines if line["event"] == "do_order"]
         members = ("trace_id", "idempotency_key", "status", "reason_code")
         assert [tuple(line[name] for name in members) for line in logged] == [
@@ -185,7 +187,12 @@ async def test_every_answer_is_counted_and_logged_without_private_data(tmp_path:
             (None, "bad", "VALIDATION_ERROR", None),
             ("t-5", "wide", "VALIDATION_ERROR", "MAX_SPREAD"),
         ]
-        assert all(set(line) == {*members, "latency_ms", "event", "log_level"} for line in logged)
+        found = {"x_request_id", "http_status", "order_id", "latency_ms", "event", "log_level"}
+        assert all(set(line) == {*members, *found} for line in logged)
+        assert [line["x_request_id"] for line in logged] == [answer.headers["X-Request-Id"] for answer in answers]
+        assert [line["http_status"] for line in logged] == [answer.status for answer in answers]
+        assert len({line["x_request_id"] for line in logged}) == len(answers)
+        assert logged[0]["order_id"] == logged[1]["order_id"] and logged[0]["order_id"].startswith("ord_")
         assert all(line["latency_ms"] > 0 for line in logged)
         text = repr(lines)
         assert "private" not in text and gateway.token()[:20] not in text

@@ -56,6 +56,17 @@ async def test_a_stream_ends_with_its_token_and_says_so(gateway: RunningGateway,
         assert gateway.engine.hub.subscribers == 1
 
 
+async def test_a_stream_is_told_that_the_gateway_stops(embedded: RunningGateway) -> None:
+    async with connection(embedded.url) as opened:
+        assert await open_stream(opened, embedded.token(), "/stream") == 200
+        embedded.engine.hub.close()  # as SIGTERM does, before the server stops
+        text = await rest_of(opened)
+    last = text[text.rindex("event: ") :].splitlines()
+    assert last[0] == "event: server_closing"
+    assert json.loads(last[1].removeprefix("data: "))["reason"] == "SERVER_CLOSING"
+    assert "id:" not in text[text.rindex("event: ") - 4 :]
+
+
 async def test_a_reader_that_reads_nothing_is_disconnected_when_its_token_expires(
     embedded: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

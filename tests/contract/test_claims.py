@@ -18,7 +18,7 @@ from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position
 from switchyard.domain.replay import Replay
 from switchyard.domain.risk.claims import Breach, Claim, Limits
-from switchyard.domain.risk.exposure import SymbolExposure, Totals
+from switchyard.domain.risk.exposure import CurrencyReserve, SymbolExposure, Totals
 from switchyard.domain.risk.reservations import Terms
 from switchyard.ports.journal import PAGE_MAX
 from tests.support.build import ACCOUNT, WORKER, a_report, an_accept, state_after
@@ -182,10 +182,12 @@ async def test_a_fill_takes_its_part_and_the_end_releases_the_rest(database: Dat
     state = await fill(database, state_after(accepted), Decimal(4))
 
     assert await reserved(database) == {("USDJPY", "JPY"): Totals(1, Decimal(6), Decimal(0), Decimal(600))}
+    assert await database.journal.reserved() == {"JPY": CurrencyReserve(1, Decimal(600))}
     assert await database.journal.symbol_exposure(ACCOUNT, "USDJPY") == SymbolExposure(Decimal(4), Decimal(6))
     ended = apply_report(state, None, a_report(state, "CANCELED", exec_id="end", qty=Decimal(0)), START)
     await commit(database.journal, ended)
     assert await reserved(database) == {}
+    assert await database.journal.reserved() == {}
 
 
 async def test_an_order_in_doubt_keeps_its_reservation(database: Database) -> None:

@@ -181,6 +181,24 @@ async def test_unfinished_outbox_rows_are_counted_with_the_oldest(database: Data
     assert counts == {"queued": (2, START), "sending": (1, START + timedelta(seconds=2))}
 
 
+async def test_unsettled_rows_are_counted_by_the_time_since_which_they_are(
+    database: Database, queries: DatabaseQueries
+) -> None:
+    old, new, other = (an_accept(now=START) for _ in range(3))
+    await commit(database.journal, old, new, other)
+    later = START + timedelta(seconds=10)
+    await commit(
+        database.journal,
+        begin_attempt(state_after(old), old.outbox[0], WORKER, START),
+        begin_attempt(state_after(new), new.outbox[0], WORKER, later),
+    )
+    times = [START - timedelta(seconds=1), START, START + timedelta(seconds=9), later]
+
+    assert await queries.unsettled_since("sending", times) == [0, 1, 1, 2]
+    assert await queries.unsettled_since("uncertain", times) == [0, 0, 0, 0]
+    assert await queries.unsettled_since("sending", []) == []
+
+
 def numbers(events: list[JournalEvent]) -> list[int]:
     return [event.seq for event in events]
 

@@ -20,6 +20,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.money import ZERO
 from switchyard.domain.order_kinds import ALL_KINDS
 from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.statement import VenueStatement
 from switchyard.ports.venue import Accepted, Capabilities, Unsent, Venue, VenueOrder, VenueRejected, VenueUnavailable
 from tests.support.venue_orders import DEADLINE_SECONDS, an_order, bare, open_orders, read_reports
 from tests.support.venue_process import VenueProcess
@@ -117,6 +118,24 @@ async def test_an_order_is_accepted_and_then_reported_as_filled(venue: Venue) ->
     assert (report.status, report.last_qty, report.filled_qty_total) == ("FILLED", Decimal(1000), Decimal(1000))
     assert report.last_price is not None and report.last_price > 0
     assert set(outcome.reports) <= {report}  # what comes with the answer is in the stream, too
+
+
+async def test_the_statement_has_every_fill_once_in_pages_and_nothing_else(market: Venue) -> None:
+    assert isinstance(market, VenueStatement)
+    assert (await market.statement(0, 10)).fills == []
+    for name in ("one", "one", "two"):
+        await market.submit(an_order(name, side="SELL" if name == "two" else "BUY"))
+    await market.submit(an_order("rests", price=FAR))
+    reports = await read_reports(market, 2)
+    first = await market.statement(0, 1)
+    rest = await market.statement(first.last_number, 10)
+    fills = [*first.fills, *rest.fills]
+    assert [(fill.exec_id, fill.qty, fill.price, fill.at) for fill in fills] == list(map(executed, reports))
+    assert [(fill.venue_client_order_id, fill.symbol, fill.side) for fill in fills] == [
+        ("one", "USDJPY", "BUY"),
+        ("two", "USDJPY", "SELL"),
+    ]
+    assert (await market.statement(rest.last_number, 10)).fills == []
 
 
 async def test_a_repeated_submit_has_the_same_outcome_and_executes_nothing(venue: Venue) -> None:

@@ -21,7 +21,7 @@ from tests.support.evidence import tool_settings
 from tests.support.kafka import Kafka, stored_messages
 from tests.support.polling import until
 from tests.support.postgres import PostgresServer
-from tests.support.process import Process, run_command
+from tests.support.process import Process, run_within
 from tests.support.relay import first_occurrences, header
 from tests.support.upgraded import upgraded_database
 from tests.support.venue_process import VenueProcess
@@ -129,7 +129,7 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
     settings = {"SWITCHYARD_DATABASE_URL": database_url, **broker.client_settings(), **bus}
     gateway = cluster.process("gateway", "gateway", **settings)
     worker = cluster.process("worker", "worker", **settings)
-    books = {"SWITCHYARD_BACKOFFICE_URL": books_url, "SWITCHYARD_LOG_LEVEL": "warning", **bus}
+    books = {**settings, "SWITCHYARD_BACKOFFICE_URL": books_url}
     offices = [cluster.process("backoffice", f"office-{number}", **books) for number in (1, 2)]
     for office in offices:
         office.port = office.backoffice_port
@@ -176,8 +176,8 @@ async def test_books_over_kafka_are_those_of_the_venues_log_though_everything_is
     assert await shown_books(session, offices[1]) == shown
     for process in (gateway, worker, *offices):
         assert process.stop() == 0
-    verify = {**tool_settings(offices[0]), "SWITCHYARD_DATABASE_URL": database_url}
-    done = await asyncio.to_thread(run_command, "backoffice", "rebuild", "--verify", deadline_seconds=600, **verify)
+    verify = tool_settings(offices[0])
+    done = await asyncio.to_thread(run_within, 600, "backoffice", "rebuild", "--verify", **verify)
     assert (done.returncode, "no difference" in done.stdout) == (0, True), done.stdout + done.stderr
     await asyncio.to_thread(check_messages, kafka, topic, orders * 5)
 

@@ -51,6 +51,18 @@ class RunningBackOffice:
         self._contract.check("GET", path, complete.status, complete.headers, complete.body)
         return complete
 
+    async def operate(self, method: str, path: str, body: dict[str, Any] | None = None) -> CheckedResponse:
+        """A request of an operator whose token names ann."""
+        token = self._gateway.token("operator", scopes=["admin:reconcile"], subject="ann")
+        headers = {"Authorization": f"Bearer {token}"}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.request(method, self.url + path, headers=headers, json=body) as response,
+        ):
+            complete = CheckedResponse(response.status, response.headers.copy(), await response.read())
+        self._contract.check(method, path, complete.status, complete.headers, complete.body)
+        return complete
+
 
 @asynccontextmanager
 async def running_backoffice_api(gateway: RunningGateway) -> AsyncIterator[RunningBackOffice]:

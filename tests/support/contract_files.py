@@ -11,6 +11,7 @@ REPORT = "execution_report_v1.schema.json"
 EVENT = "bus_event_v1.schema.json"
 DO_REQUEST = "order_request_v1_1.schema.json"
 RESULT = "exec_result_v1.schema.json"
+CANARY = "canary_result_v1.schema.json"
 
 
 def openapi() -> Any:

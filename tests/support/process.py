@@ -149,10 +149,13 @@ class Process:
         return self._process
 
 
-def run_command(
-    *arguments: str, deadline_seconds: float = DEADLINE_SECONDS, **settings: str
-) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a command that exits by itself."""
+    return run_within(DEADLINE_SECONDS, *arguments, **settings)
+
+
+def run_within(deadline_seconds: float, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that may take longer."""
     return subprocess.run(
         [str(COMMAND), *arguments],
         env=clean_environment(**settings),

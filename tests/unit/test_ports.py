@@ -10,14 +10,19 @@ import pytest
 
 from switchyard import ports
 from switchyard.adapters.airflow.runner import AirflowRunner
+from switchyard.adapters.backoffice.breaks import SqliteBreaks
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
 from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.postgres_breaks import PostgresBreaks
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
 from switchyard.adapters.files.audit_file import LocalAuditFile
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
 from switchyard.adapters.kafka.bus import KafkaBus
@@ -73,12 +78,14 @@ from switchyard.flow.pdca.fills import LedgerFills, NoBooks
 from switchyard.flow.quotes import PolledQuotes, QuoteBoard
 from switchyard.ports.accounts import Accounts
 from switchyard.ports.audit_file import AuditFile
+from switchyard.ports.breaks import BreakStore
 from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.bus import Bus
 from switchyard.ports.cache import Cache
 from switchyard.ports.cache_watch import CacheWatch
 from switchyard.ports.clock import Clock
 from switchyard.ports.database_time import DatabaseTime
+from switchyard.ports.disk import Disks
 from switchyard.ports.epochs import Epochs
 from switchyard.ports.exposures import Exposures
 from switchyard.ports.head_file import HeadFile
@@ -88,6 +95,7 @@ from switchyard.ports.kills import Kills
 from switchyard.ports.lanes import Lanes
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.manual_ledger import ManualLedger
@@ -107,8 +115,10 @@ from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.recheck_queue import RecheckQueue
 from switchyard.ports.recheck_requests import RecheckRequests
 from switchyard.ports.relay_lease import RelayLeases
+from switchyard.ports.reservations import Reservations
 from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
+from switchyard.ports.statement import VenueStatement
 from switchyard.ports.strategy_fills import StrategyFills
 from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.ports.strategy_registry import StrategyRegistry
@@ -121,6 +131,7 @@ databases: list[type[Database]] = [MemoryDatabase, SqliteDatabase, PostgresDatab
 journals: list[type[Journal]] = [MemoryJournal]
 epochs: list[type[Epochs]] = [MemoryJournal]
 exposures: list[type[Exposures]] = [MemoryJournal]
+reservations: list[type[Reservations]] = [MemoryJournal]
 queries: list[type[Queries]] = [MemoryQueries]
 outbox_queries: list[type[OutboxQueries]] = [MemoryQueries]
 outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing, PostgresOutboxListing]
@@ -146,6 +157,7 @@ quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
 buses: list[type[Bus]] = [JournalBus, KafkaBus]
+disks: list[type[Disks]] = [LocalDisks]
 sources: list[type[Source]] = [JournalSource, PartitionSource]
 ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
@@ -155,6 +167,9 @@ turns: list[type[Turn]] = [PostgresTurn]
 runners: list[type[Runner]] = [EmbeddedRunner, AirflowRunner]
 strategy_orders: list[type[StrategyOrders]] = [MemoryStrategyOrders, SqliteStrategyOrders, PostgresStrategyOrders]
 strategy_fills: list[type[StrategyFills]] = [LedgerFills, NoBooks]
+ledger_lookups: list[type[LedgerLookup]] = [SqliteLedgerLookup, PostgresLedgerLookup]
+break_stores: list[type[BreakStore]] = [SqliteBreaks, PostgresBreaks]
+statements: list[type[VenueStatement]] = [PaperExchange, HttpVenue]
 strategy_registries: list[type[StrategyRegistry]] = [SqlStrategies]
 recheck_requests: list[type[RecheckRequests]] = [SqlRequests]
 recheck_queues: list[type[RecheckQueue]] = [SqlQueue]

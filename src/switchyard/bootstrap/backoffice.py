@@ -2,7 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
 
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.system_clock import SystemClock
@@ -11,11 +14,16 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
+from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
+from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.backoffice.unrealised import Marks
+from switchyard.flow.gauges import show_disks
+from switchyard.flow.health.readiness import ReadinessChecks, check_disks
+from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
@@ -29,6 +37,8 @@ class BackOffice:
 
     kafka_bus: KafkaBus | None = None
     """Set where the events are read from Kafka."""
+    reconcile: ReconcileDesk
+    """Set once the venues that it compares with are open."""
 
     def __init__(
         self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
@@ -41,17 +51,41 @@ class BackOffice:
         self.metrics = metrics
         self.clock = clock
         """Wall time, for tokens."""
+        self.readiness = ReadinessChecks(clock)
+        self.readiness.add("books", self.check)
+
+    async def observe(self) -> None:
+        """Refresh the gauges that are computed when `/metrics` is read; in `up` the gateway does that."""
+
+    async def check(self) -> Check:
+        """Whether the books follow the bus."""
+        problem = self.consumer.problem
+        if problem is not None:
+            return Check("books", "failed", f"they have stopped: {problem}")
+        return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
 class BackOfficeProcess(BackOffice):
     """A back office that is a process of its own."""
 
     def __init__(
-        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, supervisor: Supervisor
+        self,
+        books: OpenBooks,
+        consumer: Consumer,
+        metrics: Metrics,
+        clock: Clock,
+        supervisor: Supervisor,
+        folder: Path,
     ) -> None:
         super().__init__(books, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
+        self._disks = LocalDisks({"data": folder})
+        self.readiness.add("disk", partial(check_disks, self._disks))
+
+    async def observe(self) -> None:
+        """Refresh the gauges of the disk."""
+        await show_disks(self._disks, self.metrics)
 
     @property
     def failure(self) -> BaseException | None:
@@ -76,27 +110,27 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
 
 @asynccontextmanager
 async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProcess]:
-    """Run the back office alone: on Kafka where it is enabled, else on a journal in PostgreSQL."""
-    if settings.kafka is None and settings.database_url is None:
+    """Run the back office alone, on a journal in PostgreSQL; it reads the events from Kafka where that is enabled.
+
+    Reconciliation and rechecks read the journal's database in any case.
+    """
+    if settings.database_url is None:
         raise SettingError(
             "SWITCHYARD_DATABASE_URL",
             "`switchyard backoffice` needs PostgreSQL, because SQLite serves one process: set it to postgresql://…, or "
-            "read the events from Kafka (KAFKA_ENABLE), or run `switchyard up`, which keeps the books as well",
+            "run `switchyard up`, which keeps the books as well",
         )
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
-        # Beside Kafka, the database serves the rechecks.
-        database = None if settings.database_url is None else await open_database(settings)
-        if database is not None:
-            stack.push_async_callback(database.close)
+        database = await open_database(settings)
+        stack.push_async_callback(database.close)
         books = await stack.enter_async_context(open_books(settings))
         clock, metrics = SystemClock(), Metrics()
         bus: Bus
         if settings.kafka is not None:
             bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
         else:
-            assert database is not None, "the journal is the bus"
             bus = _journal_bus(settings, database.journal, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
@@ -104,12 +138,24 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             raise CannotStart(consumer.source_problem)
         supervisor = Supervisor(metrics)
         supervisor.start(stack, "books", lambda: consumer.run(wake))
-        if database is not None:
-            database.listen(wake.notify)
-            await start_office_rechecks(
-                settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
-            )
-        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor)
+        database.listen(wake.notify)
+        metrics.process.describe("backoffice")
+        await start_office_rechecks(
+            settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
+        )
+        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir)
+        office.reconcile = await start_reconciler(
+            settings,
+            books,
+            database,
+            venues=await open_statements(settings, clock, stack),
+            quotes=None,
+            clock=clock,
+            metrics=metrics,
+            supervisor=supervisor,
+            stack=stack,
+            shares=False,
+        )
         office.kafka_bus = kafka_bus
         yield office
 

@@ -7,8 +7,10 @@ from typing import Protocol
 
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.backoffice.postgres.dump import PostgresLedgerDump
 from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger, has_books
+from switchyard.adapters.backoffice.postgres.lookup import PostgresLedgerLookup
 from switchyard.adapters.backoffice.postgres.reports import PostgresLedgerReports
 from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
 from switchyard.adapters.backoffice.reports import SqliteLedgerReports
@@ -16,6 +18,7 @@ from switchyard.adapters.postgres.connection import single_connection
 from switchyard.domain.errors import CannotStart
 from switchyard.ports.ledger import Ledger
 from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.ledger_reports import LedgerReports
 from switchyard.ports.manual_ledger import ManualLedger
 from switchyard.ports.turn import Turn
@@ -36,10 +39,13 @@ class OpenBooks:
         self.ledger: WholeLedger = ledger
         self.dump: LedgerDump
         self.reports: LedgerReports
+        self.lookup: LedgerLookup
         if isinstance(ledger, PostgresLedger):
             self.dump, self.reports = PostgresLedgerDump(ledger), PostgresLedgerReports(ledger)
+            self.lookup = PostgresLedgerLookup(ledger)
         else:
             self.dump, self.reports = SqliteLedgerDump(ledger), SqliteLedgerReports(ledger)
+            self.lookup = SqliteLedgerLookup(ledger)
 
 
 def books_url(settings: Settings) -> str | None:

@@ -1,7 +1,9 @@
 """The parts that every role has: database, clock, sequencer, metrics and supervisor."""
 
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
@@ -21,6 +23,7 @@ from switchyard.flow.quotes import QuoteBoard
 from switchyard.flow.results import OrderResults
 from switchyard.flow.routing.forecast import Forecast
 from switchyard.flow.routing.window import AdmissionWindow
+from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
 from switchyard.flow.wake import Wake
@@ -50,6 +53,11 @@ class Wakes:
             wake.notify()
 
 
+def folders_of(settings: Settings) -> dict[str, Path]:
+    """The folders in which a process writes, by what they hold."""
+    return {"data": settings.data_dir, "state": settings.state_dir, "audit": settings.audit_path.parent}
+
+
 class Core:
     """What the stages of one process are wired with."""
 
@@ -67,6 +75,7 @@ class Core:
         self.wall_clock = wrappers.clock(SystemClock())
         """For times that people and other systems compare with their own, such as those in tokens."""
         self.clock = DatabaseClock(database.time, self.wall_clock, self.metrics, ticks=boot_seconds, boot_id=boot_id())
+        self.disks = LocalDisks(folders_of(settings))
         self.randomness = SystemRandomness()
         self.wakes = Wakes()
         self.catalogue = Catalogue(settings.instruments, allows_unlisted=settings.unlisted_symbols == "allow")
@@ -78,6 +87,8 @@ class Core:
         """Gets its breakers from `start_worker`."""
         self.router = Router(settings.default_route, settings.symbol_routes)
         self.gates: dict[VenueName, VenueGate] = {}
+        self.lanes: HeldLanes | None = None
+        """Of a worker in this process."""
         self.first_reports: dict[VenueName, CarriedReports] = {}
         """Of the venues that a worker in this process sends to."""
         results = OrderResults(queries=database.queries, catalogue=self.catalogue, metrics=self.metrics)

@@ -48,12 +48,13 @@ from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
 from switchyard.ports.relay_lease import RelayLeases
+from switchyard.ports.reservations import Reservations
 from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
 
-class EpochJournal(Journal, Epochs, Exposures, Protocol):
+class EpochJournal(Journal, Epochs, Exposures, Reservations, Protocol):
     """A journal in which a new epoch can be opened, with the totals that its append checks."""
 
 

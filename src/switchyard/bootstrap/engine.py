@@ -19,9 +19,11 @@ from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
+from switchyard.bootstrap.readiness import add_books_check, add_cache_check, process_checks
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
+from switchyard.bootstrap.reconcile import reconcile_beside
 from switchyard.bootstrap.relay import start_relay
-from switchyard.bootstrap.venue_states import venue_state
+from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
 from switchyard.bootstrap.wrappers import PortWrappers
@@ -96,8 +98,17 @@ class Engine:
         self.kill_switch = core.kill_switch
         self.window = core.window
         self.observer = Gauges(
-            queries=database.queries, sequencer=core.sequencer, clock=core.clock, metrics=core.metrics
+            journal=database.journal,
+            queries=database.queries,
+            sequencer=core.sequencer,
+            clock=core.clock,
+            wall_clock=core.wall_clock,
+            disks=core.disks,
+            metrics=core.metrics,
         )
+        core.metrics.process.describe(role)
+        self._sends = role == "worker" or (role == "up" and settings.worker)
+        self.readiness = process_checks(core, sends=self._sends)
 
     @property
     def stop(self) -> asyncio.Event:
@@ -120,8 +131,7 @@ class Engine:
 
     def venue_states(self) -> list[VenueState]:
         """Every venue: whether orders are sent to it, and how it answers."""
-        core = self._core
-        return [venue_state(venue, core.gates.get(venue.name), core.health) for venue in self.settings.venues]
+        return venue_states(self._core)
 
     async def end_doubt(self, row_id: str, decision: DecisionFact) -> Order:
         """Record an operator's decision about an uncertain row while the stages run."""
@@ -170,23 +180,27 @@ class Engine:
             # The head and audit readers come before the venues: an older database must be detected before it sends.
             await start_head(core, stack)
             if self._role != "worker":
-                await start_audit(core, stack)
+                self.observer.audit_seq = await start_audit(core, stack)
                 start_streams(core, self.hub, stack)
                 if self._role == "up" and self.settings.backoffice:
                     self.backoffice = await start_backoffice(core, stack)
+                    add_books_check(self.readiness, self.backoffice)
                 self.desks, self.caches = await start_gateway(core, self.hub, stack)
                 self.observer.cache = self.caches.cache
+                add_cache_check(self.readiness, core, self.caches)
                 self.pdca = await start_pdca(core, stack)
                 self._start_rechecks(stack)
             if self._role != "gateway":
                 self.relay = start_relay(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
-            if self._role == "worker" or (self._role == "up" and self.settings.worker):
+            if self._sends:
                 await open_venues(core, stack)
                 await start_worker(core, stack)
             elif self.settings.database_url is not None:
                 reader = HealthReader(core.health, self.settings.venue_names, self._database.journal, core.clock)
                 core.supervisor.start(stack, "venue health", reader.run)
+            if self.backoffice is not None:
+                self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.books, stack)
             self._database.listen(core.wakes.notify)
             yield
 

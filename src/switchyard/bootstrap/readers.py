@@ -1,6 +1,7 @@
 """The readers of the journal: the copies of its head in every process; audit file and streams of a gateway."""
 
 import socket
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from switchyard.bootstrap.core import Core
@@ -27,8 +28,8 @@ async def start_head(core: Core, stack: AsyncExitStack) -> None:
     core.supervisor.start(stack, "head", keeper.run)
 
 
-async def start_audit(core: Core, stack: AsyncExitStack) -> None:
-    """Check the journal against the audit file, then write the file."""
+async def start_audit(core: Core, stack: AsyncExitStack) -> Callable[[], int | None]:
+    """Check the journal against the audit file, then write the file; returns a look at its last event."""
     path = core.settings.audit_path
     audit = AuditWriter(
         *audit_files(path),
@@ -44,6 +45,7 @@ async def start_audit(core: Core, stack: AsyncExitStack) -> None:
     await audit.open()
     stack.push_async_callback(audit.close)
     core.supervisor.start(stack, "audit", lambda: audit.run(core.wakes.audit))
+    return lambda: audit.seq
 
 
 def start_streams(core: Core, hub: StreamHub, stack: AsyncExitStack) -> None:

@@ -26,6 +26,7 @@ class Supervisor:
 
     def start(self, stack: AsyncExitStack, stage: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run the stage in a task that is cancelled and awaited when the stack unwinds."""
+        self._metrics.stage_failures.labels(stage)  # an alert needs to see the first increase from 0
         task = asyncio.create_task(self._supervise(stage, run), name=stage)
         stack.push_async_callback(_cancel, task)
 

@@ -2,11 +2,17 @@
 
 from typing import Literal
 
+from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.rates import burst_of
 from switchyard.domain.venue_state import HealthRecord, SendState, VenueState
 from switchyard.flow.executions.gate import VenueGate
 from switchyard.flow.health.board import HealthBoard
 from switchyard.settings import VenueSettings
+
+
+def venue_states(core: Core) -> list[VenueState]:
+    """Every venue of the settings."""
+    return [venue_state(venue, core.gates.get(venue.name), core.health) for venue in core.settings.venues]
 
 
 def venue_state(settings: VenueSettings, gate: VenueGate | None, health: HealthBoard) -> VenueState:

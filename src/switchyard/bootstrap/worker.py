@@ -107,7 +107,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
     settings, database = core.settings, core.database
     key_ttl = max(settings.idempotency_ttl, settings.do_key_ttl)
     worker = WorkerId("wrk_" + fresh_ulid(core.clock, core.randomness))
-    lanes = HeldLanes(database.lanes, worker, core.clock)
+    lanes = core.lanes = HeldLanes(database.lanes, worker, core.clock)
     dispatcher = Dispatcher(
         worker=worker,
         sequencer=core.sequencer,

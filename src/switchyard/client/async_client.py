@@ -187,6 +187,10 @@ class AsyncClient:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._not_reachable(error) from error
 
+    async def send(self, call: Call[T]) -> T:
+        """Send a call that has no method of its own, with retries."""
+        return await self._send(call)
+
     async def _send(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._retry, self._timeout_seconds)
         while True:

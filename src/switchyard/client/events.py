@@ -131,6 +131,10 @@ class TokenExpired(StreamEvent, frozen=True, kw_only=True):
     """The token has expired and the stream ends here: open one after `id` with a new token."""
 
 
+class ServerClosing(StreamEvent, frozen=True, kw_only=True):
+    """The gateway stops and the stream ends here; `stream` connects again by itself."""
+
+
 class UnknownEvent(StreamEvent, frozen=True, kw_only=True):
     """A message that a newer gateway added; ignore it."""
 
@@ -156,5 +160,7 @@ def stream_event(message: Message) -> StreamEvent:
             return ResyncRequired(message=message, **fields)
         case "token_expired":
             return TokenExpired(message=message)
+        case "server_closing":
+            return ServerClosing(message=message)
         case _:
             return UnknownEvent(message=message)

@@ -12,6 +12,7 @@ SwitchyardError
 │   ├── Forbidden             a token without the scope that the request needs
 │   ├── KillCleared           the kill was cleared before
 │   ├── TooManyKills          the number of active kills is at its bound
+│   ├── BreakChanged          the break is not in a state for this decision (domain/reconcile/breaks.py)
 │   ├── NotFound              missing, or another account's: callers cannot tell which
 │   ├── IdempotencyConflict   the same key with another body
 │   ├── KeyMismatch           the header's key and the body's differ

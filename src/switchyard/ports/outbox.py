@@ -100,6 +100,10 @@ class OutboxQueries(Protocol):
         """Return how many orders were accepted after this event."""
         ...
 
+    async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
+        """Return, for each time, how many rows have had this status, unchanged, since then or longer."""
+        ...
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         ...

@@ -162,6 +162,8 @@ class VenueOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Every execution so far; if they add up to less than `filled_qty`, the difference raises an alarm."""
     qty: Decimal | None = None
     """The total quantity, where the venue shows it; another one than ours raises an alarm."""
+    symbol: str | None = None
+    """The venue's name of the instrument, where it shows it; for people."""
 
 
 class UnreadableReport(msgspec.Struct, frozen=True, kw_only=True):

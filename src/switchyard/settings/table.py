@@ -66,6 +66,13 @@ SETTINGS: tuple[Setting, ...] = (
             "where that is unset.", secret=True),
     Setting("SWITCHYARD_BACKOFFICE_PORT", "backoffice_port", "8082", parse.whole(0, 65535),
             "TCP port of the back office's API, on the address `SWITCHYARD_HOST`; `0` chooses a free port."),
+    Setting("SWITCHYARD_RECONCILE", "reconcile", "true", parse.flag,
+            "Whether a process that keeps the books also compares them, again and again, with its own entries, with the "
+            "gateway and with the venues' statements."),
+    Setting("SWITCHYARD_RECONCILE_SEC", "reconcile_interval", "60", parse.seconds(1, 86_400),
+            "Pause in seconds between two passes of the reconciliation."),
+    Setting("SWITCHYARD_RECONCILE_QUIET_SEC", "reconcile_quiet", "5", parse.seconds(0, 3_600),
+            "Orders and positions that changed within so many seconds before a pass are left for the next one."),
     Setting("SWITCHYARD_DATABASE_URL", "database_url", None, parse.database_url,
             "PostgreSQL database, as `postgresql://user:password@host:port/name`. Unset: SQLite in the data folder, for "
             "a single process.", secret=True),
@@ -320,6 +327,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoffice: bool
     backoffice_url: str | None
     backoffice_port: int
+    reconcile: bool
+    reconcile_interval: timedelta
+    reconcile_quiet: timedelta
     database_url: Secret | None
     redis_url: Secret | None
     worker: bool

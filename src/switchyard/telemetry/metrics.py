@@ -1,6 +1,6 @@
 """The metrics of a process, under the names in the specifications. Stages count; the HTTP layer reads the registry."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 from switchyard.telemetry.bus_metrics import BusMetrics
@@ -9,7 +9,12 @@ from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
 from switchyard.telemetry.pdca_metrics import PdcaMetrics
 from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
+from switchyard.telemetry.process_metrics import ProcessMetrics
+from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
 from switchyard.telemetry.routing_metrics import RoutingMetrics
+
+# A second series for every counter, with the time of its creation, that no query here uses.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -17,6 +22,7 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self.registry = CollectorRegistry()
+        self.process = ProcessMetrics(registry)
         self.accepted = PlainCounter("gateway_orders_accepted_total", "Orders accepted", registry)
         self.replayed = PlainCounter(
             "gateway_orders_replayed_total", "Requests answered with an earlier order, by idempotency key", registry
@@ -24,6 +30,7 @@ class Metrics:
         self.kills = KillMetrics(registry)
         self.backoffice = BackOfficeMetrics(registry)
         self.bus = BusMetrics(registry)
+        self.reconcile = ReconcileMetrics(registry)
         self.routing = RoutingMetrics(registry)
         self.pdca = PdcaMetrics(registry)
         self.rechecks = PdcaJobMetrics(registry)
@@ -46,6 +53,18 @@ class Metrics:
         )
         self.risk_rejections = Counter(
             "risk_rejections_total", "Orders that a pre-trade check rejected, by reason", ["reason"], registry=registry
+        )
+        self.reserved_orders = Gauge(
+            "risk_reserved_orders",
+            "Open orders that reserve room under the limits, by settlement currency",
+            ["currency"],
+            registry=registry,
+        )
+        self.reserved_notional = Gauge(
+            "risk_reserved_notional",
+            "Notional that open orders reserve, by settlement currency",
+            ["currency"],
+            registry=registry,
         )
         self.do_requests = Counter(
             "order_requests_total", "Responses of /do/order, by status", ["status"], registry=registry
@@ -121,6 +140,18 @@ class Metrics:
         self.inflight = Gauge("outbox_inflight", "Sends in progress in this process", registry=registry)
         self.outbox_rows = Gauge("outbox_rows", "Unfinished outbox rows, by status", ["status"], registry=registry)
         self.outbox_uncertain = Gauge("outbox_uncertain", "Uncertain outbox rows", registry=registry)
+        self.outbox_uncertain_by_age = Gauge(
+            "outbox_uncertain_by_age",
+            "Outbox rows in doubt whose last attempt is at least this many seconds ago",
+            ["seconds"],
+            registry=registry,
+        )
+        self.outbox_sending_by_age = Gauge(
+            "outbox_sending_by_age",
+            "Attempts without an outcome for at least this many seconds",
+            ["seconds"],
+            registry=registry,
+        )
         self.outbox_lag = PlainHistogram(
             "outbox_lag_seconds",
             "Age of rows at their first attempt",
@@ -156,6 +187,8 @@ class Metrics:
             registry=registry,
         )
         self.reports = Counter("venue_reports_total", "Execution reports, by result", ["result"], registry=registry)
+        for result in ("applied", "duplicate", "unmatched", "set_aside", "other_venue"):
+            self.reports.labels(result)
         self.strays = Counter(
             "venue_orders_unknown_total", "Open orders at venues that are not in the journal", registry=registry
         )

@@ -8,13 +8,15 @@ from typing import Any
 import msgspec
 
 from switchyard.domain.bus import SourcePosition
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount
 from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerHead
-from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.entries import LedgerAccount, LedgerHead
+from switchyard.domain.ledger.holdings import Holding, key_of
 from switchyard.domain.ledger.orders import BookedOrder
-from switchyard.domain.money import EXACT, plain
+from switchyard.domain.money import EXACT, canonical, plain
 from switchyard.ports.ledger import Claim, OwnershipLost, Posted
+from switchyard.ports.ledger_lookup import AccountTables
 
 Row = tuple[Any, ...]
 
@@ -156,4 +158,22 @@ def _account_row(account: BookedAccount, time: Callable[[datetime], Any]) -> Row
         account.seq,
         account.halted_seq,
         account.halted,
+    )
+
+
+_bodies = msgspec.json.Decoder(list[str])
+_balances = msgspec.json.Decoder(list[tuple[LedgerAccount, str, str]])
+
+
+def tables_of(account: AccountId, row: Sequence[Any] | None) -> AccountTables:
+    """An account's tables, from a row with number and hash of its last entry, and its rows as JSON."""
+    if row is None:
+        return AccountTables(LedgerHead(), {}, {})
+    number, digest, positions, balances = row
+    holdings = [holding_decoder.decode(body) for body in _bodies.decode(positions or "[]")]
+    amounts = _balances.decode(balances or "[]")
+    return AccountTables(
+        LedgerHead(number, digest),
+        {key_of(holding): holding for holding in holdings},
+        {(account, name, unit): canonical(Decimal(amount)) for name, unit, amount in amounts},
     )

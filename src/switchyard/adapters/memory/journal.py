@@ -31,7 +31,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState, OutboxKind, OutboxRow
 from switchyard.domain.positions import Position, PositionKey
 from switchyard.domain.risk.book import Book
-from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure, is_unaccepted
+from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure, is_unaccepted
 from switchyard.ports.epochs import EPOCH_GAP
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
@@ -274,6 +274,10 @@ class MemoryJournal:
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """Return what the limits of an account look at."""
         return self.book().copy_of(account, since)
+
+    async def reserved(self) -> Mapping[str, CurrencyReserve]:
+        """Return what the open orders of all accounts reserve."""
+        return self.book().reserved()
 
     def _recent(self, account: AccountId, since: OrderId) -> list[OrderId]:
         return sorted(

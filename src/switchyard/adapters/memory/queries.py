@@ -157,6 +157,10 @@ class MemoryQueries:
         events = self._journal.events.get(0, [])
         return sum(event.seq > seq and event.type == "OrderAccepted" for event in events)
 
+    async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
+        """Return, for each time, how many rows have had this status since then or longer."""
+        return [sum(row.updated_at <= time for row in self._rows(status)) for time in times]
+
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Return the number of unfinished rows by status."""
         by_status = {status: self._rows(status) for status in _UNFINISHED}

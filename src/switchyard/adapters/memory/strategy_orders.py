@@ -2,6 +2,7 @@
 
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.ids import OrderId
+from switchyard.domain.lines import data_text
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, strategy_orders
 from switchyard.ports.strategy_orders import ORDERS_MAX
@@ -28,7 +29,7 @@ class MemoryStrategyOrders:
         return strategy_orders(
             found,
             [
-                (event.order_id, event.type, event.text)
+                (event.order_id, event.type, data_text(event))
                 for event in self._journal.events.get(0, [])
                 if event.order_id in ids and event.type in READ_EVENTS
             ],

@@ -30,6 +30,10 @@ SELECT symbol, currency, {", ".join(Totals.__struct_fields__)} FROM account_expo
 ACCOUNT_POSITIONS = f"""
 SELECT {POSITIONS.column_list} FROM positions WHERE account_id = $1 AND symbol <> '{ACCOUNT_TOTAL}'
 """
+RESERVED = """
+SELECT currency, sum(open_orders)::bigint, sum(notional) FROM exposures
+WHERE open_orders <> 0 AND (SELECT bool_or(keeps_exposures) FROM journal_heads) GROUP BY currency
+"""
 WINDOW_ORDERS = f"""
 SELECT count(*) FROM (
     SELECT FROM orders WHERE account_id = $1 AND order_id >= $2 AND NOT (version = 1 AND status = 'REJECTED')

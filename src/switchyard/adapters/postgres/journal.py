@@ -30,6 +30,7 @@ from switchyard.adapters.postgres.connection import (
 from switchyard.adapters.postgres.exposures import (
     ACCOUNT_POSITIONS,
     ACCOUNT_TOTALS,
+    RESERVED,
     WINDOW_ORDERS,
     SymbolReads,
     account_exposure,
@@ -43,7 +44,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
+from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 log = structlog.get_logger()
@@ -135,6 +136,10 @@ class PostgresJournal:
         if since is not None:
             [(exposure.window_orders,)] = await self._reader.rows(WINDOW_ORDERS, account, since)
         return exposure
+
+    async def reserved(self) -> Mapping[str, CurrencyReserve]:
+        """What the open orders of all accounts reserve; empty before the first claim of a limit."""
+        return {currency: CurrencyReserve(*sums) for currency, *sums in await self._reader.rows(RESERVED)}
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

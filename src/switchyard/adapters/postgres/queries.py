@@ -102,6 +102,14 @@ ORDER BY exec_id LIMIT $3
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE shard = 0 AND seq > $1 AND type = 'OrderAccepted'"
 # One SELECT for each partial index: the planner does not combine them.
+# With the status in the text, so that the partial index is used.
+_UNSETTLED_SINCE = {
+    status: f"""
+SELECT (SELECT count(*) FROM outbox_orders WHERE status = '{status}' AND updated_at <= time)
+FROM unnest($1::timestamptz[]) WITH ORDINALITY AS wanted (time, number) ORDER BY number
+"""
+    for status in ("sending", "uncertain")
+}
 _COUNTS = " UNION ALL ".join(
     f"SELECT status, count(*), min(created_at) FROM outbox_orders WHERE status IN ({statuses}) GROUP BY status"
     for statuses in ("'queued'", "'failed'", "'sending', 'uncertain'")
@@ -247,6 +255,10 @@ class PostgresQueries:
         """How many orders were accepted after this event."""
         [record] = await self._reader.rows(_ACCEPTED_SINCE, seq)
         return int(record[0])
+
+    async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
+        """For each time, how many rows have had this status since then or longer."""
+        return [count for (count,) in await self._reader.rows(_UNSETTLED_SINCE[status], times)]
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

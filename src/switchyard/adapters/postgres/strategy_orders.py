@@ -12,7 +12,7 @@ WHERE strategy IS NOT NULL AND strategy = $1 AND order_id > $2 AND order_id < $3
 AND accepted_at >= $4 AND accepted_at < $5
 ORDER BY order_id LIMIT $6
 """
-_EVENTS = "SELECT order_id, type, text FROM events WHERE order_id = ANY ($1::text[]) AND type = ANY ($2::text[])"
+_EVENTS = "SELECT order_id, type, data FROM events WHERE order_id = ANY ($1::text[]) AND type = ANY ($2::text[])"
 
 
 class PostgresStrategyOrders:

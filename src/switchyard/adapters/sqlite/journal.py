@@ -34,7 +34,7 @@ from switchyard.domain.events import JournalEvent
 from switchyard.domain.ids import AccountId, Installation, OrderId, VenueClientOrderId
 from switchyard.domain.outbox import OrderState
 from switchyard.domain.positions import Position, PositionKey
-from switchyard.domain.risk.exposure import AccountExposure, SymbolExposure
+from switchyard.domain.risk.exposure import AccountExposure, CurrencyReserve, SymbolExposure
 from switchyard.ports.journal import PAGE_MAX, Epoch, Head, Lines
 
 T = TypeVar("T")
@@ -114,6 +114,11 @@ class SqliteJournal:
     async def account_exposure(self, account: AccountId, since: OrderId | None = None) -> AccountExposure:
         """What the limits of an account look at, as of the last commit."""
         return await self._connections.write(lambda connection: self._claims.loaded(connection).copy_of(account, since))
+
+    async def reserved(self) -> Mapping[str, CurrencyReserve]:
+        """What the open orders of all accounts reserve; empty before the first claim of a limit."""
+        book = self._claims.book
+        return {} if book is None else book.reserved()
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Commit a group and return the outcome of each change; durable when this returns."""

@@ -77,6 +77,14 @@ WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 ORDER BY exec_id LIMIT ?
 """
 _ACCEPTED_SINCE = "SELECT count(*) FROM events WHERE seq > ? AND type = 'OrderAccepted'"
+# By the millisecond: this column is written without trailing zeros, so its text order is not its time order.
+_UNSETTLED_SINCE = """
+SELECT (
+    SELECT count(*) FROM outbox_orders WHERE status = ?2 AND status IN ('sending', 'uncertain')
+    AND julianday(updated_at) <= julianday(time.value)
+)
+FROM json_each(?1) AS time
+"""
 _COUNTS = """
 SELECT status, count(*), min(created_at) FROM outbox_orders
 WHERE status IN ('queued', 'failed') GROUP BY status
@@ -222,6 +230,13 @@ class SqliteQueries:
         row = await self._connections.read(lambda connection: connection.execute(_ACCEPTED_SINCE, (seq,)).fetchone())
         assert row is not None, "an aggregate always returns a row"
         return int(row[0])
+
+    async def unsettled_since(self, status: Literal["sending", "uncertain"], times: Sequence[datetime]) -> list[int]:
+        """For each time, how many rows have had this status since then or longer."""
+        values = (rows.json_array([stamp(time) for time in times]), status)
+        return await self._connections.read(
+            lambda connection: [count for (count,) in connection.execute(_UNSETTLED_SINCE, values)]
+        )
 
     async def outbox_counts(self) -> Sequence[OutboxCount]:
         """Unfinished outbox rows by status."""

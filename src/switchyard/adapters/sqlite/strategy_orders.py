@@ -20,7 +20,7 @@ AND accepted_at >= ?4 AND accepted_at < ?5
 ORDER BY order_id LIMIT ?6
 """
 _EVENTS = """
-SELECT order_id, type, text FROM events
+SELECT order_id, type, data FROM events
 WHERE order_id IS NOT NULL AND order_id IN (SELECT value FROM json_each(?1))
 AND type IN (SELECT value FROM json_each(?2))
 """

@@ -22,8 +22,8 @@ without one is not final. Every response has the header `X-Venue-Time`. Amounts 
 decimals and never as floats.
 
 A fill, a report and a statement line may carry `fee` (at most 8 decimals, negative for a rebate) and `fee_currency`;
-without the latter the fee is in the instrument's settlement currency. A report with `exec_type` `CORRECT` or `CANCEL`
-revises the execution `ref_exec_id` and is not a fill.
+without the latter the fee is in the instrument's settlement currency. A report or statement line with `exec_type`
+`CORRECT` or `CANCEL` revises the execution `ref_exec_id` and is not a fill.
 """
 
 from collections.abc import Callable
@@ -228,7 +228,7 @@ class QuotesResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One fill in the broker's books."""
+    """One fill in the broker's books, or with `exec_type` `CORRECT` or `CANCEL` a revision of one."""
 
     exec_id: Id
     client_order_id: Id
@@ -240,6 +240,10 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     at: datetime
     fee: Decimal | None = None
     fee_currency: Currency | None = None
+    account: Id | None = None
+    """The account at the broker, where the order named one."""
+    exec_type: ExecType | None = None
+    ref_exec_id: Id | None = None
 
     def __post_init__(self) -> None:
         _check_amounts(self.qty, self.price)
@@ -250,7 +254,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Every fill exactly once, independent of repeated, reordered or dropped reports."""
 
     fills: tuple[StatementLine, ...]
-    last_number: int
+    last_number: Annotated[int, msgspec.Meta(ge=0)]
+    """The number of the last line of this page: `after` of the next request."""
 
 
 encode = msgspec.json.Encoder(decimal_format="number").encode

@@ -12,6 +12,7 @@ from switchyard.domain.risk.exposure import (
     FLAT,
     NOTHING,
     AccountExposure,
+    CurrencyReserve,
     SymbolExposure,
     Totals,
     breach_of,
@@ -49,6 +50,15 @@ class Book:
         copied = self._accounts[account].copy() if account in self._accounts else AccountExposure()
         copied.window_orders = 0 if since is None else len(list(self._recent(account, since)))
         return copied
+
+    def reserved(self) -> dict[str, CurrencyReserve]:
+        """What all accounts reserve, by settlement currency; may be called from another thread."""
+        sums: dict[str, Totals] = {}
+        for exposure in list(self._accounts.values()):
+            for currency, totals in list(exposure.by_currency().items()):
+                if totals.open_orders:
+                    sums[currency] = sums.get(currency, NOTHING).plus(totals)
+        return {currency: CurrencyReserve(totals.open_orders, totals.notional) for currency, totals in sums.items()}
 
     def reserve(self, change: Change) -> Breach | None:
         """Reserve what the change claims, or return the limit that it would breach; its commit must follow."""

@@ -78,6 +78,13 @@ NOTHING = Totals()
 _DAYS_MAX = 64
 
 
+class CurrencyReserve(msgspec.Struct, frozen=True):
+    """What open orders of several accounts reserve in one settlement currency."""
+
+    orders: int
+    notional: Decimal
+
+
 class SymbolExposure(msgspec.Struct, frozen=True):
     """An account in a symbol: its position and what may still be bought and sold."""
 
@@ -229,6 +236,10 @@ class AccountExposure:
     def notional(self, currency: str, symbol: str | None = None) -> Decimal:
         """What open orders reserve in a settlement currency."""
         return self.part(currency, symbol).notional
+
+    def by_currency(self) -> dict[str, Totals]:
+        """What open orders reserve, by settlement currency."""
+        return self._currencies
 
     def gross(self, currency: str, symbol: str | None = None) -> Decimal:
         """Positions at cost plus what open orders reserve, without orders that are still reducing."""

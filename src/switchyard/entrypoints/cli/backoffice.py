@@ -16,7 +16,7 @@ from switchyard.settings import Settings
 DIFFERENT = 1  # the exit code of `rebuild --verify` where something differs
 
 app = typer.Typer(
-    help="Keep the books in a process of its own (needs PostgreSQL or Kafka), or build them again.",
+    help="Keep the books in a process of its own (needs PostgreSQL), or build them again.",
     invoke_without_command=True,
 )
 PortOption = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_BACKOFFICE_PORT).")]
@@ -29,7 +29,7 @@ def register(parent: typer.Typer) -> None:
 
 @app.callback()
 def run(context: typer.Context, host: Host = None, port: PortOption = None, database_url: Database = None) -> None:
-    """Keep the books in a process of its own; needs PostgreSQL or Kafka. `switchyard up` keeps them as well."""
+    """Keep the books in a process of its own; needs PostgreSQL. `switchyard up` keeps them as well."""
     if context.invoked_subcommand is not None:
         return
     import uvloop

@@ -53,6 +53,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print only JSON.")]
 def connect(url: str | None, account: str) -> "AsyncClient":
     """A client for the gateway, with the token of the environment or one signed with the local secret."""
     from switchyard.client import AsyncClient
+
+    return AsyncClient(*address_and_token(url, account))
+
+
+def address_and_token(url: str | None, account: str) -> tuple[str, str]:
+    """The gateway's address, and the token of the environment or one signed with the local secret."""
     from switchyard.client.address import gateway_url
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
@@ -61,7 +67,7 @@ def connect(url: str | None, account: str) -> "AsyncClient":
     if settings is not None:
         url = url or gateway_url(settings.host, settings.port)
         token = token or sign_token(settings, account, COMMAND_TOKEN_TTL)
-    return AsyncClient(url or "", token)
+    return (url or "").rstrip("/"), token
 
 
 def sign_token(

@@ -12,6 +12,7 @@ import typer
 
 from switchyard.domain.errors import (
     CannotStart,
+    IdempotencyConflict,
     KillCleared,
     NotFound,
     OutcomeUnknown,
@@ -70,7 +71,7 @@ def exit_code(error: SwitchyardError) -> int:
     """The exit code for an expected error."""
     if isinstance(error, CannotStart):
         return START_REJECTED
-    if isinstance(error, NotFound | KillCleared | TooManyKills):
+    if isinstance(error, NotFound | KillCleared | TooManyKills | IdempotencyConflict):
         return REJECTED
     if isinstance(error, RequestError):  # raised by the command itself, before anything was sent
         return USAGE

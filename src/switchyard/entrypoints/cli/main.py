@@ -9,6 +9,8 @@ from switchyard import __version__
 from switchyard.entrypoints.cli import (
     account,
     backoffice,
+    canary,
+    doctor,
     explain,
     exposure,
     failures,
@@ -20,9 +22,11 @@ from switchyard.entrypoints.cli import (
     outbox,
     pdca,
     processes,
+    reconcile,
     reference,
     simulator,
     strategies,
+    top,
     trading,
     watch,
 )
@@ -36,6 +40,7 @@ app = typer.Typer(
 processes.register(app)
 backoffice.register(app)
 ledger.register(app)
+reconcile.register(app)
 simulator.register(app)
 trading.register(app)
 account.register(app)
@@ -43,6 +48,9 @@ explain.register(app)
 exposure.register(app)
 watch.register(app)
 market.register(app)
+doctor.register(app)
+canary.register(app)
+top.register(app)
 journal.register(app)
 outbox.register(app)
 kills.register(app)

@@ -234,6 +234,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             needs_token=do_order_needs_token(settings),
             bad_tokens=bad_tokens,
             clock=engine.clock,
+            randomness=engine.randomness,
             metrics=engine.metrics,
         ),
         positions=PositionRoutes(
@@ -263,6 +264,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             metrics_token=settings.metrics_token,
             problems=engine.venue_problems,
             bus_problem=engine.bus_problem,
+            readiness=engine.readiness,
         ),
         admin=AdminRoutes(engine.kill_switch, tokens),
         crowd=engine.window,

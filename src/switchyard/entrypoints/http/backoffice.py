@@ -30,8 +30,9 @@ from switchyard.entrypoints.http.book_views import (
 from switchyard.entrypoints.http.books_reports import ReportRoutes
 from switchyard.entrypoints.http.errors import error_response, json_response, on_http_error, starlette_response
 from switchyard.entrypoints.http.exposure import served_names
-from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response
+from switchyard.entrypoints.http.monitoring import check_metrics_token, metrics_response, probe_routes
 from switchyard.entrypoints.http.queries import EventCursor, choices, event_cursor, instant, whole_number
+from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.addresses import ConnectionCaps, Proxies, client_address
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
@@ -54,6 +55,7 @@ class BackOfficeRoutes:
         self._metrics_token = metrics_token
         self.routes = [
             Route("/health", self._show_health),
+            *probe_routes(office.readiness),
             Route("/metrics", self._show_metrics),
             Route("/positions", self._list_positions),
             Route("/balances", self._list_balances),
@@ -73,6 +75,7 @@ class BackOfficeRoutes:
 
     async def _show_metrics(self, request: Request) -> Response:
         check_metrics_token(request, self._metrics_token)
+        await self._office.observe()
         return metrics_response(self._office.metrics)
 
     async def _list_positions(self, request: Request) -> Response:
@@ -160,7 +163,10 @@ def build_backoffice(settings: Settings, office: BackOffice) -> HttpServer:
         return starlette_response(error_response(judged))
 
     app = Starlette(
-        routes=BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+        routes=[
+            *BackOfficeRoutes(office, tokens, settings.metrics_token).routes,
+            *ReconcileRoutes(office.reconcile, tokens).routes,
+        ],
         exception_handlers={SwitchyardError: on_error, HTTPException: on_http_error},
     )
     # A redirect would name the host that the request claims.

@@ -20,12 +20,14 @@ from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone, parse_object, read_body
 from switchyard.flow.intake.do_orders import DoDesk, DoOrderResult
 from switchyard.ports.clock import Clock
+from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.ports.rates import SharedRate
 from switchyard.telemetry.metrics import Metrics
 
 log = structlog.get_logger()
 
 DO_ORDER_PATH = "/do/order"
+REQUEST_ID_HEADER = "X-Request-Id"
 
 
 class DoOrderRoutes:
@@ -41,6 +43,7 @@ class DoOrderRoutes:
         needs_token: bool | None,
         bad_tokens: BadTokens,
         clock: Clock,
+        randomness: Randomness,
         metrics: Metrics,
     ) -> None:
         """`needs_token`: whether a token is required; none: only from clients on other machines."""
@@ -51,33 +54,39 @@ class DoOrderRoutes:
         self._needs_token = needs_token
         self._bad_tokens = bad_tokens
         self._clock = clock
+        self._randomness = randomness
         self._metrics = metrics
         self.routes = [Route(DO_ORDER_PATH, self._post, methods=["POST"])]
 
     async def _post(self, request: Request) -> Response:
         started = self._clock.monotonic()
-        fields = _LogFields()
+        fields = _LogFields(fresh_ulid(self._clock, self._randomness))
         try:
             result = await self._place(request, fields)
             response = _result_response(result)
             status, reason_code = result.result_status, result.reason_code
+            fields.order_id = result.order_id
         except ClientGone:
             return Response(status_code=400)  # the connection is closed: this response is never sent
         except Exception as error:
             if not isinstance(error, SwitchyardError):
-                log.exception("request_failed", method="POST", path=DO_ORDER_PATH)
+                log.exception("request_failed", method="POST", path=DO_ORDER_PATH, x_request_id=fields.request_id)
             wire, body = do_error_response(self._bad_tokens.judged(error, client_address(request.scope)))
             response = starlette_response(wire)
             status, reason_code = body.error, body.reason_code
         self._metrics.do_requests.labels(status).inc()
         log.info(
             "do_order",
+            x_request_id=fields.request_id,
             trace_id=fields.trace_id,
+            order_id=fields.order_id,
             idempotency_key=fields.key,
+            http_status=response.status_code,
             status=status,
             reason_code=reason_code,
             latency_ms=round((self._clock.monotonic() - started) * 1000, 3),
         )
+        response.headers[REQUEST_ID_HEADER] = fields.request_id
         return response
 
     async def _place(self, request: Request, fields: "_LogFields") -> DoOrderResult:
@@ -107,6 +116,8 @@ class DoOrderRoutes:
 class _LogFields(msgspec.Struct):
     """The request's fields for the log line, as far as they were read."""
 
+    request_id: str
+    order_id: str | None = None
     key: str | None = None
     trace_id: str | None = None
 

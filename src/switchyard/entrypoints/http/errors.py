@@ -40,6 +40,7 @@ from switchyard.domain.errors import (
     VersionMismatch,
 )
 from switchyard.domain.events import encode
+from switchyard.domain.reconcile.breaks import BreakChanged
 
 Header = tuple[bytes, bytes]
 
@@ -154,6 +155,7 @@ _TABLE: tuple[tuple[type[Exception], int, str], ...] = (
     (PositionClosing, 409, "REJECTED"),
     (KillCleared, 409, "REJECTED"),
     (TooManyKills, 409, "REJECTED"),
+    (BreakChanged, 409, "REJECTED"),
     (BodyTooLarge, 413, "REJECTED"),
     (UnsupportedMediaType, 415, "REJECTED"),
     (HostNotAllowed, 421, "REJECTED"),

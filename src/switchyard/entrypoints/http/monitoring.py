@@ -1,6 +1,6 @@
-"""`/health` and `/metrics`, the same in a gateway and in a worker.
+"""`/health`, `/health/live`, `/health/ready` and `/metrics`, the same in a gateway and in a worker.
 
-Reads the metrics registry and refreshes the gauges; writes nothing.
+Reads the metrics registry and the readiness checks, and refreshes the gauges; writes nothing.
 """
 
 import hmac
@@ -22,6 +22,7 @@ from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.doors import Guarded
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
+from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -29,7 +30,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MonitoringRoutes:
-    """The two routes."""
+    """The routes."""
 
     def __init__(
         self,
@@ -39,13 +40,18 @@ class MonitoringRoutes:
         metrics_token: str | None,
         problems: Callable[[], Sequence[VenueProblem]],
         bus_problem: Callable[[], str | None],
+        readiness: ReadinessChecks,
     ) -> None:
         self._metrics = metrics
         self._observer = observer
         self._metrics_token = metrics_token
         self._problems = problems
         self._bus_problem = bus_problem
-        self.routes = [Route("/health", self._show_health), Route("/metrics", self._show_metrics)]
+        self.routes = [
+            Route("/health", self._show_health),
+            *probe_routes(readiness),
+            Route("/metrics", self._show_metrics),
+        ]
 
     async def _show_health(self, _request: Request) -> Response:
         problems, bus_problem = self._problems(), self._bus_problem()
@@ -69,6 +75,20 @@ class MonitoringRoutes:
         return metrics_response(self._metrics)
 
 
+def probe_routes(readiness: ReadinessChecks) -> list[Route]:
+    """The routes of supervisors and balancers: whether to restart the process, and whether to send it requests."""
+
+    async def show_live(_request: Request) -> Response:
+        # Looks at nothing else: a restart helps only a process whose event loop does not answer.
+        return starlette_response(json_response(200, {"status": "ok"}))
+
+    async def show_ready(_request: Request) -> Response:
+        found = await readiness.look()
+        return starlette_response(json_response(503 if found.status == "not_ready" else 200, found))
+
+    return [Route("/health/live", show_live), Route("/health/ready", show_ready)]
+
+
 def check_metrics_token(request: Request, expected: str | None) -> None:
     """Raise Unauthorized unless the request has the token that `/metrics` requires, if any."""
     token = request.headers.get("x-metrics-token", "")
@@ -82,13 +102,14 @@ def metrics_response(metrics: Metrics) -> Response:
 
 
 def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
-    """Build an application of these two routes, for a worker."""
+    """Build an application of these routes, for a worker."""
     monitoring = MonitoringRoutes(
         metrics=engine.metrics,
         observer=engine.observer,
         metrics_token=settings.metrics_token,
         problems=engine.venue_problems,
         bus_problem=engine.bus_problem,
+        readiness=engine.readiness,
     )
     bad_tokens = BadTokens(engine.clock)
 

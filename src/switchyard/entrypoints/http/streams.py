@@ -6,7 +6,8 @@ Reads orders, events and the stream hub; writes nothing. A client receives, in t
 - an order's stream: `ready`, `order_snapshot`, every event after the one that the snapshot is taken from;
 - either with `Last-Event-ID`: `ready`, every event after that id. No snapshot, since each update contains one;
 - if the stream cannot resume at that id: `ready`, `resync_required`, every event after the id of `resync_required`;
-- when its token expires: `token_expired`, and the end of the stream.
+- when its token expires: `token_expired`, and the end of the stream;
+- when the gateway stops: `server_closing`, and the end of the stream.
 """
 
 import asyncio
@@ -190,7 +191,7 @@ class StreamEndpoint:
             await asyncio.gather(writer, disconnect, return_exceptions=True)
         if not writer.cancelled():
             writer.result()
-        await _finish(scope, receive, send, TOKEN_EXPIRED if has_expired else b"")
+        await _finish(scope, receive, send, TOKEN_EXPIRED if has_expired else _farewell(subscription))
 
     async def _ends_before(self, expires_at: datetime, ends: set[asyncio.Future[Any]]) -> bool:
         """Wait for one of the ends; false if the token expires first."""
@@ -252,6 +253,18 @@ TOKEN_EXPIRED = frame(
     "token_expired",
     encode({"reason": "TOKEN_EXPIRED", "message": "the token has expired: connect again with a new one"}),
 )
+
+
+SERVER_CLOSING = frame(
+    "server_closing",
+    encode({"reason": "SERVER_CLOSING", "message": "the gateway stops: connect again with the last event id"}),
+)
+
+
+def _farewell(subscription: Subscription) -> bytes:
+    """The last message of a stream that ended by itself; a reader that was too slow would not read one."""
+    is_closing = subscription.ended.done() and subscription.ended.result() == "closing"
+    return SERVER_CLOSING if is_closing else b""
 
 
 async def _finish(scope: Scope, receive: Receive, send: Send, last: bytes = b"") -> None:

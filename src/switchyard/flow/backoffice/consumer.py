@@ -155,7 +155,7 @@ class Consumer:
     async def show(self) -> None:
         """Show how far the readers are; reads the halted accounts where they have changed."""
         halts = self._former.halts + sum(reader.halts for reader in self._readers.values())
-        if halts != self._halts:
+        if halts != self._halts or not self._readers:  # without a source, another process reads
             self._halts = halts
             await self._read_halted()
         self._metrics.seq.set(self.last_offset or 0)

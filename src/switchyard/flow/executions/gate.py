@@ -57,6 +57,8 @@ class VenueGate:
         self.is_open = False
         self.is_locked = False
         metrics.venue_state.labels(venue).set(0)
+        for counter in (metrics.ended_open, metrics.contradictions, metrics.report_reads_failed):
+            counter.labels(venue)  # an alert needs to see the first increase from 0
 
     @property
     def problem(self) -> VenueProblem | None:

@@ -32,7 +32,7 @@ from switchyard.domain.errors import (
 )
 from switchyard.domain.events import JournalEvent, encode
 from switchyard.domain.idempotency import DO_ORDER, KeyEntry, checked_key, is_lost_key_alive
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order
@@ -58,6 +58,7 @@ class DoOrderResult(msgspec.Struct, frozen=True):
     reason_code: str | None = None
     replayed: bool = False
     """Whether an earlier request placed the order."""
+    order_id: OrderId | None = None
 
 
 class DoDesk:
@@ -160,11 +161,14 @@ class DoDesk:
             assert entry.response_payload_json is not None, "an entry with a digest has a body"
             body = entry.response_payload_json.encode()
         if isinstance(result, ExecFailure):
-            return DoOrderResult(result.http_status, body, result.error, result.reason_code, replayed=not is_first)
+            return DoOrderResult(
+                result.http_status, body, result.error, result.reason_code, not is_first, order.order_id
+            )
         if order.status == "FILLED":  # in any other final status a late fill could still change the answer
             now = self._clock.now()
             self._key_cache.keep(entry, "completed", now=now, http_status=200, response=body.decode())
-        return DoOrderResult(201 if is_first else 200, body, result.status, order.reason, replayed=not is_first)
+        status = 201 if is_first else 200
+        return DoOrderResult(status, body, result.status, order.reason, not is_first, order.order_id)
 
     async def _exec_result(self, order: Order) -> ExecResult:
         events: Sequence[JournalEvent] = ()
@@ -178,5 +182,5 @@ def _cached_result(cached: CacheEntry) -> DoOrderResult:
     assert cached.http_status is not None and cached.response is not None, "checked by may_answer_from_cache"
     result = msgspec.json.decode(cached.response, type=dict[str, Any])
     return DoOrderResult(
-        cached.http_status, cached.response.encode(), result["status"], result["reason_code"], replayed=True
+        cached.http_status, cached.response.encode(), result["status"], result["reason_code"], True, cached.order_id
     )

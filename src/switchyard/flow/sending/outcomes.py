@@ -22,6 +22,7 @@ from switchyard.domain.reasons import DoubtCode, described
 from switchyard.domain.reports import ExecutionReport
 from switchyard.flow.decide import decide_all
 from switchyard.flow.proposals import Answer, Decided, Failed, Positions, Proposal
+from switchyard.flow.sending.moved import log_moved
 from switchyard.flow.sending.resend import FirstSends
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.clock import Clock
@@ -177,6 +178,7 @@ class OutcomeWriter:
         change = decisions.record_doubt(due.state, due.row, code, None, self._clock.now(), suspect=suspect)
         if isinstance(await self._sequencer.commit(change), Committed):
             self._metrics.uncertain.inc()
+            log_moved(due.row, change.outbox[0], due.state.order)
 
     def _may_correct(self, row: OutboxRow, outcome: AttemptOutcome) -> bool:
         """Whether the row was taken for stuck, and this worker, its sender, knows that nothing was sent."""
@@ -233,6 +235,7 @@ class OutcomeWriter:
 
     def _note(self, row: OutboxRow, outcome: AttemptOutcome, change: Change) -> None:
         order, written = change.orders[0], change.outbox[0]
+        log_moved(row, written, order)
         if written.status in SETTLED or written.status == "uncertain":
             self._first_sends.settle(row)
         if written.status in SETTLED:

@@ -15,6 +15,7 @@ from switchyard.domain.outbox import OrderState, OutboxKey, OutboxRow
 from switchyard.flow.decide import Commit, decide
 from switchyard.flow.sending.answering import VenueWatch
 from switchyard.flow.sending.doubts import Doubt, Doubts
+from switchyard.flow.sending.moved import log_moved
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.ports.liveness import Liveness
@@ -152,6 +153,7 @@ class Resolver:
         verdict = "absent" if found is None else "found"
         self._metrics.resolved.labels(verdict).inc()
         trace_id = due.state.order.trace_id
+        log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else due.state.order)
         log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 

@@ -6,14 +6,27 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from switchyard.adapters.venues.wire import REPORT_STATUS, AmendOrder, Fill, OrderResponse, PlaceOrder, Report, Reports
+from switchyard.adapters.venues.http.names import VenueNames
+from switchyard.adapters.venues.wire import (
+    REPORT_STATUS,
+    AmendOrder,
+    Fill,
+    OrderResponse,
+    PlaceOrder,
+    Report,
+    Reports,
+    Statement,
+    StatementLine,
+)
 from switchyard.domain.amends import Amend
 from switchyard.domain.chain import stamp
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import canonical
 from switchyard.domain.orders import Order
 from switchyard.domain.reasons import bounded_detail, printable
+from switchyard.domain.reconcile.breaks import StatementFill
 from switchyard.domain.reports import ExecutionReport
+from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import ReportPage, UnreadableReport, VenueFill, VenueOrder
 
 # Enough to recognise the order and the fill; a log line should not carry more.
@@ -74,6 +87,7 @@ def venue_order(response: OrderResponse) -> VenueOrder:
         filled_qty=canonical(response.filled_qty),
         fills=tuple(map(_venue_fill, response.fills)),
         qty=None if response.qty is None else canonical(response.qty),
+        symbol=response.symbol,
     )
 
 
@@ -106,6 +120,29 @@ def report_page(page: Reports, after: int, venue: VenueName) -> ReportPage:
             unreadable.append(UnreadableReport(number=number, text=printable(text), error=printable(str(error))))
     last_number = page.last_number if page.reports or restarted else after
     return ReportPage(reports, last_number, unreadable, restarted)
+
+
+def statement_page(page: Statement, names: VenueNames) -> StatementPage:
+    """The broker's fills, with our names of symbols and accounts."""
+    return StatementPage([_statement_fill(line, names) for line in page.fills], page.last_number)
+
+
+def _statement_fill(line: StatementLine, names: VenueNames) -> StatementFill:
+    return StatementFill(
+        exec_id=line.exec_id,
+        venue_client_order_id=VenueClientOrderId(line.client_order_id),
+        venue_order_id=line.broker_order_id,
+        symbol=names.symbol_here(line.symbol),
+        side=line.intent,
+        qty=canonical(line.qty),
+        price=canonical(line.price),
+        at=line.at,
+        fee=None if line.fee is None else canonical(line.fee),
+        fee_currency=line.fee_currency,
+        account_id=None if line.account is None else names.account_here(line.account),
+        exec_type=line.exec_type,
+        ref_exec_id=line.ref_exec_id,
+    )
 
 
 def _execution_report(report: Report, venue: VenueName) -> ExecutionReport:

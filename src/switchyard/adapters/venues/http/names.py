@@ -21,6 +21,9 @@ class VenueNames:
         self._accounts = accounts
         self._symbols = symbols
         self._ours = {theirs: ours for ours, theirs in symbols.items()}
+        # Several accounts of ours may trade in one of the broker's: then its name does not tell which.
+        there = list(accounts.values())
+        self._accounts_here = {theirs: ours for ours, theirs in accounts.items() if there.count(theirs) == 1}
 
     def as_there(self, order: Order) -> Order:
         """The order with the broker's symbol, as its requests and answers have it."""
@@ -42,3 +45,7 @@ class VenueNames:
     def symbol_here(self, symbol: str) -> str:
         """Our name of the broker's symbol."""
         return self._ours.get(symbol, symbol)
+
+    def account_here(self, account: str) -> AccountId | None:
+        """Our account that alone has this name at the broker."""
+        return self._accounts_here.get(account)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 from urllib.parse import quote as quoted
 
-from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, venue_order
+from switchyard.adapters.venues.http.messages import amend_order, place_order, report_page, statement_page, venue_order
 from switchyard.adapters.venues.http.names import VenueNames
 from switchyard.adapters.venues.http.outcomes import (
     FINAL_ERRORS,
@@ -38,12 +38,14 @@ from switchyard.adapters.venues.wire import (
     OpenOrders,
     OrderResponse,
     Reports,
+    Statement,
     encode,
 )
 from switchyard.domain.amends import AMENDS_MAX, Amend, current_id
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order, TimeInForce
 from switchyard.ports.clock import Clock
+from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import (
     SEND_LIMIT,
     Accepted,
@@ -236,6 +238,14 @@ class HttpVenue(OneByOne):
         if page is None:
             raise self._unavailable(exchange)
         return report_page(page, after, self._name)
+
+    async def statement(self, after: int, limit: int) -> StatementPage:
+        """Return the next executions of the broker's books; raises VenueUnavailable."""
+        exchange = await self._query(f"/statement?after={after}&limit={limit}", PAGE_BYTES_MAX)
+        page = decoded(exchange.body, Statement) if _is_ok(exchange) else None
+        if page is None:
+            raise self._unavailable(exchange)
+        return statement_page(page, self._names)
 
     async def probe(self) -> ProbeResult:
         """Look up an order id that does not exist; measures the broker's clock as well.

@@ -21,6 +21,7 @@ from switchyard.adapters.venues.paper.market import Market
 from switchyard.adapters.venues.paper.matching import PaperOrder, Rules
 from switchyard.adapters.venues.paper.recent import RecentReports
 from switchyard.adapters.venues.paper.settlement import BUSY, Settlement
+from switchyard.adapters.venues.paper.statement import statement_page
 from switchyard.adapters.venues.paper.store import Store
 from switchyard.domain.amends import Amend
 from switchyard.domain.facts import Quote
@@ -31,6 +32,7 @@ from switchyard.domain.orders import Order
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.trading_day import UTC_DAY, TradingDay
 from switchyard.ports.clock import Clock
+from switchyard.ports.statement import StatementPage
 from switchyard.ports.venue import (
     Ambiguous,
     Capabilities,
@@ -196,6 +198,10 @@ class PaperExchange:
             page = ReportPage(await self._on_thread(self._open_store.reports, numbers), numbers[-1])
         return page
 
+    async def statement(self, after: int, limit: int) -> StatementPage:
+        """Return the next executions."""
+        return await asyncio.to_thread(statement_page, self._path, after, limit)
+
     async def probe(self) -> ProbeResult:
         """The exchange runs in this process."""
         return "answered"
@@ -351,4 +357,5 @@ def _venue_order(order: PaperOrder) -> VenueOrder:
         filled_qty=order.filled_qty,
         fills=order.fills,
         qty=order.qty,
+        symbol=order.symbol,
     )

@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import assert_never
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.adapters.venues.paper.book import Book
@@ -120,13 +121,14 @@ class Broker:
             match entry.event:
                 case "order":
                     assert entry.order is not None
-                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order, account=entry.account))
                 case "amend" if entry.replaces is not None:
                     assert entry.order is not None
                     replaced = self._orders[entry.replaces]
                     replaced.replaced_by = entry.client_order_id
                     replaced.state = replace(replaced.state, status="CANCELED", due_at=None)
-                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order))
+                    account = replaced.account
+                    self._add(BrokerOrder(entry.client_order_id, entry.at, entry.order, account=account))
                 case "amend":
                     assert entry.order is not None
                     self._orders[entry.venue_order_id].state = entry.order
@@ -144,7 +146,8 @@ class Broker:
                     published.clear()
                 case "revise":
                     assert entry.exec_id is not None
-                    executions[entry.venue_order_id, entry.exec_id] = report_of(entry)
+                    order = self._orders[entry.venue_order_id]
+                    executions[entry.venue_order_id, entry.exec_id] = self._add_to_statement(order, entry)
                 case "trigger":
                     assert entry.order is not None and entry.exec_id is not None
                     self._orders[entry.venue_order_id].state = entry.order
@@ -201,7 +204,8 @@ class Broker:
         rules = replace(self._rules, partial_steps=2) if only_half else self._rules
         self._display(now)
         state = arrived(incoming, number, venue_order_id, instrument, quote, now, rules, self._displayed)
-        order = BrokerOrder(message.client_order_id, now, state)
+        account = None if message.account is UNSET else message.account
+        order = BrokerOrder(message.client_order_id, now, state, account=account)
         self._add(order)
         self._log.append(order_entry(order, message))
         if only_half:
@@ -271,6 +275,7 @@ class Broker:
             state.amended_by,
             now,
             replace(state, number=number, venue_order_id=venue_order_id, client_id=client_id, report_count=0),
+            account=order.account,
         )
         order.replaced_by = successor.client_order_id
         self._add(successor)
@@ -383,10 +388,11 @@ class Broker:
         ]
 
     def _add_to_statement(self, order: BrokerOrder, entry: Entry) -> Report:
-        """Return the report of the entry; a fill also becomes a statement line."""
+        """Return the report of the entry; a fill and a revision of one also become statement lines."""
         report = report_of(entry)
-        if entry.event == "fill":
+        if entry.event in ("fill", "revise"):
             self._statement.append(_statement_line(order, report))
+        if entry.event == "fill":
             symbol, moved = order.state.symbol, report.last_qty if order.state.side == "BUY" else -report.last_qty
             self._positions[symbol] = EXACT.add(self._positions.get(symbol, ZERO), moved)
         return report
@@ -405,4 +411,7 @@ def _statement_line(order: BrokerOrder, report: Report) -> StatementLine:
         at=report.at,
         fee=report.fee,
         fee_currency=report.fee_currency,
+        account=order.account,
+        exec_type=report.exec_type,
+        ref_exec_id=report.ref_exec_id,
     )

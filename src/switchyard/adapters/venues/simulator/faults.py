@@ -84,7 +84,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     correct_fills: Probability = 0.0
     """Report a correction of a fill's price by one tick right after the fill; lookups keep showing the first price."""
     bust_fills: Probability = 0.0
-    """Report right after a fill that it is void; lookups and the statement keep showing it."""
+    """Report right after a fill that it is void; lookups keep showing it, the statement has both."""
     fee_basis_points: Annotated[int, msgspec.Meta(ge=-1000, le=1000)] = 0
     """Charge this share of a fill's notional, in the quote currency; a negative share is a rebate."""
     partial_fills: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0

@@ -30,6 +30,8 @@ class BrokerOrder(msgspec.Struct):
     amended_at: datetime | None = None
     replaced_by: str | None = None
     """The client order id of the order that an amend has put in the place of this one."""
+    account: str | None = None
+    """As the order named it."""
 
 
 def matching_order(message: PlaceOrder, venue_order_id: str, now: datetime) -> Order:

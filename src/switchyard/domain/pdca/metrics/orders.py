@@ -32,11 +32,7 @@ class _Data(msgspec.Struct):
     quote: Quote | None = None
 
 
-class _Line(msgspec.Struct):
-    data: _Data
-
-
-_line = msgspec.json.Decoder(_Line)
+_data = msgspec.json.Decoder(_Data)
 
 
 def id_range(window: Window) -> tuple[OrderId, OrderId]:
@@ -46,14 +42,14 @@ def id_range(window: Window) -> tuple[OrderId, OrderId]:
 
 
 def strategy_orders(rows: Iterable[OrderRow], events: Iterable[tuple[OrderId, EventType, str]]) -> list[StrategyOrder]:
-    """The orders with what their events say; `events` are order id, type and the line up to its hash."""
+    """The orders with what their events say; `events` are order id, type and data."""
     quotes: dict[OrderId, Quote | None] = {}
     doubted: set[OrderId] = set()
-    for of_order, kind, text in events:
+    for of_order, kind, data in events:
         if kind == "OrderUncertain":
             doubted.add(of_order)
         else:
-            quotes[of_order] = _line.decode(text + "}").data.quote
+            quotes[of_order] = _data.decode(data).quote
     return [
         StrategyOrder(
             order_id=row.order_id,

@@ -1,0 +1,118 @@
+"""Breaks in PostgreSQL, in a schema of their own: `backoffice rebuild` replaces that of the books."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from switchyard.adapters.backoffice.breaks import decode_break
+from switchyard.adapters.postgres.connection import Reader, single_connection
+from switchyard.domain.chain import stamp
+from switchyard.domain.reconcile.breaks import Break, BreakClass, BreakState
+from switchyard.ports.breaks import BREAKS_MAX, BreakFilter
+
+# Two processes may start at once; the number only has to differ from the other advisory locks.
+SCHEMA_LOCK = 8_214_015
+SCHEMA = """
+CREATE SCHEMA IF NOT EXISTS reconciliation;
+CREATE TABLE IF NOT EXISTS reconciliation.breaks (
+    break_id   text COLLATE "C" PRIMARY KEY,
+    account_id text COLLATE "C",  -- NULL: it cannot be told
+    class      text NOT NULL,
+    state      text NOT NULL,
+    version    bigint NOT NULL,
+    body       text NOT NULL      -- the Break as JSON
+);
+CREATE INDEX IF NOT EXISTS breaks_current ON reconciliation.breaks (break_id) WHERE state <> 'closed';
+CREATE INDEX IF NOT EXISTS breaks_of_account ON reconciliation.breaks (account_id, break_id);
+CREATE TABLE IF NOT EXISTS reconciliation.break_versions (
+    break_id text COLLATE "C" NOT NULL,
+    version  bigint NOT NULL,
+    at       text NOT NULL,
+    body     text NOT NULL,
+    PRIMARY KEY (break_id, version)
+);
+"""
+PAGE = """
+SELECT body FROM reconciliation.breaks WHERE break_id > $1 AND ($2::text IS NULL OR account_id = $2)
+AND state = ANY ($3::text[]) {closed} ORDER BY break_id LIMIT $4
+"""
+FIND = "SELECT body FROM reconciliation.breaks WHERE break_id = ANY ($1::text[])"
+SAVE = """
+WITH given AS (
+    SELECT * FROM jsonb_to_recordset($1::text::jsonb)
+    AS row (break_id text, account_id text, class text, state text, version bigint, at text, body text)
+), written AS (
+    INSERT INTO reconciliation.breaks AS kept (break_id, account_id, class, state, version, body)
+    SELECT break_id, account_id, class, state, version, body FROM given
+    ON CONFLICT (break_id) DO UPDATE SET
+        account_id = excluded.account_id, class = excluded.class, state = excluded.state, version = excluded.version,
+        body = excluded.body
+    WHERE kept.version IN (excluded.version, excluded.version - 1)
+    RETURNING break_id
+), versions AS (
+    INSERT INTO reconciliation.break_versions (break_id, version, at, body)
+    SELECT break_id, version, at, body FROM given WHERE break_id IN (SELECT break_id FROM written)
+    ON CONFLICT DO NOTHING
+)
+SELECT count(*) AS count FROM written
+"""
+HISTORY = "SELECT body FROM reconciliation.break_versions WHERE break_id = $1 ORDER BY version DESC LIMIT $2"
+COUNTS = "SELECT class, state, count(*) AS count FROM reconciliation.breaks GROUP BY class, state"
+
+
+class PostgresBreaks:
+    """ports.breaks.BreakStore on PostgreSQL."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    @classmethod
+    async def open(cls, url: str) -> "PostgresBreaks":
+        """Connect, and create the tables where they do not exist."""
+        async with single_connection(url) as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", SCHEMA_LOCK)
+            await connection.execute(SCHEMA)
+        return cls(await Reader.open(url))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self._reader.close()
+
+    async def page(self, wanted: BreakFilter) -> list[Break]:
+        """Breaks sorted by id."""
+        sql = PAGE.format(closed="" if "closed" in wanted.states else "AND state <> 'closed'")
+        rows = await self._reader.rows(
+            sql, wanted.after, wanted.account_id, list(wanted.states), min(wanted.limit, BREAKS_MAX)
+        )
+        return [decode_break(row["body"]) for row in rows]
+
+    async def find(self, break_ids: Sequence[str]) -> dict[str, Break]:
+        """Those that exist."""
+        found = [decode_break(row["body"]) for row in await self._reader.rows(FIND, list(break_ids))]
+        return {one.break_id: one for one in found}
+
+    async def save(self, breaks: Sequence[Break]) -> int:
+        """Write each in its newest version, in one statement."""
+        rows = [
+            {
+                "break_id": one.break_id,
+                "account_id": one.account_id,
+                "class": one.class_,
+                "state": one.state,
+                "version": one.version,
+                "at": stamp(one.changed_at),
+                "body": msgspec.json.encode(one).decode(),
+            }
+            for one in breaks
+        ]
+        [row] = await self._reader.rows(SAVE, msgspec.json.encode(rows).decode())
+        return int(row["count"])
+
+    async def history(self, break_id: str, limit: int) -> list[Break]:
+        """The newest versions, the newest first."""
+        rows = await self._reader.rows(HISTORY, break_id, min(limit, BREAKS_MAX))
+        return [decode_break(row["body"]) for row in rows]
+
+    async def counts(self) -> Mapping[tuple[BreakClass, BreakState], int]:
+        """How many there are by class and state."""
+        return {(row["class"], row["state"]): row["count"] for row in await self._reader.rows(COUNTS)}

@@ -1,0 +1,73 @@
+"""The checks of `/health/ready`, for each role."""
+
+from functools import partial
+
+from switchyard.bootstrap.backoffice import BackOffice
+from switchyard.bootstrap.caches import Caches
+from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.venue_states import venue_states
+from switchyard.domain.readiness import Check
+from switchyard.flow.health.readiness import (
+    ReadinessChecks,
+    check_clock,
+    check_disks,
+    check_journal,
+    check_venues,
+)
+
+
+def process_checks(core: Core, *, sends: bool) -> ReadinessChecks:
+    """The checks that every role with an engine has."""
+    checks = ReadinessChecks(core.clock)
+    states = partial(venue_states, core)
+    checks.add("process", partial(_check_process, core))
+    checks.add("journal", partial(check_journal, core.database.journal))
+    checks.add("worker", partial(_check_worker, core, sends=sends))
+    checks.add("venues", partial(check_venues, states))
+    checks.add("disk", partial(check_disks, core.disks))
+    checks.add("clock", partial(check_clock, core.clock, core.wall_clock))
+    return checks
+
+
+def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None:
+    """Whether Redis is used, where one is configured."""
+    checks.add("cache", partial(_check_cache, core, caches))
+
+
+def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
+    """Whether the books follow the journal; orders do not wait for them."""
+
+    async def check() -> Check:
+        found = await office.check()
+        return found if found.status == "ok" else Check(found.check, "degraded", found.detail)
+
+    checks.add("books", check)
+
+
+async def _check_process(core: Core) -> Check:
+    if core.supervisor.stop.is_set():
+        return Check("process", "failed", "it is stopping")
+    return Check("process", "ok", "it accepts requests")
+
+
+async def _check_worker(core: Core, *, sends: bool) -> Check:
+    if sends:
+        lanes = 0 if core.lanes is None else len(core.lanes.usable())
+        if not lanes:
+            return Check("worker", "degraded", "it owns no lane: other workers have them, or the database is away")
+        return Check("worker", "ok", f"it sends on {lanes} lanes")
+    if core.settings.database_url is None:
+        return Check("worker", "degraded", "nothing is sent: SWITCHYARD_WORKER is false")
+    if all(core.health.record(venue) is None for venue in core.settings.venue_names):
+        return Check("worker", "degraded", "no worker has reported for 20 s: accepted orders wait")
+    return Check("worker", "ok", "a worker reports on the venues")
+
+
+async def _check_cache(core: Core, caches: Caches) -> Check:
+    if caches.cache is None:
+        return Check("cache", "ok", "none is configured")
+    if core.settings.idempotency.cache.redis_url is None:
+        return Check("cache", "ok", "in memory")
+    if not (await caches.cache.stats()).is_reachable:
+        return Check("cache", "degraded", "Redis does not answer: the database answers instead")
+    return Check("cache", "ok", "Redis answers")

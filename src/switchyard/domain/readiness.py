@@ -1,0 +1,37 @@
+"""Whether a process can do its work: one check for each thing that it depends on, and the sum of them."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+CheckName = Literal["process", "journal", "worker", "venues", "books", "bus", "cache", "disk", "clock"]
+CheckStatus = Literal[
+    "ok",
+    "degraded",  # a part of the work waits or is slower; requests are still served
+    "failed",  # requests should go to another process
+]
+ReadyStatus = Literal["ready", "degraded", "not_ready"]
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing that the process depends on."""
+
+    check: CheckName
+    status: CheckStatus
+    detail: str
+    """What was found; for people."""
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    """The body of `GET /health/ready`."""
+
+    status: ReadyStatus
+    checks: tuple[Check, ...]
+
+
+def readiness_of(checks: Sequence[Check]) -> Readiness:
+    """The checks and the worst of them."""
+    found = {check.status for check in checks}
+    status: ReadyStatus = "not_ready" if "failed" in found else "degraded" if "degraded" in found else "ready"
+    return Readiness(status, tuple(checks))

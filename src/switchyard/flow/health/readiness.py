@@ -1,0 +1,95 @@
+"""Checks what a process depends on, for `/health/ready`: each check within a time limit, all of them once a second.
+
+Reads the journal, the disks, the clocks and the state of the stages; writes nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+
+from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.readiness import Check, CheckName, Readiness, readiness_of
+from switchyard.domain.venue_state import VenueState
+from switchyard.ports.clock import Clock
+from switchyard.ports.disk import Disks
+from switchyard.ports.journal import Journal
+
+# A balancer's probe mostly waits for a few seconds; a check that takes longer is a finding by itself.
+CHECK_SECONDS_MAX = 2.0
+# The route needs no token: more requests than this are answered from the last look.
+KEPT_SECONDS = 1.0
+MEBIBYTE = 1024 * 1024
+# Room for the outcomes and reports of orders that are already accepted; new ones should go elsewhere.
+DISK_FREE_MIN = 256 * MEBIBYTE
+# About a million orders: time for a person to act.
+DISK_FREE_LOW = 2048 * MEBIBYTE
+# As `flow.clock.STEP_MIN`: drift stays far below.
+CLOCK_DIFFERENCE_MAX = timedelta(seconds=1)
+
+Probe = Callable[[], Awaitable[Check]]
+
+
+class ReadinessChecks:
+    """The checks of one process, in the order in which they were added."""
+
+    def __init__(self, clock: Clock, seconds_max: float = CHECK_SECONDS_MAX) -> None:
+        self._clock = clock
+        self._seconds_max = seconds_max
+        self._probes: list[tuple[CheckName, Probe]] = []
+        self._turn = asyncio.Lock()
+        self._last: tuple[float, Readiness] | None = None
+
+    def add(self, name: CheckName, probe: Probe) -> None:
+        """Check this too."""
+        self._probes.append((name, probe))
+
+    async def look(self) -> Readiness:
+        """The present state, at most a second old."""
+        async with self._turn:
+            if self._last is None or self._clock.monotonic() - self._last[0] >= KEPT_SECONDS:
+                checks = await asyncio.gather(*(self._limited(name, probe) for name, probe in self._probes))
+                self._last = self._clock.monotonic(), readiness_of(checks)
+            return self._last[1]
+
+    async def _limited(self, name: CheckName, probe: Probe) -> Check:
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                return await probe()
+        except TimeoutError:
+            return Check(name, "failed", f"no answer within {self._seconds_max:g} s")
+        except SwitchyardError as error:
+            return Check(name, "failed", str(error))
+
+
+async def check_journal(journal: Journal) -> Check:
+    """Whether the database answers."""
+    head = await journal.head(0)
+    return Check("journal", "ok", f"epoch {head.epoch}, event {head.seq}")
+
+
+async def check_disks(disks: Disks) -> Check:
+    """Whether there is room to write."""
+    spaces = await disks.measure()
+    if not spaces:
+        return Check("disk", "degraded", "the free space cannot be measured")
+    folder, space = min(spaces.items(), key=lambda item: item[1].free)
+    detail = f"{space.free // MEBIBYTE} MiB free of {space.size // MEBIBYTE} MiB for the {folder} folder"
+    if space.free < DISK_FREE_MIN:
+        return Check("disk", "failed", detail)
+    return Check("disk", "degraded" if space.free < DISK_FREE_LOW else "ok", detail)
+
+
+async def check_clock(clock: Clock, wall_clock: Clock) -> Check:
+    """Whether this machine's wall clock agrees with the time in use, which all processes share."""
+    difference = wall_clock.now() - clock.now()
+    detail = f"this machine's wall clock is {difference.total_seconds():+.3f} s from the time in use"
+    return Check("clock", "degraded" if abs(difference) > CLOCK_DIFFERENCE_MAX else "ok", detail)
+
+
+async def check_venues(states: Callable[[], Sequence[VenueState]]) -> Check:
+    """Whether orders are sent to every venue."""
+    found = states()
+    problems = [f"{each.venue}: {each.reason or each.state}" for each in found if each.state != "open" or each.reason]
+    if problems:
+        return Check("venues", "degraded", "; ".join(problems))
+    return Check("venues", "ok", f"{len(found)} open")

@@ -1,0 +1,265 @@
+"""What people do about breaks: look, explain, adopt a foreign fill, and compare now.
+
+Reads and writes breaks; an adoption also writes one entry of the ledger.
+"""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+from switchyard.domain.errors import InvalidField, NotFound
+from switchyard.domain.ids import AccountId, VenueName
+from switchyard.domain.instruments import Catalogue
+from switchyard.domain.ledger.entries import NO_CURRENCY
+from switchyard.domain.ledger.holdings import Holding
+from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.money import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
+from switchyard.domain.reconcile.breaks import (
+    CURRENT_STATES,
+    Break,
+    BreakChanged,
+    StatementFill,
+    adopted,
+    check_decision,
+    explained,
+)
+from switchyard.domain.reconcile.gateway import gateway_scope
+from switchyard.domain.reconcile.ledger import ledger_scope
+from switchyard.domain.reconcile.views import (
+    BreakHistory,
+    BreakPage,
+    NotCompared,
+    PassView,
+    ReconciledBalance,
+    ReconciledPosition,
+    ReconcileView,
+    shown,
+    told,
+)
+from switchyard.flow.reconcile.reconciler import Pass, Reconciler
+from switchyard.ports.breaks import BreakFilter, BreakStore
+from switchyard.ports.clock import Clock
+from switchyard.ports.ledger import Ledger
+from switchyard.ports.manual_ledger import ManualLedger
+from switchyard.ports.queries import Queries
+from switchyard.ports.quotes import Quotes
+
+HISTORY_MAX: Final = 100
+ROWS_MAX: Final = 1_000
+
+
+class ReconcileDesk:
+    """Reconciliation for people; `reconciler` is none where the setting switches it off."""
+
+    def __init__(
+        self,
+        *,
+        ledger: Ledger,
+        manual: ManualLedger,
+        queries: Queries,
+        breaks: BreakStore,
+        clock: Clock,
+        catalogue: Catalogue,
+        quotes: Quotes | None,
+        venues: tuple[VenueName, ...],
+        reconciler: Reconciler | None,
+    ) -> None:
+        self._ledger = ledger
+        self._manual = manual
+        self._queries = queries
+        self._breaks = breaks
+        self._clock = clock
+        self._catalogue = catalogue
+        self._quotes = quotes
+        self._venues = venues
+        self.reconciler = reconciler
+
+    async def compare(self, *, full: bool) -> PassView:
+        """Make a pass now; raises BreakChanged where reconciliation is off."""
+        if self.reconciler is None:
+            raise BreakChanged("SWITCHYARD_RECONCILE is false: this process compares nothing")
+        return _pass_view(await self.reconciler.run_once(full=full))
+
+    async def page(self, wanted: BreakFilter) -> BreakPage:
+        """A page of breaks."""
+        limit = wanted.limit
+        found = await self._breaks.page(
+            BreakFilter(states=wanted.states, account_id=wanted.account_id, after=wanted.after, limit=limit + 1)
+        )
+        page = found[:limit]
+        return BreakPage(breaks=tuple(map(shown, page)), next_cursor=page[-1].break_id if len(found) > limit else None)
+
+    async def show(self, break_id: str) -> BreakHistory:
+        """A break and its newest versions."""
+        one = await self._find(break_id)
+        history = await self._breaks.history(break_id, HISTORY_MAX)
+        return BreakHistory(break_=shown(one), history=tuple(map(shown, history)))
+
+    async def explain(self, break_id: str, by: str, reason: str) -> BreakHistory:
+        """Record why the difference is as it should be."""
+        one = await self._find(break_id)
+        await self._save(explained(one, by, reason, self._clock.now()))
+        return await self.show(break_id)
+
+    async def adopt(self, break_id: str, account: AccountId | None, by: str, reason: str) -> BreakHistory:
+        """Book a foreign fill to the strategy `external`; the next pass closes its break."""
+        one = await self._find(break_id)
+        check_decision(by, reason)
+        if one.fill is None or one.order_id is not None or one.class_ != "missing_here":
+            raise BreakChanged(f"{break_id} is no fill of an order that is unknown here: only that can be adopted")
+        account = one.account_id or account
+        if account is None:
+            raise InvalidField("accountId", "required: the venue does not name the account of this fill")
+        after = adopted(one, account, by, reason, self._clock.now())
+        # The entry first: after a crash between the two, a repeat finds it booked.
+        await self._manual.enter(self._entry(one, one.fill, account, by, reason), self._clock.now())
+        await self._save(after)
+        return await self.show(break_id)
+
+    def _entry(self, one: Break, fill: StatementFill, account: AccountId, by: str, reason: str) -> ManualEntry:
+        assert one.venue is not None, "a fill has a venue"
+        exec_id = None if self.reconciler is None else self.reconciler.recorded_id(one.venue, fill)
+        if exec_id is None:
+            raise BreakChanged(f"{one.venue} is not compared by this process: adopt the fill where it is")
+        instrument = self._catalogue.find(fill.symbol)
+        return ManualEntry(
+            type="Fill",
+            account_id=account,
+            key=f"adopt-{one.break_id}",
+            by=by,
+            reason=reason,
+            currency=instrument.settlement or NO_CURRENCY,
+            multiplier=instrument.multiplier,
+            symbol=fill.symbol,
+            side=fill.side,
+            qty=fill.qty,
+            price=fill.price,
+            venue=one.venue,
+            exec_id=exec_id,
+            fee=fill.fee,
+            fee_currency=fill.fee_currency,
+            effective_at=fill.at,
+        )
+
+    async def account(self, account: AccountId, quote_ccy: str, limit: int) -> ReconcileView:
+        """One account's books, valued where rates are known, with its breaks."""
+        limit = min(limit, ROWS_MAX)
+        balances = await self._balances(account, quote_ccy, limit)
+        holdings = await self._ledger.holdings(account, "", "", limit + 1)
+        gateway = {row.symbol: row.qty for row in await self._queries.positions(account, limit=min(limit + 1, 500))}
+        positions: dict[str, ReconciledPosition] = {}
+        for one in holdings[:limit]:
+            # A symbol whose settlement currency was changed has a position in each.
+            key = one.symbol if one.symbol not in positions else f"{one.symbol}:{one.currency}"
+            positions[key] = self._position(one, gateway, quote_ccy)
+        for symbol in sorted(gateway.keys() - positions.keys()):
+            if len(positions) < limit and gateway[symbol]:
+                positions[symbol] = _only_at_gateway(gateway[symbol])
+        breaks = await self._breaks.page(BreakFilter(states=CURRENT_STATES, account_id=account, limit=limit))
+        last = None if self.reconciler is None else self.reconciler.last
+        unvalued = [name for name, one in balances.items() if one.cash_in_quote_ccy is None]
+        unvalued += [name for name, held in positions.items() if held.value_in_quote_ccy is None]
+        return ReconcileView(
+            account_id=account,
+            quote_ccy=quote_ccy,
+            balances=dict(list(balances.items())[:limit]),
+            positions=positions,
+            unvalued=tuple(unvalued),
+            breaks=tuple(map(shown, breaks)),
+            truncated=len(balances) > limit or len(holdings) > limit or len(breaks) == limit,
+            compared_at=None if last is None else last.compared_at,
+            not_compared=self._not_compared(account),
+        )
+
+    def _not_compared(self, account: AccountId) -> tuple[NotCompared, ...]:
+        """What concerns the account; other accounts are not named."""
+        if self.reconciler is None:
+            return (NotCompared("all", "SWITCHYARD_RECONCILE is false"),)
+        if self.reconciler.last is None:
+            return (NotCompared("all", "the first pass has not ended"),)
+        own = gateway_scope(account), ledger_scope(account)
+        # The answer of a venue may name addresses, which are the operator's business.
+        return tuple(
+            one if one.scope in own else NotCompared(one.scope, "the venue could not be asked")
+            for one in told(self.reconciler.last.not_compared)
+            if one.scope in own or not one.scope.startswith(("gateway:", "ledger:"))
+        )
+
+    async def _balances(self, account: AccountId, quote_ccy: str, limit: int) -> dict[str, ReconciledBalance]:
+        found: dict[str, ReconciledBalance] = {}
+        for row in await self._ledger.balances(account, "", limit + 1):
+            balance = found.setdefault(row.unit, ReconciledBalance())
+            setattr(balance, row.account, row.amount)
+        for currency, balance in found.items():
+            rate = self._rate(currency, quote_ccy)
+            balance.cash_in_quote_ccy = None if rate is None else _rounded(balance.cash, rate)
+        return found
+
+    def _position(self, holding: Holding, gateway: Mapping[str, Decimal], quote_ccy: str) -> ReconciledPosition:
+        mark, rate = self._mid(holding.symbol), self._rate(holding.currency, quote_ccy)
+        value = None
+        if not holding.qty:
+            value = ZERO
+        elif mark is not None and rate is not None:
+            value = _rounded(EXACT.multiply(holding.qty, holding.multiplier), ROUNDED.multiply(mark, rate))
+        return ReconciledPosition(
+            qty=holding.qty,
+            gateway_qty=gateway.get(holding.symbol, ZERO),
+            currency=None if holding.currency == NO_CURRENCY else holding.currency,
+            cost_basis=holding.cost_basis,
+            realised_pnl=holding.realised_pnl,
+            value_in_quote_ccy=value,
+        )
+
+    def _mid(self, symbol: str) -> Decimal | None:
+        if self._quotes is None:
+            return None
+        for venue in self._venues:
+            quote = self._quotes.quote(venue, symbol)
+            if quote is not None:
+                return ROUNDED.divide(EXACT.add(quote.bid, quote.ask), Decimal(2))
+        return None
+
+    def _rate(self, currency: str, quote_ccy: str) -> Decimal | None:
+        """How much of the one currency a unit of the other is worth, by the pair that the catalogue has of them."""
+        if currency == quote_ccy:
+            return ONE
+        direct, inverse = currency + quote_ccy, quote_ccy + currency
+        if self._catalogue.listed(direct) is not None:
+            return self._mid(direct)
+        mid = self._mid(inverse) if self._catalogue.listed(inverse) is not None else None
+        return None if mid is None else ROUNDED.divide(ONE, mid)
+
+    async def _find(self, break_id: str) -> Break:
+        found = (await self._breaks.find([break_id])).get(break_id)
+        if found is None:
+            raise NotFound
+        return found
+
+    async def _save(self, one: Break) -> None:
+        if not await self._breaks.save([one]):
+            raise BreakChanged(f"{one.break_id} was changed meanwhile: look at it again")
+
+
+def _only_at_gateway(qty: Decimal) -> ReconciledPosition:
+    return ReconciledPosition(
+        qty=ZERO,
+        gateway_qty=qty,
+        currency=None,
+        cost_basis=ZERO,
+        realised_pnl=ZERO,
+        value_in_quote_ccy=None,
+    )
+
+
+def _rounded(amount: Decimal, rate: Decimal) -> Decimal:
+    return canonical(Decimal(fixed(ROUNDED.multiply(amount, rate))))
+
+
+def _pass_view(done: Pass) -> PassView:
+    return PassView(
+        compared_at=done.compared_at,
+        accounts=done.accounts,
+        differences=done.differences,
+        not_compared=told(done.not_compared),
+    )

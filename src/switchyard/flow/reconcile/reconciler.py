@@ -1,0 +1,333 @@
+"""One pass: compares the books with their own entries, with the gateway and with the venues, and settles the breaks.
+
+Reads the ledger, the gateway's rows and the venues; writes only breaks. It repairs nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+import structlog
+
+from switchyard.domain.errors import CannotStart, OutcomeUnknown, Unavailable
+from switchyard.domain.ids import AccountId, OrderId, VenueName
+from switchyard.domain.ledger.accounts import BookedAccount
+from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
+from switchyard.domain.reconcile.breaks import (
+    BREAK_CLASSES,
+    BREAK_STATES,
+    Difference,
+    Findings,
+    StatementFill,
+    break_id,
+)
+from switchyard.domain.reconcile.gateway import gateway_scope
+from switchyard.domain.reconcile.ledger import orphan
+from switchyard.domain.reconcile.venue import fills_scope, open_orders_scope, recorded_ids
+from switchyard.flow.reconcile.collected import Collected
+from switchyard.flow.reconcile.gateway_side import GatewaySide
+from switchyard.flow.reconcile.ledger_fold import AccountFold, LedgerFold
+from switchyard.flow.reconcile.open_orders import compare_open_orders
+from switchyard.flow.reconcile.orphans import Orphans
+from switchyard.flow.reconcile.pace import Pace
+from switchyard.flow.reconcile.settling import current_breaks, settle
+from switchyard.flow.reconcile.statement_match import AccountOf, StatementMatch, TooMany
+from switchyard.flow.reconcile.tables import compare_tables_of
+from switchyard.ports.breaks import BreakStore
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import Journal
+from switchyard.ports.ledger import ENTRIES_MAX
+from switchyard.ports.ledger_dump import LedgerDump
+from switchyard.ports.ledger_lookup import LedgerLookup
+from switchyard.ports.manual_ledger import ManualLedger
+from switchyard.ports.queries import Queries
+from switchyard.ports.statement import VenueStatement
+from switchyard.ports.venue import VenueUnavailable
+from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
+
+log = structlog.get_logger()
+
+# How long a pass waits for the books to read what the gateway had when the pass began.
+BEHIND_SECONDS_MAX: Final = 10.0
+POLL_SECONDS: Final = 0.1
+# A pass reads what is new; once a day everything is read again, because folded entries may be changed afterwards.
+FULL_SECONDS: Final = 24 * 3600.0
+ORPHANS_MAX: Final = 10_000
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What the last pass did."""
+
+    compared_at: datetime
+    differences: int
+    accounts: int
+    not_compared: Mapping[str, str]
+
+
+class Reconciler:
+    """Compares again and again; `last` is the last pass."""
+
+    def __init__(
+        self,
+        *,
+        dump: LedgerDump,
+        lookup: LedgerLookup,
+        manual: ManualLedger,
+        gateway: GatewaySide,
+        journal: Journal,
+        queries: Queries,
+        venues: Mapping[VenueName, VenueStatement | str],
+        breaks: BreakStore,
+        clock: Clock,
+        pace: Pace,
+        metrics: ReconcileMetrics,
+        quiet: timedelta,
+        interval: timedelta,
+    ) -> None:
+        """`venues`: every configured venue, or why it cannot be asked."""
+        self._dump = dump
+        self._lookup = lookup
+        self._manual = manual
+        self._gateway = gateway
+        self._journal = journal
+        self._queries = queries
+        self._venues = venues
+        self.breaks = breaks
+        self._clock = clock
+        self._pace = pace
+        self._metrics = metrics
+        self._quiet = quiet
+        self._interval_seconds = interval.total_seconds()
+        self._passing = asyncio.Lock()
+        self.last: Pass | None = None
+        self._began_at = clock.monotonic()
+        self._compared_at: float | None = None
+        self._restart()
+        metrics.age.set_function(self._age_seconds)
+
+    async def run(self) -> None:
+        """Make a pass at every interval, for as long as the process lives."""
+        while True:
+            try:
+                await self.run_once()
+            except Unavailable as error:
+                log.warning("reconcile_interrupted", error=str(error))
+            except (CannotStart, OutcomeUnknown):
+                raise  # the process must not go on
+            except Exception:
+                # Not at once again, as the supervisor would: a pass from the start is long.
+                log.exception("reconcile_failed", retry_seconds=self._interval_seconds)
+            await asyncio.sleep(self._interval_seconds)
+
+    async def run_once(self, *, full: bool = False) -> Pass:
+        """Make one pass; with `full` everything is read again."""
+        async with self._passing:
+            if full or self._clock.monotonic() - self._read_from > FULL_SECONDS:
+                self._restart()
+            try:
+                findings = await self._compare()
+            except BaseException:
+                # What was read and not settled would be skipped by the next pass.
+                self._restart()
+                raise
+            await settle(self.breaks, await current_breaks(self.breaks), findings, self._clock.now(), self._quiet)
+            return await self._note(findings)
+
+    def recorded_id(self, venue: VenueName, fill: StatementFill) -> str | None:
+        """The execution id under which the fill is booked; none where the venue is not configured."""
+        match = self._matches.get(venue)
+        return None if match is None else recorded_ids(venue, fill, match.venue.capabilities.execution_ids, None)[0]
+
+    def _restart(self) -> None:
+        self._read_from = self._clock.monotonic()
+        self._fold = LedgerFold(self._dump, self._pace, self._gateway.drop_agreeing)
+        self._matches = {
+            name: StatementMatch(
+                venue, journal=self._journal, queries=self._queries, lookup=self._lookup, fold=self._fold
+            )
+            for name, venue in self._venues.items()
+            if not isinstance(venue, str)
+        }
+
+    async def _compare(self) -> Findings:
+        started_at = self._clock.now()
+        quiet_since = started_at - self._quiet
+        known = await current_breaks(self.breaks)
+        findings = Collected()
+
+        orphans = Orphans(await self._orphans())
+
+        def account_of(venue: VenueName, fill: StatementFill) -> AccountId | None:
+            one = known.get(break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)))
+            return orphans.account_of(venue, fill) if one is None else one.adopted_account
+
+        for name, why in self._venues.items():
+            if isinstance(why, str):
+                findings.skip(fills_scope(name), why)
+                findings.skip(open_orders_scope(name), why)
+        # The venues first: what they have, the gateway and the books have soon after.
+        open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
+        await self._read_statements(account_of, findings)
+        behind = await self._fold_all(findings)
+        fills = await self._match_fills(account_of, behind, quiet_since, findings)
+        for found in open_orders:
+            for one, is_active in found:
+                # Another quantity is the sum of fills that are reported one by one.
+                if one.class_ == "amount" and one.order_id in fills:
+                    continue
+                findings.add(one, is_active=is_active)
+        for fold in list(self._fold.accounts.values()):
+            if fold.account not in behind:
+                await self._compare_account(fold, quiet_since, fills, orphans, findings)
+        return findings.result()
+
+    async def _open_orders(
+        self, match: StatementMatch, quiet_since: datetime, findings: Collected
+    ) -> list[tuple[Difference, bool]]:
+        scope = open_orders_scope(match.name)
+        try:
+            found = await compare_open_orders(match.venue, self._journal, self._queries, quiet_since, self._pace)
+        except VenueUnavailable as error:
+            findings.skip(scope, str(error))
+            return []
+        findings.compared.add(scope)
+        return found
+
+    async def _read_statements(self, account_of: AccountOf, findings: Collected) -> None:
+        """Read every statement to its end: always the one that is furthest behind, and the ledger as far as all are.
+
+        So neither side gets far ahead of the other, however long their histories are.
+        """
+        if any([match.lost and await match.answers() for match in self._matches.values()]):
+            self._restart()
+        reading = dict(self._matches)
+        while reading:
+            match = min(reading.values(), key=lambda each: each.reached_at)
+            try:
+                accounts = await match.read_page(account_of)
+            except VenueUnavailable as error:
+                findings.skip(fills_scope(match.name), str(error))
+                del reading[match.name]
+                continue
+            except TooMany:
+                findings.skip(fills_scope(match.name), "too many of its fills are not in the books to list them")
+                del reading[match.name]
+                continue
+            if match.at_end:
+                del reading[match.name]
+            if reading:
+                until = min(each.reached_at for each in reading.values())
+                for account in accounts:
+                    await self._fold.advance(account, self._note_entry, until=until)
+            await self._pace.rest()
+
+    async def _fold_all(self, findings: Collected) -> set[AccountId]:
+        """Fold every account, once the books have read it, as far as it is then; returns those behind or halted.
+
+        What is booked during the pass is left for the next one, so that a pass ends under any load.
+        """
+        behind: set[AccountId] = set()
+        deadline = self._clock.monotonic() + BEHIND_SECONDS_MAX
+        before = AccountId("")
+        while page := await self._dump.dumped_accounts(before, ENTRIES_MAX):
+            for row in page:
+                wanted = await self._gateway.last_seq(row.account_id)
+                account = await self._read_to(row, wanted, deadline)
+                if account.seq < wanted:
+                    behind.add(account.account_id)
+                    why = account.halted or f"the books have read event {account.seq} of {wanted}"
+                    findings.skip(gateway_scope(account.account_id), why)
+                await self._advance(account.account_id, account.head.number)
+                await self._pace.rest()
+            before = page[-1].account_id
+        return behind
+
+    async def _read_to(self, account: BookedAccount, wanted: int, deadline: float) -> BookedAccount:
+        """Wait until the books have read the account's event; returns the account's row as it is then."""
+        while account.seq < wanted and account.halted is None and self._clock.monotonic() < deadline:
+            await asyncio.sleep(POLL_SECONDS)
+            account = await self._lookup.find_account(account.account_id) or account
+        return account
+
+    async def _match_fills(
+        self, account_of: AccountOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
+    ) -> dict[OrderId, list[tuple[Difference, bool]]]:
+        """Compare the statements with the folded entries; returns the differences by order.
+
+        What is known of a venue that does not answer still explains differences of its orders.
+        """
+        by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
+        for match in self._matches.values():
+            scope = fills_scope(match.name)
+            await match.recheck(account_of)
+            if scope not in findings.skipped:
+                findings.compared.add(scope)
+                for one, found_id in match.differences(quiet_since):
+                    if one is None or one.account_id in behind:
+                        findings.left.add(found_id)
+                    else:
+                        findings.add(one)
+            for order_id, one, is_recorded in (*match.recorded_differences(), *await match.unknown_there()):
+                by_order.setdefault(order_id, []).append((one, is_recorded))
+        return by_order
+
+    async def _compare_account(
+        self,
+        fold: AccountFold,
+        quiet_since: datetime,
+        fills: Mapping[OrderId, list[tuple[Difference, bool]]],
+        orphans: Orphans,
+        findings: Collected,
+    ) -> None:
+        found, left = await self._gateway.compare(fold, quiet_since, fills, orphans)
+        findings.left |= left
+        findings.compared.add(gateway_scope(fold.account))
+        for one in found:
+            findings.add(one)
+        findings.add_all(orphan(entry) for entry in orphans.of(fold.account) if entry.legs)
+        await compare_tables_of(fold, self._lookup, findings, self._advance)
+        await self._pace.rest()
+
+    async def _advance(self, account: AccountId, up_to: int) -> None:
+        await self._fold.advance(account, self._note_entry, up_to=up_to)
+
+    def _note_entry(self, entry: LedgerEntry) -> None:
+        for match in self._matches.values():
+            match.note_entry(entry)
+
+    async def _orphans(self) -> list[LedgerEntry]:
+        """The entries that an adopted journal does not have."""
+        found: list[LedgerEntry] = []
+        after = AccountId(""), 0
+        while len(found) < ORPHANS_MAX and (page := await self._manual.orphans(after, ENTRIES_MAX)):
+            entries = [parse_entry(each.text) for each in page]
+            found += entries
+            after = entries[-1].account_id, entries[-1].number
+        return found
+
+    async def show_counts(self) -> None:
+        """Set the gauges of breaks."""
+        counts = await self.breaks.counts()
+        for class_ in BREAK_CLASSES:
+            for state in BREAK_STATES:
+                if state != "closed":
+                    self._metrics.breaks.labels(class_, state).set(counts.get((class_, state), 0))
+
+    async def _note(self, findings: Findings) -> Pass:
+        await self.show_counts()
+        self._metrics.not_compared.set(len(findings.not_compared))
+        self._compared_at = self._clock.monotonic()
+        self.last = Pass(
+            compared_at=self._clock.now(),
+            differences=len(findings.differences),
+            accounts=sum(bool(account) for account in self._fold.accounts),
+            not_compared=findings.not_compared,
+        )
+        return self.last
+
+    def _age_seconds(self) -> float:
+        """Since the last pass, or since the start where there was none."""
+        since = self._began_at if self._compared_at is None else self._compared_at
+        return self._clock.monotonic() - since

@@ -1,0 +1,31 @@
+"""The log line of an outbox row that moved, with the fields of the specification of the outbox."""
+
+import logging
+
+import structlog
+
+from switchyard.domain.orders import Order
+from switchyard.domain.outbox import OutboxRow
+
+log = structlog.get_logger()
+
+
+def log_moved(before: OutboxRow, after: OutboxRow, order: Order) -> None:
+    """Log a row's step; at level debug if it was sent, because that is every order."""
+    is_sent = after.status == "sent"
+    if is_sent and not log.is_enabled_for(logging.DEBUG):
+        return  # before the fields are put together: this is on the path of every order
+    log.log(
+        logging.DEBUG if is_sent else logging.INFO,
+        "outbox_row_moved",
+        outbox_id=after.outbox_id,
+        status_from=before.status,
+        status_to=after.status,
+        retry_count=after.retry_count,
+        last_error=after.last_error,
+        order_id=order.order_id,
+        venue=after.venue,
+        idempotency_key=order.idempotency_key,
+        trace_id=order.trace_id,
+        broker_order_id=order.venue_order_id,
+    )

@@ -1,0 +1,82 @@
+"""The checks of `/health/ready`: what is ready, degraded and not ready."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from switchyard.adapters.memory.clock import ManualClock
+from switchyard.domain.errors import JournalUnavailable
+from switchyard.domain.readiness import Check, CheckStatus, readiness_of
+from switchyard.flow.health.readiness import (
+    MEBIBYTE,
+    ReadinessChecks,
+    check_clock,
+    check_disks,
+)
+from switchyard.ports.disk import DiskSpace
+
+
+class FixedDisks:
+    def __init__(self, **free: int) -> None:
+        self._free = free
+
+    async def measure(self) -> Mapping[str, DiskSpace]:
+        return {name: DiskSpace(free * MEBIBYTE, 100_000 * MEBIBYTE) for name, free in self._free.items()}
+
+
+def test_the_worst_check_decides() -> None:
+    good, slow, bad = (Check("journal", status, "") for status in ("ok", "degraded", "failed"))
+    assert readiness_of([good]).status == "ready"
+    assert readiness_of([good, slow]).status == "degraded"
+    assert readiness_of([slow, bad, good]).status == "not_ready"
+
+
+@pytest.mark.parametrize(
+    ("free", "status"),
+    [
+        ({"data": 255, "audit": 9000}, "failed"),
+        ({"data": 9000, "audit": 2047}, "degraded"),
+        ({"data": 2048}, "ok"),
+        ({}, "degraded"),
+    ],
+)
+async def test_the_fullest_disk_counts(free: dict[str, int], status: CheckStatus) -> None:
+    found = await check_disks(FixedDisks(**free))
+    assert found.status == status
+
+
+async def test_a_wall_clock_away_from_the_time_in_use_is_degraded() -> None:
+    clock, wall = ManualClock(), ManualClock()
+    assert (await check_clock(clock, wall)).status == "ok"
+    wall.advance(timedelta(seconds=1.5))
+    assert (await check_clock(clock, wall)).status == "degraded"
+
+
+async def test_looks_are_shared_for_a_second_and_a_check_that_hangs_fails_by_itself() -> None:
+    clock, looks = ManualClock(), 0
+
+    async def count() -> Check:
+        nonlocal looks
+        looks += 1
+        return Check("journal", "ok", "")
+
+    checks = ReadinessChecks(clock, seconds_max=0.05)
+    checks.add("journal", count)
+    await asyncio.gather(*(checks.look() for _ in range(50)))
+    assert looks == 1
+    clock.advance(timedelta(seconds=1))
+    checks.add("venues", asyncio.Event().wait)  # type: ignore[arg-type]
+    found = await checks.look()
+    assert looks == 2
+    assert [(each.check, each.status) for each in found.checks] == [("journal", "ok"), ("venues", "failed")]
+
+
+async def test_an_error_of_a_check_is_its_finding() -> None:
+    async def fail() -> Check:
+        raise JournalUnavailable("the database does not answer")
+
+    checks = ReadinessChecks(ManualClock())
+    checks.add("journal", fail)
+    assert (await checks.look()).checks == (Check("journal", "failed", "the database does not answer"),)

@@ -1,0 +1,32 @@
+"""The pages of metrics and log events say what the code has."""
+
+from switchyard.telemetry.metrics import Metrics
+from tests.support.log_events import events_in_source, events_on_page
+from tests.support.metric_table import documented_metrics, served_name
+
+# Dots as underscores, counters with `_total`.
+SPECIFIED = """
+order_requests_total order_idempotency_conflicts_total order_broker_latency_ms
+gateway_accept_to_sent_latency_ms gateway_accept_to_sent_latency_ms_max
+gateway_accept_to_execution_report_latency_ms gateway_accept_to_execution_report_latency_ms_max
+outbox_dequeue_total outbox_send_total outbox_inflight outbox_lag_seconds outbox_retry_count
+idempotency_key_generation_duration_ms idempotency_cache_hits_total idempotency_cache_misses_total
+idempotency_duplicate_orders_prevented_total idempotency_cache_size idempotency_cache_errors_total orders_placed_total
+"""
+
+
+def test_the_table_of_metrics_has_every_metric_with_its_type_and_help_and_no_other() -> None:
+    families = {served_name(family): family for family in Metrics().registry.collect()}
+    documented = documented_metrics()
+    assert documented.keys() == families.keys()
+    for name, family in families.items():
+        assert documented[name].type == family.type, name
+        assert documented[name].meaning.startswith(family.documentation.rstrip(".")), name
+
+
+def test_every_metric_of_the_specifications_is_there() -> None:
+    assert set(SPECIFIED.split()) <= documented_metrics().keys()
+
+
+def test_the_page_of_log_events_has_those_of_the_source_with_their_fields_and_no_other() -> None:
+    assert events_on_page() == events_in_source()
