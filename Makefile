@@ -9,7 +9,7 @@ TEST_PROCESSES ?= 3
 REDOCLY := @redocly/cli@2.73.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-contract test-airflow test-operate chaos check compose-gateway format bench audit sbom lock clean
+.PHONY: help install install-dev up test test-contract test-kafka test-airflow test-operate chaos check compose-gateway format bench audit sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,7 +22,7 @@ up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
 test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
-	@echo "Left to targets of their own: make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make chaos (longer faults)"
+	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make chaos (longer faults)"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
@@ -30,6 +30,9 @@ test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTT
 	REDOCLY_TELEMETRY=off REDOCLY_SUPPRESS_UPDATE_NOTICE=true npx --yes $(REDOCLY) lint $(VENV)/openapi.yaml
 	$(BIN)/python -m pytest -q tests/api/test_contract_files.py tests/api/test_reference.py \
 		tests/api/test_generated_client.py $(ARGS)
+
+test-kafka: install-dev $(VENV)/.installed-kafka ## Run the Kafka tests on a real Apache Kafka (needs Java 17 and Maven)
+	TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka $(BIN)/python -m pytest tests/kafka $(ARGS)
 
 test-operate: install-dev ## Test alert rules, then real alerts on killed dependencies (needs Debian's package prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is missing: apt-get install prometheus"; exit 1; }
@@ -57,8 +60,8 @@ format: install-dev ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install-dev ## Measure throughput side by side (needs wrk)
-	$(BIN)/python -m bench $(ARGS)
+bench: install-dev ## Measure throughput side by side (needs wrk; with the jars of `make test-kafka`, on a real Kafka)
+	$(if $(wildcard $(VENV)/.installed-kafka),TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka) $(BIN)/python -m bench $(ARGS)
 
 audit: install-dev ## Look for known vulnerabilities in the locked dependencies (asks the advisory database on the network)
 	$(BIN)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off -r requirements.txt $(ARGS)
@@ -94,6 +97,13 @@ $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	@touch $@
+
+# The jars of the broker for `make test-kafka`: 43 MB.
+$(VENV)/.installed-kafka: $(VENV)/bin/python tests/kafka/pom.xml
+	@command -v java >/dev/null && command -v mvn >/dev/null || \
+		{ echo "make test-kafka needs Java 17 and Maven: apt-get install openjdk-17-jre-headless maven"; exit 1; }
+	mvn --quiet --batch-mode -f tests/kafka/pom.xml dependency:copy-dependencies -DoutputDirectory=$(abspath $(VENV))/kafka
 	@touch $@
 
 # A client generator, for the test that uses a generated client.

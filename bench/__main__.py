@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.bus.report import BusStep, bus_section
 from bench.checkouts import base_checkout, this_checkout
 from bench.drain.report import Drain, drain_section
 from bench.facts import busy_share, load_facts, machine_facts, postgres_facts
@@ -29,7 +30,7 @@ from tests.support.postgres import PostgresServer
 
 # Parts that need none of the servers; run alone, they need nothing installed.
 WITHOUT_SERVERS = {"keys", "cache"}
-WITHOUT_WRK = WITHOUT_SERVERS | {"drain"}
+WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "bus"}
 # How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
 
@@ -92,6 +93,7 @@ def _sections(results: Sequence[Result], lookups: Sequence[LookupRow]) -> list[S
         stored_section([result for result in results if isinstance(result, Stored)]),
         overload_section([result for result in results if isinstance(result, Overload)]),
         drain_section([result for result in results if isinstance(result, Drain)]),
+        bus_section([result for result in results if isinstance(result, BusStep)]),
         growth_section([result for result in results if isinstance(result, Growth)]),
         lookup_section(lookups),
     ]

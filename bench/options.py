@@ -7,7 +7,7 @@ from bench.report import Part
 
 # The servers whose accept rate is compared.
 ACCEPTING: tuple[Part, ...] = ("hello", "sqlite", "postgres", "redis", "peer")
-DEFAULT_PARTS = (*ACCEPTING, "streams", "risk", "e2e", "half", "paper", "overload", "keys", "cache", "drain")
+DEFAULT_PARTS = (*ACCEPTING, "streams", "risk", "e2e", "half", "paper", "overload", "keys", "cache", "drain", "bus")
 # Takes half an hour.
 LONG_PARTS = ("growth",)
 
@@ -21,6 +21,7 @@ class Options(argparse.Namespace):
     rate: int | None
     streams: int
     rows: int
+    bus: int
     growth: list[int]
     base: Path | None
     only: list[str]
@@ -48,6 +49,12 @@ def parsed_options() -> Options:
     )
     parser.add_argument("--streams", type=_positive, default=1_000, help="idle streams (%(default)s)")
     parser.add_argument("--rows", type=_positive, default=50_000, help="rows of each drain (%(default)s)")
+    parser.add_argument(
+        "--bus",
+        type=_positive,
+        default=20_000,
+        help="orders through relay and back office; two entries each (%(default)s)",
+    )
     parser.add_argument(
         "--growth",
         type=_positives,

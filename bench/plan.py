@@ -6,6 +6,8 @@ Servers that are compared alternate, so that a drift of the machine affects them
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from bench.bus.measure import measure_bus
+from bench.bus.report import BusStep
 from bench.drain.measure import drain, queues
 from bench.drain.report import Drain
 from bench.growth.measure import measure_growth
@@ -16,7 +18,7 @@ from bench.overload import Overload, measure_overload
 from bench.report import NAMES, WORKING_PEERS, Part, Row, medians, server_name
 from bench.stored import Stored
 
-Result = Row | Stored | Overload | Drain | Growth
+Result = Row | Stored | Overload | Drain | BusStep | Growth
 
 ENGINES: tuple[Part, ...] = ("sqlite", "postgres")
 # Enough to fill commit groups; the comparison is of the streams, not of the levels.
@@ -49,6 +51,9 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
         for queue in queues():
             title = f"{queue.name}, drain of {options.rows:,}"
             yield Measurement(title, drain(queue, options.rows, bench.folder, bench.new_database))
+    if "bus" in options.only:
+        title = f"relay, back office and rebuild of {options.bus:,} orders"
+        yield Measurement(title, measure_bus(options.bus, bench.folder, bench.new_database))
     if "growth" in options.only:
         for part in ENGINES:
             yield Measurement(f"{NAMES[part]}, growth", measure_growth(bench, part, options.growth))

@@ -27,7 +27,7 @@ def drain(
     """Measure the rows per second that the worker finishes."""
     with TemporaryDirectory(dir=folder) as own, new_database() as url:
         environment = queue.environment(Path(own) / "data", url)
-        _fill(queue, rows, environment, Path(own))
+        fill_queue(queue, rows, environment, Path(own))
         store = PostgresStore(url)
         # The filling must not slow down the drain, and the planner needs statistics of the filled tables.
         for statement in ("VACUUM ANALYZE", "CHECKPOINT"):
@@ -42,7 +42,8 @@ def drain(
     yield Drain(queue.name, queue.setup, rows, (last - first).total_seconds())
 
 
-def _fill(queue: Queue, rows: int, environment: dict[str, str], folder: Path) -> None:
+def fill_queue(queue: Queue, rows: int, environment: dict[str, str], folder: Path) -> None:
+    """Queue so many rows; raises BenchError if that fails."""
     completed = subprocess.run(
         [*queue.fill, "fill", str(rows)],
         env=environment_of(environment),

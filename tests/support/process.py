@@ -151,11 +151,16 @@ class Process:
 
 def run_command(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a command that exits by itself."""
+    return run_within(DEADLINE_SECONDS, *arguments, **settings)
+
+
+def run_within(deadline_seconds: float, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a command that may take longer."""
     return subprocess.run(
         [str(COMMAND), *arguments],
         env=clean_environment(**settings),
         capture_output=True,
         text=True,
-        timeout=DEADLINE_SECONDS,
+        timeout=deadline_seconds,
         check=False,
     )

@@ -25,6 +25,9 @@ from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.head_file import LocalHeadFile
 from switchyard.adapters.files.recorded_quotes import RecordedQuotes
+from switchyard.adapters.kafka.bus import KafkaBus
+from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.adapters.memory.accounts import MemoryAccounts
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
@@ -40,6 +43,7 @@ from switchyard.adapters.memory.queries import MemoryQueries
 from switchyard.adapters.memory.quotes import FixedQuotes
 from switchyard.adapters.memory.rates import MemoryRate
 from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
+from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
 from switchyard.adapters.pdca.queue import SqlQueue
@@ -100,6 +104,7 @@ from switchyard.ports.order_dump import OrderDump
 from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.publisher import Publisher
 from switchyard.ports.queries import Queries
 from switchyard.ports.quote_feed import QuoteFeed
 from switchyard.ports.quote_source import QuoteSource
@@ -109,6 +114,7 @@ from switchyard.ports.rates import SharedRate
 from switchyard.ports.rebuild import RebuildTarget
 from switchyard.ports.recheck_queue import RecheckQueue
 from switchyard.ports.recheck_requests import RecheckRequests
+from switchyard.ports.relay_lease import RelayLeases
 from switchyard.ports.reservations import Reservations
 from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
@@ -133,6 +139,8 @@ key_stores: list[type[KeyStore]] = [MemoryKeyStore]
 database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime]
 livenesses: list[type[Liveness]] = [MemoryLiveness]
 lanes: list[type[Lanes]] = [MemoryLanes]
+relay_leases: list[type[RelayLeases]] = [MemoryRelayLeases]
+publishers: list[type[Publisher]] = [KafkaPublisher]
 kills: list[type[Kills]] = [MemoryKills]
 accounts: list[type[Accounts]] = [MemoryAccounts]
 mass_cancels: list[type[MassCancel]] = [HttpVenue]
@@ -148,9 +156,9 @@ venues: list[type[Venue]] = [NullVenue, PaperExchange, HttpVenue, TemplateVenue]
 quotes: list[type[Quotes]] = [QuoteBoard]
 quote_sources: list[type[QuoteSource]] = [FixedQuotes, PaperQuotes, PolledQuotes, RecordedQuotes]
 quote_feeds: list[type[QuoteFeed]] = [HttpQuotes]
-buses: list[type[Bus]] = [JournalBus]
+buses: list[type[Bus]] = [JournalBus, KafkaBus]
 disks: list[type[Disks]] = [LocalDisks]
-sources: list[type[Source]] = [JournalSource]
+sources: list[type[Source]] = [JournalSource, PartitionSource]
 ledgers: list[type[Ledger]] = [SqliteLedger, PostgresLedger]
 ledger_dumps: list[type[LedgerDump]] = [SqliteLedgerDump, PostgresLedgerDump]
 ledger_reports: list[type[LedgerReports]] = [SqliteLedgerReports, PostgresLedgerReports]

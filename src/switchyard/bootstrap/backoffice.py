@@ -7,10 +7,12 @@ from pathlib import Path
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
+from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
@@ -23,6 +25,7 @@ from switchyard.flow.gauges import show_disks
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks
 from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.flow.wake import Wake
+from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
 from switchyard.settings import Settings
@@ -32,6 +35,8 @@ from switchyard.telemetry.metrics import Metrics
 class BackOffice:
     """The parts of the back office that its API uses."""
 
+    kafka_bus: KafkaBus | None = None
+    """Set where the events are read from Kafka."""
     reconcile: ReconcileDesk
     """Set once the venues that it compares with are open."""
 
@@ -105,7 +110,10 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
 
 @asynccontextmanager
 async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProcess]:
-    """Run the back office alone, on a journal in PostgreSQL."""
+    """Run the back office alone, on a journal in PostgreSQL; it reads the events from Kafka where that is enabled.
+
+    Reconciliation and rechecks read the journal's database in any case.
+    """
     if settings.database_url is None:
         raise SettingError(
             "SWITCHYARD_DATABASE_URL",
@@ -114,16 +122,21 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         )
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
+        wake, kafka_bus = Wake(), None
         database = await open_database(settings)
         stack.push_async_callback(database.close)
         books = await stack.enter_async_context(open_books(settings))
         clock, metrics = SystemClock(), Metrics()
-        bus = _journal_bus(settings, database.journal, stack)
+        bus: Bus
+        if settings.kafka is not None:
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
+        else:
+            bus = _journal_bus(settings, database.journal, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
         await consumer.open()
         if consumer.source_problem is not None:
             raise CannotStart(consumer.source_problem)
-        supervisor, wake = Supervisor(metrics), Wake()
+        supervisor = Supervisor(metrics)
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
@@ -143,6 +156,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             stack=stack,
             shares=False,
         )
+        office.kafka_bus = kafka_bus
         yield office
 
 

@@ -44,7 +44,8 @@ class Wakes:
         self.stream = Wake()
         self.fills = Wake()
         self.books = Wake()
-        self.all = (self.dispatch, self.audit, self.stream, self.fills, self.books)
+        self.relay = Wake()
+        self.all = (self.dispatch, self.audit, self.stream, self.fills, self.books, self.relay)
 
     def notify(self) -> None:
         """Notify all stages: another process has committed."""
@@ -100,7 +101,7 @@ class Core:
             clock=self.clock,
             randomness=self.randomness,
             metrics=self.metrics,
-            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills, self.wakes.books],
+            wakes=[self.wakes.audit, self.wakes.stream, self.wakes.fills, self.wakes.books, self.wakes.relay],
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,

@@ -47,6 +47,7 @@ from switchyard.ports.outbox import OutboxQueries
 from switchyard.ports.outbox_listing import OutboxListing
 from switchyard.ports.queries import Queries
 from switchyard.ports.randomness import fresh_ulid
+from switchyard.ports.relay_lease import RelayLeases
 from switchyard.ports.reservations import Reservations
 from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.settings import Settings
@@ -82,6 +83,11 @@ class Database(Protocol):
     @property
     def lanes(self) -> Lanes:
         """Which worker owns which lanes."""
+        ...
+
+    @property
+    def relay_leases(self) -> RelayLeases:
+        """Which relay publishes to a topic, and how far it is."""
         ...
 
     @property

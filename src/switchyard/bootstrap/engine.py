@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
 from switchyard.adapters.files.private import prepare_data_folder
+from switchyard.adapters.kafka.configuration import check_properties
 from switchyard.bootstrap.backoffice import BackOffice, start_backoffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
@@ -21,6 +22,7 @@ from switchyard.bootstrap.readers import start_audit, start_head, start_streams
 from switchyard.bootstrap.readiness import add_books_check, add_cache_check, process_checks
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
 from switchyard.bootstrap.reconcile import reconcile_beside
+from switchyard.bootstrap.relay import start_relay
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import open_venues, venue_kinds
 from switchyard.bootstrap.worker import start_worker
@@ -30,6 +32,7 @@ from switchyard.domain.facts import DecisionFact
 from switchyard.domain.ids import VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.venue_state import VenueState
+from switchyard.flow.bus.relay import Relay
 from switchyard.flow.executions.gate import VenueProblem
 from switchyard.flow.gauges import Gauges
 from switchyard.flow.health.choice import VenueChoice
@@ -59,6 +62,8 @@ class Engine:
     """Set while a gateway runs."""
     backoffice: BackOffice | None = None
     """Set while a process keeps the books as well."""
+    relay: Relay | None = None
+    """Set while a process publishes to Kafka, or stands by to do so."""
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
         core = self._core = Core(settings, database, wrappers)
@@ -119,6 +124,10 @@ class Engine:
         """The venues that this process does not send to or does not hear, and why."""
         problems = (gate.problem for gate in self._core.gates.values())
         return [problem for problem in problems if problem is not None]
+
+    def bus_problem(self) -> str | None:
+        """Why this process publishes nothing to Kafka, if it should."""
+        return None if self.relay is None else self.relay.halted or self.relay.trouble
 
     def venue_states(self) -> list[VenueState]:
         """Every venue: whether orders are sent to it, and how it answers."""
@@ -181,6 +190,8 @@ class Engine:
                 add_cache_check(self.readiness, core, self.caches)
                 self.pdca = await start_pdca(core, stack)
                 self._start_rechecks(stack)
+            if self._role != "gateway":
+                self.relay = start_relay(core, stack)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self._sends:
                 await open_venues(core, stack)
@@ -203,6 +214,8 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
             f"`switchyard {role}` needs PostgreSQL, because SQLite serves one process: "
             "set it to postgresql://…, or run `switchyard up`",
         )
+    if settings.kafka is not None:
+        check_properties(settings.kafka)
     if role != "up":  # `up` has prepared it before it created the database
         prepare_data_folder(settings.data_dir)
     sys.setswitchinterval(SWITCH_SECONDS)

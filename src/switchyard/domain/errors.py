@@ -33,6 +33,7 @@ SwitchyardError
 ├── Unbookable                an event that the books cannot take (domain/ledger/accounts.py)
 ├── LedgerBroken              the books' file failed (ports/ledger.py)
 ├── OwnershipLost             another process has claimed the source (ports/ledger.py)
+├── LeaseLost                 another relay publishes to the topic now (ports/relay_lease.py)
 ├── TooManyStrategies         the registry of strategies is at its bound (ports/strategy_registry.py)
 ├── UnknownStrategies         a recheck of strategies that are not registered (ports/recheck_requests.py)
 ├── LostFence                 a recheck ended, or was claimed by another worker (ports/recheck_queue.py)
@@ -49,6 +50,7 @@ SwitchyardError
 │   ├── PositionMoved         the position changed at every try to close it
 │   ├── NoQuote               the venue has no quote for the symbol, or only a stale one
 │   ├── LedgerUnavailable     the books could not be written; repeated by itself (ports/ledger.py)
+│   ├── BusUnavailable        the message broker rejected something or cannot be used (ports/publisher.py)
 │   ├── PdcaUnavailable       the PDCA store could not be read or written (ports/pdca.py)
 │   ├── RunnerDown            a recheck is stored, and its runner could not be told yet (502)
 │   └── JournalUnavailable    the database rejected the write or cannot be reached, and nothing was written

@@ -5,6 +5,7 @@ Precedence: command-line option, environment variable, YAML file, default. A sec
 """
 
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS, IdempotencySettings
+from switchyard.settings.kafka import KAFKA_SETTINGS, KafkaSettings
 from switchyard.settings.load import load_settings
 from switchyard.settings.pdca_api import PDCA_API_SETTINGS, PdcaApiSettings
 from switchyard.settings.rechecks import RECHECK_SETTINGS, RecheckSettings
@@ -15,12 +16,14 @@ from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueS
 
 __all__ = [
     "IDEMPOTENCY_SETTINGS",
+    "KAFKA_SETTINGS",
     "PDCA_API_SETTINGS",
     "RECHECK_SETTINGS",
     "RISK_SETTINGS",
     "SETTINGS",
     "VENUE_SETTINGS",
     "IdempotencySettings",
+    "KafkaSettings",
     "PdcaApiSettings",
     "RecheckSettings",
     "Setting",

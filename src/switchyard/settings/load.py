@@ -11,6 +11,7 @@ from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Route
 from switchyard.settings.document import instruments_of, read_document, venue_of
 from switchyard.settings.idempotency import SECTION, idempotency_of
+from switchyard.settings.kafka import kafka_of, passed_names
 from switchyard.settings.names import unknown_shared_names
 from switchyard.settings.pdca_api import pdca_api_of
 from switchyard.settings.rechecks import rechecks_of
@@ -46,7 +47,9 @@ def load_settings(
     values["symbol_routes"] = {
         symbol: _checked_route("SOR_SYMBOL_ROUTES", route, names) for symbol, route in values["symbol_routes"].items()
     }
-    values["unknown_names"] = unknown_shared_names(environment, names)
+    values["kafka"] = kafka_of(environment)
+    passed = set() if values["kafka"] is None else passed_names(environment)
+    values["unknown_names"] = unknown_shared_names(environment.keys() - passed, names)
     for setting_name, field in _SIGNING_SECRETS.items():
         if values[field] is not None:
             check_secret(setting_name, values[field])

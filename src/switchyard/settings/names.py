@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
 from switchyard.settings.idempotency import IDEMPOTENCY_SETTINGS
+from switchyard.settings.kafka import KAFKA_SETTINGS
 from switchyard.settings.pdca_api import PDCA_API_SETTINGS
 from switchyard.settings.rechecks import RECHECK_SETTINGS
 from switchyard.settings.risk import RISK_SETTINGS
@@ -44,7 +45,14 @@ _SERVICE_LINK = re.compile(r".+_(SERVICE_HOST|SERVICE_PORT|PORT)(_[A-Z0-9_]+)?")
 
 def unknown_shared_names(names: Iterable[str], venues: Collection[VenueName]) -> tuple[str, ...]:
     """The variables under a shared prefix that are no settings; raises SettingError for one that must be an error."""
-    all_settings = (*SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS, *PDCA_API_SETTINGS, *RECHECK_SETTINGS)
+    all_settings = (
+        *SETTINGS,
+        *KAFKA_SETTINGS,
+        *IDEMPOTENCY_SETTINGS,
+        *RISK_SETTINGS,
+        *PDCA_API_SETTINGS,
+        *RECHECK_SETTINGS,
+    )
     known = {setting.name for setting in all_settings} | _OTHER_NAMES
     known |= {setting.name + "_FILE" for setting in all_settings if setting.secret}
     for venue in venues:

@@ -312,6 +312,13 @@ def redis_url(value: str) -> str:
     return value
 
 
+def topic(value: str) -> str:
+    """The name of a Kafka topic."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", value) or value in (".", ".."):
+        raise ValueError("must be a topic's name: 1 to 249 letters, digits or ._-")
+    return value
+
+
 def host(value: str) -> str:
     """A host name or IP address."""
     if not re.fullmatch(r"[A-Za-z0-9._:-]+", value):

@@ -19,6 +19,7 @@ from switchyard.domain.risk.limits import RiskLimits
 from switchyard.domain.routing import Route
 from switchyard.settings import parse
 from switchyard.settings.idempotency import IdempotencySettings
+from switchyard.settings.kafka import KafkaSettings
 from switchyard.settings.pdca_api import PdcaApiSettings
 from switchyard.settings.rechecks import RecheckSettings
 from switchyard.settings.setting import Secret, Setting
@@ -364,6 +365,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     instruments: Mapping[str, Instrument]
     idempotency: IdempotencySettings
     risk: RiskLimits
+    kafka: KafkaSettings | None
+    """None unless `KAFKA_ENABLE` is true."""
     pdca_api: PdcaApiSettings
     rechecks: RecheckSettings
     unknown_names: tuple[str, ...]

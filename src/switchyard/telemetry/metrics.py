@@ -3,6 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
+from switchyard.telemetry.bus_metrics import BusMetrics
 from switchyard.telemetry.cache_metrics import CacheMetrics
 from switchyard.telemetry.kill_metrics import KillMetrics
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
@@ -28,6 +29,7 @@ class Metrics:
         )
         self.kills = KillMetrics(registry)
         self.backoffice = BackOfficeMetrics(registry)
+        self.bus = BusMetrics(registry)
         self.reconcile = ReconcileMetrics(registry)
         self.routing = RoutingMetrics(registry)
         self.pdca = PdcaMetrics(registry)

@@ -10,6 +10,7 @@ from switchyard.adapters.memory.kills import MemoryKills
 from switchyard.adapters.memory.lanes import MemoryLanes
 from switchyard.adapters.memory.liveness import MemoryLiveness
 from switchyard.adapters.memory.queries import MemoryQueries
+from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.ports.clock import Clock
 
@@ -24,6 +25,7 @@ class MemoryDatabase:
         self.strategy_orders = MemoryStrategyOrders(self.journal)
         self.accounts = MemoryAccounts(self.journal)
         self.liveness = MemoryLiveness()
+        self.relay_leases = MemoryRelayLeases()
         self.lanes = MemoryLanes(self.liveness, clock)
         self.keys = MemoryKeyStore(self.journal)
         self.time = MemoryTime(self.journal, clock)

@@ -13,6 +13,7 @@ from switchyard.adapters.postgres.lanes import PostgresLanes
 from switchyard.adapters.postgres.liveness import PostgresLiveness
 from switchyard.adapters.postgres.notifications import CommitNotifications
 from switchyard.adapters.postgres.queries import PostgresQueries
+from switchyard.adapters.postgres.relay_leases import PostgresRelayLeases
 from switchyard.adapters.postgres.strategy_orders import PostgresStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
@@ -30,6 +31,7 @@ class PostgresDatabase:
         self.strategy_orders = PostgresStrategyOrders(reader)
         self.accounts = PostgresAccounts(reader)
         self.liveness = PostgresLiveness(url, reader)
+        self.relay_leases = PostgresRelayLeases(reader)
         self.lanes = PostgresLanes(reader, SystemClock())
         self.keys = PostgresKeyStore(reader)
         self.time = PostgresTime(reader)

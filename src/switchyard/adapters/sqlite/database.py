@@ -14,6 +14,7 @@ from switchyard.adapters.sqlite.kills import SqliteKills
 from switchyard.adapters.sqlite.lanes import SqliteLanes
 from switchyard.adapters.sqlite.liveness import SqliteLiveness
 from switchyard.adapters.sqlite.queries import SqliteQueries
+from switchyard.adapters.sqlite.relay_leases import SqliteRelayLeases
 from switchyard.adapters.sqlite.strategy_orders import SqliteStrategyOrders
 from switchyard.adapters.system_clock import SystemClock
 
@@ -29,6 +30,7 @@ class SqliteDatabase:
         self.strategy_orders = SqliteStrategyOrders(connections)
         self.accounts = SqliteAccounts(connections)
         self.liveness = SqliteLiveness()
+        self.relay_leases = SqliteRelayLeases(connections, self.journal)
         self.lanes = SqliteLanes()
         self.keys = SqliteKeyStore(connections, self.journal)
         self.time = SqliteTime(connections, self.journal, SystemClock())

@@ -16,7 +16,8 @@ from switchyard.settings import Settings
 DIFFERENT = 1  # the exit code of `rebuild --verify` where something differs
 
 app = typer.Typer(
-    help="Keep the books in a process of its own (needs PostgreSQL), or build them again.", invoke_without_command=True
+    help="Keep the books in a process of its own (needs PostgreSQL), or build them again.",
+    invoke_without_command=True,
 )
 PortOption = Annotated[str | None, typer.Option("--port", help="Port to listen on (SWITCHYARD_BACKOFFICE_PORT).")]
 

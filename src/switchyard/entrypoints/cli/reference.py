@@ -6,6 +6,7 @@ import typer
 
 from switchyard.settings import (
     IDEMPOTENCY_SETTINGS,
+    KAFKA_SETTINGS,
     PDCA_API_SETTINGS,
     RECHECK_SETTINGS,
     RISK_SETTINGS,
@@ -36,6 +37,14 @@ RISK_HEAD = """
 ## Pre-trade risk
 
 In the YAML file, use the name in brackets under `risk`. An unknown key or an invalid value stops the start.
+"""
+KAFKA_HEAD = """
+## Kafka
+
+Every other variable that begins with `KAFKA_` is passed to librdkafka, as the property of that name in lower case with
+dots: `KAFKA_SECURITY_PROTOCOL` sets `security.protocol`, `KAFKA_SASL_USERNAME` sets `sasl.username`. Passwords, secrets
+and keys can be read from files (`KAFKA_SASL_PASSWORD_FILE`). With `KAFKA_ENABLE`, a name that librdkafka does not know
+stops the start, and so does a property that Switchyard sets itself, such as `acks`. See [the bus](bus.md).
 """
 PDCA_HEAD = """
 ## PDCA API
@@ -73,10 +82,13 @@ def settings_page() -> str:
     venue = [_row(setting, f"{setting.name}<VENUE>", f" (`{setting.field}`)") for setting in VENUE_SETTINGS]
     idempotency = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in IDEMPOTENCY_SETTINGS]
     risk = [_row(setting, setting.name, f" (`{setting.field}`)") for setting in RISK_SETTINGS]
+    kafka = [_row(setting, setting.name) for setting in KAFKA_SETTINGS]
     pdca = [_row(setting, setting.name) for setting in PDCA_API_SETTINGS]
     return (
         HEAD
         + _table(general)
+        + KAFKA_HEAD
+        + _table(kafka)
         + VENUE_HEAD
         + _table(venue)
         + IDEMPOTENCY_HEAD

@@ -263,6 +263,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
             observer=engine.observer,
             metrics_token=settings.metrics_token,
             problems=engine.venue_problems,
+            bus_problem=engine.bus_problem,
             readiness=engine.readiness,
         ),
         admin=AdminRoutes(engine.kill_switch, tokens),

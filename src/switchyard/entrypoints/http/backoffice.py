@@ -66,6 +66,9 @@ class BackOfficeRoutes:
 
     async def _show_health(self, _request: Request) -> Response:
         problem = self._office.consumer.problem
+        bus = self._office.kafka_bus
+        if problem is None and bus is not None and bus.trouble is not None:
+            return starlette_response(json_response(200, {"status": "degraded", "bus": bus.trouble}))
         if problem is None:
             return starlette_response(json_response(200, {"status": "ok"}))
         return starlette_response(json_response(503, {"status": "halted", "reason": problem}))

@@ -39,12 +39,14 @@ class MonitoringRoutes:
         observer: Gauges,
         metrics_token: str | None,
         problems: Callable[[], Sequence[VenueProblem]],
+        bus_problem: Callable[[], str | None],
         readiness: ReadinessChecks,
     ) -> None:
         self._metrics = metrics
         self._observer = observer
         self._metrics_token = metrics_token
         self._problems = problems
+        self._bus_problem = bus_problem
         self.routes = [
             Route("/health", self._show_health),
             *probe_routes(readiness),
@@ -52,15 +54,20 @@ class MonitoringRoutes:
         ]
 
     async def _show_health(self, _request: Request) -> Response:
-        problems = self._problems()
-        if not problems:
+        problems, bus_problem = self._problems(), self._bus_problem()
+        if not problems and bus_problem is None:
             return starlette_response(json_response(200, {"status": "ok"}))
-        # Still 200: the process runs, accepts orders and must not be restarted because of a venue.
+        # Still 200: the process runs, accepts orders and must not be restarted because of a venue or of Kafka.
+        body: dict[str, object] = {"status": "degraded"}
+        if bus_problem is not None:
+            body["bus"] = bus_problem
         venues = [
             {"venue": problem.venue, "state": "open" if problem.is_open else "closed", "reason": problem.reason}
             for problem in problems
         ]
-        return starlette_response(json_response(200, {"status": "degraded", "venues": venues}))
+        if venues:
+            body["venues"] = venues
+        return starlette_response(json_response(200, body))
 
     async def _show_metrics(self, request: Request) -> Response:
         check_metrics_token(request, self._metrics_token)
@@ -101,6 +108,7 @@ def build_monitoring(settings: Settings, engine: Engine) -> ASGIApp:
         observer=engine.observer,
         metrics_token=settings.metrics_token,
         problems=engine.venue_problems,
+        bus_problem=engine.bus_problem,
         readiness=engine.readiness,
     )
     bad_tokens = BadTokens(engine.clock)

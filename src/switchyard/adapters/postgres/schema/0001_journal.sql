@@ -245,6 +245,18 @@ CREATE TABLE reader_cursors (
     hash text NOT NULL
 );
 
+-- One row per topic: the relay that publishes to it, and the last event up to which everything was delivered.
+CREATE TABLE relays (
+    topic text COLLATE "C" PRIMARY KEY,
+    topic_id text NOT NULL, -- of the topic that the place is about
+    epoch integer NOT NULL,
+    seq bigint NOT NULL,
+    hash text NOT NULL,
+    owner text NOT NULL,
+    generation bigint NOT NULL, -- raised by every takeover: the fence
+    beat bigint NOT NULL -- raised by every renewal
+);
+
 CREATE TABLE kills (
     kill_id text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C", -- NULL here and in the next three columns: any

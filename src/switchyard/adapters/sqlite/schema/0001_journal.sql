@@ -189,6 +189,18 @@ CREATE TABLE reader_cursors (
     hash  TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- One row per topic: the relay that publishes to it, and the last event up to which everything was delivered.
+CREATE TABLE relays (
+    topic      TEXT PRIMARY KEY,
+    topic_id   TEXT NOT NULL, -- of the topic that the place is about
+    epoch      INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    hash       TEXT NOT NULL,
+    owner      TEXT NOT NULL,
+    generation INTEGER NOT NULL, -- raised by every takeover: the fence
+    beat       INTEGER NOT NULL  -- raised by every renewal
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE kills (
     kill_id        TEXT PRIMARY KEY,
     account_id     TEXT, -- NULL here and in the next three columns: any

@@ -1,0 +1,255 @@
+"""Kafka as a bus: the partitions that the group assigns to this process, each read from where the books are.
+
+The books' position is the only offset: nothing is committed to Kafka, and no offset is ever chosen by Kafka.
+"""
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from queue import SimpleQueue
+from typing import TypeVar
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from switchyard.adapters.kafka import configuration, topics
+from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.domain.errors import CannotStart
+from switchyard.ports.publisher import BusUnavailable
+from switchyard.ports.source import Source
+from switchyard.settings.kafka import KafkaSettings
+
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+# The longest wait for messages before the thread looks what else it is to do.
+POLL_SECONDS = 0.05
+MESSAGES_MAX = 500
+# Longer than a broker needs that has just started.
+ANSWER_SECONDS_MAX = 10.0
+# A partition that another process has claimed is not read again before the group has had time to notice.
+RELEASE_SECONDS = 5.0
+# How often the topic is compared with the one that was opened.
+TOPIC_CHECK_SECONDS = 10.0
+# The pause before Kafka is asked again for the topic.
+RETRY_SECONDS = 2.0
+
+
+class KafkaBus:
+    """ports.bus.Bus on one topic; `trouble` says why nothing can be read at the moment."""
+
+    def __init__(
+        self, kafka: KafkaSettings, *, former_ids: Collection[str] = (), on_messages: Callable[[], None] = lambda: None
+    ) -> None:
+        """`former_ids` are those of the topics that the books were read from.
+
+        `on_messages` is called on the event loop when there is something to read.
+        """
+        self._kafka = kafka
+        self._former_ids = former_ids
+        self._on_messages = on_messages
+        self._loop = asyncio.get_running_loop()
+        self._consumer: Consumer | None = None
+        self._reading: threading.Thread | None = None
+        self._is_closing = threading.Event()
+        self._calls: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._sources: dict[int, PartitionSource] = {}
+        """One for each partition that was ever assigned: a reader keeps its source when a rebalance gives it back."""
+        self._assigned: set[int] = set()
+        self._fetched: set[int] = set()
+        """The partitions that librdkafka fetches: assigned, and with a position."""
+        self._released: dict[int, float] = {}
+        self._ask_at = 0.0
+        self._topic_id = ""
+        self.trouble: str | None = None
+
+    async def _join(self) -> None:
+        """Look the topic up and join the group."""
+        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        if self._former_ids and topic.id not in self._former_ids:
+            raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
+        self._topic_id = topic.id
+        self._consumer = Consumer(configuration.consumer(self._kafka, self._hear), logger=configuration.LOGGER)
+        self._consumer.subscribe(
+            [self._kafka.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
+        )
+        self._reading = threading.Thread(target=self._read, args=(self._consumer,), name="kafka-messages", daemon=True)
+        self._reading.start()
+        log.info("bus_joined", topic=self._kafka.topic, topic_id=topic.id, partitions=topic.partitions)
+
+    async def sources(self) -> Sequence[Source]:
+        """The partitions of this process now; none before Kafka has answered. CannotStart if the topic is another."""
+        now = time.monotonic()
+        if now >= self._ask_at:
+            try:
+                await self._ask()
+                self.trouble = None
+            except BusUnavailable as error:
+                self._note(str(error))
+            self._ask_at = time.monotonic() + (RETRY_SECONDS if self._consumer is None else TOPIC_CHECK_SECONDS)
+        with self._lock:
+            return [
+                self._sources[number]
+                for number in sorted(self._assigned)
+                if now >= self._released.get(number, float("-inf"))
+            ]
+
+    async def release(self, source: Source) -> None:
+        """Leave a partition alone for a while: the group may have given it to another process."""
+        assert isinstance(source, PartitionSource), "not a source of this bus"
+        number = source.partition
+        self._released[number] = time.monotonic() + RELEASE_SECONDS
+        with contextlib.suppress(BusUnavailable):  # then nothing is fetched
+            await self._call(lambda consumer: self._unfetch(consumer, [number]))
+        source.forget()
+
+    async def close(self) -> None:
+        """Leave the group."""
+        if self._reading is not None:
+            self._is_closing.set()
+            await asyncio.to_thread(self._reading.join)
+
+    async def fetch_from(self, partition: int, offset: int) -> None:
+        """Fetch a partition from a message on."""
+        await self._call(lambda consumer: self._fetch(consumer, partition, offset))
+
+    async def bounds(self, partition: int) -> tuple[int, int]:
+        """The first message that the brokers have, and the number of the next one."""
+        place = TopicPartition(self._kafka.topic, partition)
+        return await self._call(lambda consumer: consumer.get_watermark_offsets(place, ANSWER_SECONDS_MAX))
+
+    def resume(self, partition: int) -> None:
+        """Fetch again after a pause."""
+
+        def work(consumer: Consumer) -> None:
+            if partition in self._fetched:
+                consumer.resume([TopicPartition(self._kafka.topic, partition)])
+
+        self._calls.put(work)
+
+    async def _call(self, work: Callable[[Consumer], T]) -> T:
+        """Have the thread do it: calls of other threads would wait for as long as the thread waits for messages."""
+        if self._consumer is None:
+            raise BusUnavailable("this process is not a member of the group")
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def end(settle: Callable[[], None]) -> None:
+            if not done.done():  # the caller may have given up
+                settle()
+
+        def call(consumer: Consumer) -> None:
+            try:
+                result = work(consumer)
+            except (KafkaException, RuntimeError) as error:  # the latter from a consumer that was closed
+                failure = BusUnavailable(f"the brokers do not answer: {error}")
+                self._loop.call_soon_threadsafe(end, lambda: done.set_exception(failure))
+            else:
+                self._loop.call_soon_threadsafe(end, lambda: done.set_result(result))
+
+        self._calls.put(call)
+        return await done
+
+    async def _ask(self) -> None:
+        """Join the group, or compare the topic with the one that was joined."""
+        if self._consumer is None:
+            await self._join()
+            return
+        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        if topic.id != self._topic_id:
+            raise _replaced(self._kafka.topic, self._topic_id, topic.id)
+
+    def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
+        place = TopicPartition(self._kafka.topic, partition, offset)
+        if partition not in self._assigned:
+            return  # revoked meanwhile; the reader is stopped at the next look at `sources`
+        if partition in self._fetched:
+            consumer.incremental_unassign([place])
+        consumer.incremental_assign([place])
+        self._fetched.add(partition)
+
+    def _unfetch(self, consumer: Consumer, partitions: Sequence[int]) -> None:
+        fetched = self._fetched.intersection(partitions)
+        self._fetched -= fetched
+        consumer.incremental_unassign([TopicPartition(self._kafka.topic, each) for each in fetched])
+
+    def _read(self, consumer: Consumer) -> None:
+        """The thread, which alone uses the consumer: hand the messages to their partitions until it is to end."""
+        try:
+            while not self._is_closing.is_set():
+                self._make_calls(consumer)
+                messages = consumer.consume(MESSAGES_MAX, POLL_SECONDS)
+                for message in messages:
+                    self._take(consumer, message)
+                if messages:
+                    self._loop.call_soon_threadsafe(self._arrived)
+        except KafkaException as error:  # a fatal error: a new consumer joins
+            self._loop.call_soon_threadsafe(self._break, str(error))
+        consumer.close()
+        self._make_calls(consumer)
+
+    def _make_calls(self, consumer: Consumer) -> None:
+        while not self._calls.empty():
+            self._calls.get()(consumer)
+
+    def _break(self, error: str) -> None:
+        self._note(error)
+        self._consumer = None
+        self._ask_at = time.monotonic() + RETRY_SECONDS
+
+    def _take(self, consumer: Consumer, message: Message) -> None:
+        number, error = message.partition(), message.error()
+        with self._lock:
+            source = self._sources[number] if number is not None and number in self._assigned else None
+        if error is None:
+            if source is not None and number is not None:
+                source.put(message, lambda: consumer.pause([TopicPartition(self._kafka.topic, number)]))
+            return
+        if error.code() == KafkaError._AUTO_OFFSET_RESET and source is not None:
+            source.fail(error.str())
+        else:
+            self._hear(error)
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Partitions are fetched once their reader names a position; called by the thread."""
+        consumer.incremental_assign([])
+        with self._lock:
+            for number in [each.partition for each in partitions]:
+                self._sources.setdefault(number, PartitionSource(self._topic_id, number, self)).forget()
+                self._assigned.add(number)
+        self._loop.call_soon_threadsafe(self._changed)
+
+    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """A page of a revoked partition that is being booked is rejected by the books' fence; called by the thread."""
+        with self._lock:
+            self._assigned.difference_update(each.partition for each in partitions)
+        self._unfetch(consumer, [each.partition for each in partitions])
+        self._loop.call_soon_threadsafe(self._changed)
+
+    def _changed(self) -> None:
+        log.info("bus_partitions_assigned", topic=self._kafka.topic, partitions=sorted(self._assigned))
+        self._on_messages()
+
+    def _arrived(self) -> None:
+        self.trouble = None
+        self._on_messages()
+
+    def _hear(self, error: KafkaError) -> None:
+        """What librdkafka says about the brokers; called by the thread."""
+        self._loop.call_soon_threadsafe(self._note, f"{error.name()}: {error.str()}")
+
+    def _note(self, error: str) -> None:
+        if self.trouble is None:
+            log.error("bus_unreachable", topic=self._kafka.topic, error=error)
+        self.trouble = error
+
+
+def _replaced(topic: str, former_id: str, topic_id: str) -> CannotStart:
+    return CannotStart(
+        f"the books were read from the topic {topic} with the id {former_id}, and it has the id {topic_id} now: it was "
+        "deleted and created again, or belongs to another cluster. If it has every event from the first on, stop all "
+        "back offices and run `switchyard backoffice reset`: it is read from its start, and nothing is booked twice"
+    )

@@ -1,0 +1,136 @@
+"""One partition of the topic as a source of events: messages wait here until the reader of the books takes them.
+
+Filled by the thread that polls librdkafka, emptied by the event loop; bounded by pausing the partition.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from confluent_kafka import Message
+
+from switchyard.adapters.kafka.messages import event_of
+from switchyard.domain.bus import Offset, SourcePosition
+from switchyard.domain.errors import HistoryMismatch
+from switchyard.ports.source import Page
+
+# Two pages of the books; librdkafka keeps further messages itself (`queued.min.messages`).
+MESSAGES_MAX = 400
+_PREFIX = "kafka:"
+
+
+class Fetching(Protocol):
+    """What a partition asks of the consumer; each may take a round trip."""
+
+    async def fetch_from(self, partition: int, offset: int) -> None:
+        """Fetch the partition's messages from this one on."""
+        ...
+
+    async def bounds(self, partition: int) -> tuple[int, int]:
+        """Return the first message that the brokers still have, and the number of the next one to come."""
+        ...
+
+    def resume(self, partition: int) -> None:
+        """Fetch again after a pause."""
+        ...
+
+
+class PartitionSource:
+    """ports.bus.Source on one partition."""
+
+    start: SourcePosition = Offset()
+
+    def __init__(self, topic_id: str, partition: int, fetching: Fetching) -> None:
+        self.name = f"{_PREFIX}{topic_id}:{partition}"
+        self.partition = partition
+        self._fetching = fetching
+        self._lock = threading.Lock()
+        self._waiting: deque[Message] = deque()
+        self._next: int | None = None
+        """The message after the last one that was taken; none before the first fetch."""
+        self._is_paused = False
+        self._problem: str | None = None
+
+    async def check(self, position: SourcePosition) -> None:
+        """Raise HistoryMismatch unless the brokers have the messages from this position on."""
+        wanted = _offset(position)
+        first, end = await self._fetching.bounds(self.partition)
+        if not first <= wanted <= end:
+            raise HistoryMismatch(self._missing(wanted, f"it has {first} to {end - 1}"))
+
+    async def page(self, after: SourcePosition, limit: int) -> Page:
+        """The messages that have arrived; HistoryMismatch where the brokers do not have the next one."""
+        wanted = _offset(after)
+        if self._next != wanted:
+            await self._fetch_from(wanted)
+        with self._lock:
+            if self._problem is not None:
+                raise HistoryMismatch(self._problem)
+            taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+            if taken and self._next is not None:
+                self._next = offset_of(taken[-1]) + 1
+            resumes = self._is_paused and len(self._waiting) <= MESSAGES_MAX // 2
+            if resumes:
+                self._is_paused = False
+        if resumes:
+            self._fetching.resume(self.partition)
+        if not taken:
+            return Page((), after)
+        return Page(tuple(map(event_of, taken)), Offset(offset_of(taken[-1]) + 1))
+
+    async def lag(self, position: SourcePosition) -> int:
+        """How many messages are after the position, repeats included."""
+        return max((await self._fetching.bounds(self.partition))[1] - _offset(position), 0)
+
+    def put(self, message: Message, pause: Callable[[], None]) -> None:
+        """Add a message that has arrived, and pause the partition if too many wait; called by the thread."""
+        with self._lock:
+            expected = offset_of(self._waiting[-1]) + 1 if self._waiting else self._next
+            if expected is None or offset_of(message) < expected:
+                return  # of a fetch from another position
+            self._waiting.append(message)
+            if len(self._waiting) < MESSAGES_MAX or self._is_paused:
+                return
+            self._is_paused = True
+        pause()
+
+    def forget(self) -> None:
+        """Drop what has arrived: the partition is not fetched any more, and its reader has to name a position again."""
+        with self._lock:
+            self._waiting.clear()
+            self._next, self._is_paused, self._problem = None, False, None
+
+    def fail(self, error: str) -> None:
+        """The brokers do not have the message to fetch; called by the thread."""
+        with self._lock:
+            self._problem = self._missing(self._next or 0, error)
+
+    async def _fetch_from(self, offset: int) -> None:
+        with self._lock:
+            self._waiting.clear()
+            self._next, self._is_paused, self._problem = offset, False, None
+        await self._fetching.fetch_from(self.partition, offset)
+
+    def _missing(self, wanted: int, why: str) -> str:
+        return (
+            f"partition {self.partition} of the topic does not have message {wanted}, which the books read next: "
+            f"{why}. Messages were deleted before they were read, or the topic is not the one that the books have read"
+        )
+
+
+def topic_id_of(source: str) -> str | None:
+    """The id of the topic that a source is a partition of; none for the journal."""
+    return source.removeprefix(_PREFIX).rpartition(":")[0] if source.startswith(_PREFIX) else None
+
+
+def offset_of(message: Message) -> int:
+    """The message's number in its partition."""
+    offset = message.offset()
+    assert offset is not None, "a message that was read has an offset"
+    return offset
+
+
+def _offset(position: SourcePosition) -> int:
+    assert isinstance(position, Offset), f"{position} is no position in a partition"
+    return position.next

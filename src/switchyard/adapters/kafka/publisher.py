@@ -1,0 +1,157 @@
+"""The producer of the relay: hands events to librdkafka and collects its delivery reports in a thread of its own.
+
+confluent-kafka's asyncio producer drops headers, which carry the place of an event; so its plain producer is used, and
+no call that can block runs on the event loop.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from switchyard.adapters.kafka import configuration, topics
+from switchyard.adapters.kafka.messages import headers_of
+from switchyard.domain.bus import BusEvent
+from switchyard.ports.publisher import BusUnavailable
+from switchyard.settings.kafka import KafkaSettings
+
+log = structlog.get_logger()
+
+# The longest wait for a report before the thread looks whether it should end.
+POLL_SECONDS = 0.1
+
+
+class _Delivery:
+    """A page of messages and how many reports of it are missing; the reports come in the thread."""
+
+    def __init__(self, missing: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[None] = self.loop.create_future()
+        self._missing = missing
+        self._error: BusUnavailable | None = None
+
+    def report(self, error: KafkaError | None, _message: Message) -> None:
+        self._missing -= 1
+        if error is not None:
+            self._error = self._error or BusUnavailable(f"{error.name()}: {error.str()}")
+        # The first error is told at once: the others may come only after the producer was given up.
+        if not self._missing or error is not None:
+            self.loop.call_soon_threadsafe(self._end)
+
+    def fail(self, error: BusUnavailable) -> None:
+        """End it, because the rest of the page was not handed over."""
+        self._error = self._error or error
+        self._end()
+
+    def _end(self) -> None:
+        if self.done.done():
+            return
+        if self._error is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(self._error)
+
+
+class KafkaPublisher:
+    """ports.publisher.Publisher on one topic; `on_trouble` is told what librdkafka says about the brokers."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._kafka = kafka
+        self._producer: Producer | None = None
+        self._polling: threading.Thread | None = None
+        self._is_closing = threading.Event()
+        self._open: set[_Delivery] = set()
+        self.on_trouble: Callable[[str], None] = lambda _: None
+
+    async def open(self) -> str:
+        """Look the topic up and start a producer; a missing topic or silent brokers raise BusUnavailable."""
+        self._loop = asyncio.get_running_loop()
+        topic_id = await self.topic_id()
+        self._producer = await asyncio.to_thread(self._started)
+        self._is_closing.clear()
+        self._polling = threading.Thread(target=self._poll, args=(self._producer,), name="kafka-reports", daemon=True)
+        self._polling.start()
+        return topic_id
+
+    async def topic_id(self) -> str:
+        """The topic's id, from the brokers."""
+        return (await asyncio.to_thread(topics.describe, self._kafka)).id
+
+    async def send(self, events: Sequence[BusEvent]) -> "asyncio.Future[None]":
+        """Hand a page to librdkafka."""
+        assert self._producer is not None, "it is not open"
+        delivery = _Delivery(len(events))
+        self._open.add(delivery)
+        delivery.done.add_done_callback(lambda _: self._open.discard(delivery))
+        try:
+            await asyncio.to_thread(self._produce, self._producer, events, delivery)
+        except BusUnavailable as error:
+            delivery.fail(error)
+        return delivery.done
+
+    async def close(self) -> None:
+        """Drop what was not delivered; batches on the wire may still be stored, as repeats."""
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return
+        assert self._polling is not None, "it was started with the producer"
+        self._is_closing.set()
+        await asyncio.to_thread(self._polling.join)
+        for delivery in list(self._open):
+            delivery.fail(BusUnavailable("the producer was closed before the brokers acknowledged the events"))
+        # In a thread: it waits for librdkafka's own threads.
+        await asyncio.to_thread(_destroy, producer)
+
+    def _started(self) -> Producer:
+        return Producer(configuration.producer(self._kafka, self._hear), logger=configuration.LOGGER)
+
+    def _produce(self, producer: Producer, events: Sequence[BusEvent], delivery: _Delivery) -> None:
+        topic, report = self._kafka.topic, delivery.report
+        try:
+            for each in events:
+                event = each.event
+                producer.produce(
+                    topic,
+                    value=event.line.encode(),
+                    key=event.account_id.encode(),
+                    headers=headers_of(each),
+                    on_delivery=report,
+                )
+        except BufferError:
+            raise BusUnavailable(
+                "librdkafka's queue is full: the events in flight exceed queue.buffering.max.kbytes"
+            ) from None
+        except KafkaException as error:
+            raise BusUnavailable(f"event {event.seq}: {error.args[0].name()}, {error.args[0].str()}") from None
+
+    def _poll(self, producer: Producer) -> None:
+        while not self._is_closing.is_set():
+            try:
+                producer.poll(POLL_SECONDS)
+            except KafkaException as error:
+                # A fatal error: this producer sends nothing any more.
+                self._loop.call_soon_threadsafe(self._break, f"{error.args[0].name()}: {error.args[0].str()}")
+                return
+
+    def _break(self, error: str) -> None:
+        for delivery in list(self._open):
+            delivery.fail(BusUnavailable(error))
+
+    def _hear(self, error: KafkaError) -> None:
+        """What librdkafka says about the brokers; called by the thread."""
+        self._loop.call_soon_threadsafe(self._note, f"{error.name()}: {error.str()}")
+
+    def _note(self, error: str) -> None:
+        if self._producer is not None:
+            self.on_trouble(error)
+
+
+def _destroy(producer: Producer) -> None:
+    with contextlib.suppress(KafkaException):  # it may have failed fatally
+        producer.purge()
+        producer.flush(0)

@@ -1,0 +1,43 @@
+"""Topics as the brokers describe them: the id, which a topic that is created again does not keep, and partitions."""
+
+from concurrent.futures import TimeoutError as FutureTimeout
+
+import msgspec
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from switchyard.adapters.kafka import configuration
+from switchyard.ports.publisher import BusUnavailable
+from switchyard.settings.kafka import KafkaSettings
+
+# Enough for a broker under load, and well below the silence after which another relay takes over.
+ANSWER_SECONDS_MAX = 4.0
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """A topic that exists."""
+
+    id: str
+    partitions: int
+
+
+def describe(kafka: KafkaSettings) -> Topic:
+    """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
+    admin = AdminClient(configuration.client(kafka), logger=configuration.LOGGER)
+    asked = admin.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
+    try:
+        found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
+    except KafkaException as error:
+        raise BusUnavailable(_explained(kafka, error)) from None
+    except FutureTimeout:
+        raise BusUnavailable(f"no broker of {kafka.bootstrap_servers} answers") from None
+    return Topic(str(found.topic_id), len(found.partitions))
+
+
+def _explained(kafka: KafkaSettings, error: KafkaException) -> str:
+    what = error.args[0]
+    if what.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
+        return f"the topic {kafka.topic} does not exist: create it (docs/operate/kafka.md)"
+    if what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
+        return f"no broker of {kafka.bootstrap_servers} answers: {what.str()}"
+    return f"the brokers do not describe the topic {kafka.topic}: {what.name()}, {what.str()}"

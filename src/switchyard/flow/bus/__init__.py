@@ -1,0 +1,1 @@
+"""The relay: publishes the journal's events to a message broker."""

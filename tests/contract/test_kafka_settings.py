@@ -1,0 +1,74 @@
+"""The variables of the bus: five settings of our own, every other one a property of librdkafka."""
+
+from pathlib import Path
+
+import pytest
+
+from switchyard.adapters.kafka.configuration import check_properties, client
+from switchyard.domain.errors import SettingError
+from switchyard.settings import configured_secrets, load_settings
+from switchyard.settings.kafka import KafkaSettings
+
+
+def loaded(**environment: str) -> KafkaSettings:
+    kafka = load_settings({"KAFKA_ENABLE": "1", **environment}).kafka
+    assert kafka is not None
+    return kafka
+
+
+def test_kafka_is_off_by_default_and_other_programs_may_use_the_prefix() -> None:
+    settings = load_settings({"KAFKA_OPTS": "-Xmx1g", "KAFKA_SECURITY_PROTOCOL": "SSL"})
+    assert settings.kafka is None
+    assert settings.unknown_names == ("KAFKA_OPTS", "KAFKA_SECURITY_PROTOCOL")
+
+
+@pytest.mark.parametrize("text", ["1", "true"])
+def test_the_settings_have_the_defaults_of_the_specification(text: str) -> None:
+    assert loaded(KAFKA_ENABLE=text) == KafkaSettings(
+        topic="events", bootstrap_servers="localhost:9092", client_id="gateway", queue_capacity=10_000
+    )
+
+
+def test_other_variables_become_properties_and_passwords_may_come_from_files(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("hush\n")
+    environment = {
+        "KAFKA_ENABLE": "true",
+        "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+        "KAFKA_SASL_USERNAME": "relay",
+        "KAFKA_SASL_PASSWORD_FILE": str(tmp_path / "password"),
+        "KAFKA_LOG_LEVEL": "3",
+        "KAFKA_LINGER_MS": "20",
+    }
+    settings = load_settings(environment)
+    assert settings.kafka is not None
+    check_properties(settings.kafka)
+    properties = client(settings.kafka)
+    assert properties["sasl.password"] == "hush"
+    assert (properties["security.protocol"], properties["log_level"], properties["linger.ms"]) == (
+        "SASL_SSL",
+        "3",
+        "20",
+    )
+    assert "hush" in configured_secrets(settings)
+    assert "hush" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("KAFKA_OPTS", "-Xmx1g", "opts"),
+        ("KAFKA_PORT_9092_TCP", "tcp://10.0.0.1:9092", "port.9092.tcp"),
+        ("KAFKA_SECURITY_PROTOCOL", "TLS", "TLS"),
+        ("KAFKA_ACKS", "1", "set by Switchyard"),
+        ("KAFKA_AUTO_OFFSET_RESET", "latest", "set by Switchyard"),
+        ("KAFKA_QUEUE_CAPACITY", "0", "between 1 and"),
+        ("KAFKA_TOPIC", "my events", "topic's name"),
+        ("KAFKA_TOPC", "events", "topc"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_stops_the_start_and_is_named(variable: str, value: str, said: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        check_properties(loaded(**{variable: value}))
+    assert str(raised.value).startswith(f"{variable}: ")
+    assert said in str(raised.value)

@@ -1,0 +1,124 @@
+"""What only a message broker does to its readers: gaps, deleted messages, other topics of the same name."""
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.kafka.partition import topic_id_of
+from switchyard.adapters.kafka.publisher import KafkaPublisher
+from switchyard.domain.bus import BusEvent, Offset, bus_event
+from switchyard.domain.errors import CannotStart
+from switchyard.flow.bus.previous import PreviousEvents
+from switchyard.settings.kafka import KafkaSettings
+from tests.support.databases import Database
+from tests.support.journal_checks import verified
+from tests.support.kafka import Kafka
+from tests.support.kafka_books import Desks, Office, check_books, has_read_all, kafka_bus
+
+
+@pytest.fixture
+async def ledger(tmp_path: Path) -> AsyncIterator[SqliteLedger]:
+    ledger = await SqliteLedger.open(tmp_path / "backoffice.db")
+    yield ledger
+    await ledger.close()
+
+
+async def linked_events(database: Database) -> list[BusEvent]:
+    """The whole journal as the relay would publish it."""
+    return await PreviousEvents(database.queries).linked([bus_event(each) for each in await verified(database.journal)])
+
+
+async def publish(kafka: Kafka, topic: str, events: Sequence[BusEvent]) -> None:
+    """Publish just these events."""
+    settings = KafkaSettings(topic=topic, bootstrap_servers=kafka.bootstrap, client_id="test", queue_capacity=10_000)
+    publisher = KafkaPublisher(settings)
+    await publisher.open()
+    await (await publisher.send(events))
+    await publisher.close()
+
+
+async def opened(kafka: Kafka, topic: str, ledger: SqliteLedger) -> Office:
+    """A new back office on the topic, as its process would start it."""
+    read = [state.source for state in await ledger.sources() if state.position != Offset()]
+    ids = frozenset(filter(None, map(topic_id_of, read)))
+    office = Office(kafka_bus(kafka, topic, former_ids=ids), ledger)
+    await office.consumer.open()
+    return office
+
+
+async def test_a_gap_halts_its_account_until_the_event_comes_and_nothing_is_booked_twice(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    topic = kafka.create_topic()
+    await Desks(embedded).trade(3)
+    events = await linked_events(embedded)
+    lost = next(each for each in events[10:] if each.event.account_id == "acc-1")
+    await publish(kafka, topic, [each for each in events if each is not lost])
+    office = await opened(kafka, topic, ledger)
+    await office.run_until(lambda: office.consumer.processed == len(events) - 1)
+    [halted] = await ledger.halted(10)
+    assert (halted.account_id, halted.seq > lost.event.seq) == ("acc-1", True)
+    assert "events are missing" in halted.reason
+    assert office.consumer.problem is not None
+    assert office.metrics.registry.get_sample_value("backoffice_halted_accounts") == 1
+    # Everything is published again, as by a relay that starts from the first event.
+    await publish(kafka, topic, events)
+    await office.catch_up(embedded)
+    assert office.consumer.problem is None
+    await office.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_a_topic_that_was_created_again_is_read_only_after_a_reset(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    topic, desks = kafka.create_topic(), Desks(embedded)
+    await desks.trade(2)
+    await publish(kafka, topic, await linked_events(embedded))
+    office = await opened(kafka, topic, ledger)
+    await office.catch_up(embedded)
+    await office.close()
+    kafka.delete_topic(topic)
+    kafka.create_named(topic)
+    await desks.trade(1)
+    await publish(kafka, topic, await linked_events(embedded))
+    with pytest.raises(CannotStart, match=r"deleted and created again.*backoffice reset"):
+        await opened(kafka, topic, ledger)
+    assert not await has_read_all(ledger, embedded)
+    for state in await ledger.sources():
+        await ledger.reset(state.source, type(state.position)())
+    again = await opened(kafka, topic, ledger)
+    await again.catch_up(embedded)
+    await again.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_messages_that_were_deleted_before_they_were_read_stop_the_partition(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger
+) -> None:
+    topic = kafka.create_topic(1)
+    await Desks(embedded).trade(2)
+    await publish(kafka, topic, await linked_events(embedded))
+    kafka.delete_messages(topic, 5)
+    office = await opened(kafka, topic, ledger)
+    await office.run_until(lambda: office.consumer.source_problem is not None)
+    assert "partition 0 of the topic does not have message 0" in (office.consumer.source_problem or "")
+    assert office.metrics.registry.get_sample_value("backoffice_halted") == 1
+    assert await ledger.count() == 0
+    await office.close()
+
+
+async def test_a_message_that_is_no_event_stops_the_partition(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger
+) -> None:
+    topic = kafka.create_topic(1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+    producer.produce(topic, key=b"acc-1", value=b'{"type":"Fill"}')
+    producer.flush(30)
+    office = await opened(kafka, topic, ledger)
+    await office.run_until(lambda: office.consumer.source_problem is not None)
+    assert "message 0 of partition 0 is not an event of the journal" in (office.consumer.source_problem or "")
+    await office.close()
