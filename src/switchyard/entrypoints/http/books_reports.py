@@ -175,7 +175,7 @@ class ReportRoutes:
             {
                 "accountId": account,
                 "date": day,
-                "final": day < self._today(),
+                "final": day < self._today() and not self._office.is_behind,
                 "opening": await self._balances(account, day - timedelta(days=1)) if day > date.min else [],
                 "closing": await self._balances(account, day),
                 "positions": [shown_position(holding) async for holding in self._positions(account, day)],

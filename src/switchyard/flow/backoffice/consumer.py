@@ -40,6 +40,8 @@ class Consumer:
         self._states: list[SourceState] = []
         self._halted: list[HaltedAccount] = []
         self._halts = 0
+        self._assigning: str | None = None
+        """Why the sources could not be opened at the last try."""
         self.started_at = clock.now()
         self.replayed = 0
         """Entries that the ledger had at the start."""
@@ -65,6 +67,17 @@ class Consumer:
             count = f"{HALTED_MAX} or more" if len(self._halted) == HALTED_MAX else str(len(self._halted))
             problems.append(f"{count} account(s) have halted: {shown}")
         return "; ".join(problems) or None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be booked at the moment; it is tried again by itself."""
+        troubles = (self._assigning, *(reader.trouble for reader in self._readers.values()))
+        return next((each for each in troubles if each is not None), None)
+
+    @property
+    def lag(self) -> int:
+        """Events of this process's sources that are not read yet, as of the last count."""
+        return sum(reader.lag for reader in self._readers.values())
 
     @property
     def source_problem(self) -> str | None:
@@ -101,6 +114,14 @@ class Consumer:
 
     async def assign(self) -> None:
         """Open the sources that are newly assigned, and forget those that are not assigned any more."""
+        try:
+            await self._assign()
+        except Exception as error:
+            self._assigning = str(error) or repr(error)
+            raise
+        self._assigning = None
+
+    async def _assign(self) -> None:
         assigned = {source.name: source for source in await self._bus.sources()}
         for name in self._readers.keys() - assigned.keys():
             self._forget(name)
@@ -159,7 +180,7 @@ class Consumer:
             self._halts = halts
             await self._read_halted()
         self._metrics.seq.set(self.last_offset or 0)
-        self._metrics.lag.set(sum(reader.lag for reader in self._readers.values()))
+        self._metrics.lag.set(self.lag)
         self._metrics.halted.set(self.source_problem is not None)
 
     async def _read_halted(self) -> None:
