@@ -44,6 +44,15 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
             {"type": "Reversal", "reverses": "\0"},
             {"type": "Fill", "currency": "JPY"},
             {"type": "Bonus"},
+            {
+                "type": "OpeningPosition",
+                "currency": "JPY",
+                "symbol": "BTC",
+                "side": "BUY",
+                "qty": 1,
+                "price": 1,
+                "fee": 1,
+            },
             # Their product has more digits than the books keep.
             {"type": "Fill", "currency": "JPY", "symbol": "BTC", "side": "BUY", "venue": "sim", "execId": "x1"}
             | dict.fromkeys(("qty", "price", "multiplier"), Decimal("123456789012345.12345678")),

@@ -240,8 +240,9 @@ async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     monkeypatch.setattr(ledger, "post", post_and_fail)
     with pytest.raises(LedgerUnavailable):
         await consumer.run_once()
-    assert consumer.trouble == "the disk was full for a moment"
+    assert consumer.trouble is not None and "full for a moment" in consumer.trouble
     monkeypatch.undo()
     await caught_up(consumer)
-    assert (consumer.problem, consumer.trouble) == (None, None)
+    assert consumer.problem is None
+    assert consumer.trouble is None
     assert await quantity(ledger) == 1000 * (EVENTS_MAX // 5 + 1)

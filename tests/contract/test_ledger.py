@@ -14,7 +14,7 @@ from switchyard.adapters.memory.clock import START
 from switchyard.bootstrap.new_books import NewSchema
 from switchyard.domain.bus import Offset, Place
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
 from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.ports.ledger import EntryFilter, LedgerBroken, OwnershipLost
@@ -242,3 +242,10 @@ async def test_a_rebuild_does_not_lose_what_people_book_meanwhile(postgres_serve
         assert not (await live.enter(deposit, START)).repeated
     finally:
         await live.close()
+
+
+async def test_a_value_that_no_row_can_have_finds_nothing(ledgers: Ledgers) -> None:
+    books = await ledgers.open()
+    assert await books.ledger.entries(EntryFilter(account_id=DEMO, order_id=OrderId("\0"))) == []
+    assert await books.ledger.holdings(DEMO, "\0", "\0", 10) == []
+    assert await books.ledger.balances(DEMO, "\0", 10) == []

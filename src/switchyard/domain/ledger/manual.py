@@ -214,6 +214,8 @@ def _legs(wanted: ManualEntry) -> tuple[Leg, ...]:
         case "Conversion":
             return _conversion_legs(wanted)
         case "OpeningPosition":
+            if wanted.fee is not None:
+                raise InvalidField("fee", "an opening position has none: book it by an entry of the type Fee")
             return _trade_legs(wanted, "capital")
         case "Fill":
             _needed(wanted.venue, "venue")

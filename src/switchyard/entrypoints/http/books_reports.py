@@ -46,8 +46,8 @@ PNL_PAGE_MAX = 500
 # Open positions are valued one by one; an account with more of them gets the first ones' only.
 HOLDINGS_MAX = 1_000
 _BY: tuple[ResultsBy, ...] = get_args(ResultsBy)
-# A spreadsheet takes a cell that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet takes a cell that begins with one of these for a formula; the last four are the full-width forms.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _COLUMNS = (
     "section",
     "number",

@@ -152,11 +152,11 @@ class PostgresLedger:
 
     async def rows(self, sql: str, *values: Any) -> list[Record]:
         """All rows of a bounded query; none for a value that no row can have, such as a NUL character."""
-        try:
-            async with self._connection() as connection:
+        async with self._connection() as connection:
+            try:
                 found: list[Record] = await connection.fetch(sql, *values)
-        except asyncpg.DataError:
-            return []
+            except asyncpg.DataError:  # here, because `_connection` makes another error of it
+                return []
         return found
 
     @asynccontextmanager
