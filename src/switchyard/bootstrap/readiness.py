@@ -1,5 +1,6 @@
 """The checks of `/health/ready`, for each role."""
 
+from collections.abc import Callable
 from functools import partial
 
 from switchyard.bootstrap.backoffice import BackOffice
@@ -42,6 +43,16 @@ def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
         return found if found.status == "ok" else Check(found.check, "degraded", found.detail)
 
     checks.add("books", check)
+
+
+def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) -> None:
+    """Whether the journal reaches the message broker; orders do not wait for it."""
+
+    async def check() -> Check:
+        found = problem()
+        return Check("bus", "ok", "events are published") if found is None else Check("bus", "degraded", found)
+
+    checks.add("bus", check)
 
 
 async def _check_process(core: Core) -> Check:
