@@ -172,6 +172,8 @@ async def test_a_trigger_whose_answer_was_lost_is_found_by_the_next_one(site: Si
     [
         lambda: web.Response(status=200, text="<html>"),
         lambda: web.Response(status=200, text="[]"),
+        lambda: web.Response(status=200, body=b'{"dag_run_id":"\xff"}'),
+        lambda: web.Response(status=200, text="[" * 100_000),
         lambda: web.Response(status=200, text='{"dag_run_id":"another","state":"queued"}'),
         lambda: web.Response(status=200, text=f'{{"dag_run_id":"{REQUEST}","state":"dreaming"}}'),
         lambda: web.Response(status=200, text=" " * (ANSWER_BYTES_MAX + 1)),
