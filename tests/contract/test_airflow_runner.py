@@ -239,3 +239,5 @@ async def test_a_failed_run_is_the_end_at_once(site: Site) -> None:
     page = await site.store.items(REQUEST, 0, 10)
     assert page is not None and page.items[0].error is not None
     assert (page.items[0].error.code, page.stored.progress.state) == ("RUN_FAILED", "failed")
+    # The alert on failed rechecks looks at this metric.
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "failed"}) == 1
