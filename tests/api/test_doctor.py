@@ -21,6 +21,8 @@ async def command(gateway: RunningGateway, *arguments: str, **settings: str) -> 
 
 
 async def test_all_checks_pass_in_a_process_that_works(embedded: RunningGateway) -> None:
+    # A process that has just started reads the venue's orders first.
+    await until(lambda: all(venue.reason is None for venue in embedded.engine.venue_states()))
     answer = await embedded.get("/health/ready", account=None)
     assert (answer.status, (await embedded.get("/health/live", account=None)).json) == (200, {"status": "ok"})
     code, out, _ = await command(embedded, "doctor", "--json")
@@ -45,6 +47,18 @@ async def test_a_problem_is_named_with_what_to_do(tmp_path: Path) -> None:
 
         await until(is_stopping)
         assert "it is stopping" in (await command(gateway, "doctor"))[1]
+
+
+async def test_a_bus_without_brokers_degrades_readiness_and_orders_go_on(tmp_path: Path) -> None:
+    brokers = f"127.0.0.1:{free_port()}"
+    async with running_gateway(tmp_path, KAFKA_ENABLE="1", KAFKA_BOOTSTRAP_SERVERS=brokers) as gateway:
+        await until(lambda: gateway.engine.bus_problem() is not None)
+        await gateway.place()
+        answer = await gateway.get("/health/ready", account=None)
+        assert answer.status == 200
+        [bus] = [check for check in answer.json["checks"] if check["check"] == "bus"]
+        assert bus["status"] == "degraded"
+        assert "docs/operate/kafka.md" in (await command(gateway, "doctor"))[1]
 
 
 async def test_top_shows_doubts_queues_and_rates(tmp_path: Path) -> None:

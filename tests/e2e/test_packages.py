@@ -15,13 +15,12 @@ from jsonschema import Draft7Validator
 
 from switchyard.entrypoints.cli.main import app
 from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, load_settings
+from switchyard.settings.kafka import KAFKA_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 OPS = ROOT / "ops"
-ALL = (*SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS)
+ALL = (*SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS, *KAFKA_SETTINGS)
 KNOWN = {setting.name for setting in ALL} | {setting.name + "_FILE" for setting in ALL if setting.secret}
-# Settings of the Kafka relay (seed 001 section 4).
-KNOWN |= {"KAFKA_ENABLE", "KAFKA_BOOTSTRAP_SERVERS"}
 OURS = ("schema", "gateway", "worker", "backoffice")
 WORKER_METRICS_PORT = 9101
 

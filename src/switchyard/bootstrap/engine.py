@@ -19,7 +19,7 @@ from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
-from switchyard.bootstrap.readiness import add_books_check, add_cache_check, process_checks
+from switchyard.bootstrap.readiness import add_books_check, add_bus_check, add_cache_check, process_checks
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
 from switchyard.bootstrap.reconcile import reconcile_beside
 from switchyard.bootstrap.relay import start_relay
@@ -192,6 +192,8 @@ class Engine:
                 self._start_rechecks(stack)
             if self._role != "gateway":
                 self.relay = start_relay(core, stack)
+                if self.relay is not None:
+                    add_bus_check(self.readiness, self.bus_problem)
             await open_quotes(core, stack, polls_catalogue=self._role != "worker")
             if self._sends:
                 await open_venues(core, stack)

@@ -1,5 +1,6 @@
 """The checks of `/health/ready`, for each role."""
 
+from collections.abc import Callable
 from functools import partial
 
 from switchyard.bootstrap.backoffice import BackOffice
@@ -37,6 +38,16 @@ def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None
 def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
     """Whether the books follow the journal; orders do not wait for them."""
     checks.add("books", office.check, worst="degraded")
+
+
+def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) -> None:
+    """Whether the journal reaches the message broker; orders do not wait for it."""
+
+    async def check() -> Check:
+        found = problem()
+        return Check("bus", "ok", "events are published") if found is None else Check("bus", "degraded", found)
+
+    checks.add("bus", check)
 
 
 async def _check_process(core: Core) -> Check:
