@@ -57,6 +57,9 @@ async def test_a_canary_names_the_step_at_which_the_path_ends(tmp_path: Path) ->
         assert steps_of(result) == [("ready", True), ("accepted", True), ("repeated", True), ("sent", False)]
         order = await gateway.order(result["orderId"], account="canary")
         assert (order["strategy"], order["tags"]) == ("canary", ["canary"])
+        # It must not be sent to the venue hours later, when nobody looks at the canary any more.
+        assert "its cancel was requested" in result["steps"][-1]["detail"]
+        await gateway.until_status(result["orderId"], "CANCELED", account="canary")
 
 
 @pytest.mark.parametrize("arguments", [("buy", "USDJPY", "0"), ("hold", "USDJPY", "1")])

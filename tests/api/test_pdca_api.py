@@ -239,6 +239,28 @@ async def test_a_signed_url_expires(tmp_path: Path) -> None:
         assert (answer.status, answer.json["error"]) == (401, "UNAUTHORIZED")
 
 
+async def test_requests_without_the_scope_count_against_the_rate_too(tmp_path: Path) -> None:
+    async with running_gateway(tmp_path, PDCA_READ_RATE_PER_MIN="2") as gateway:
+        pdca = PdcaClient(gateway)
+        answers = [await pdca.call("GET", "/gui/strategies", scopes=("pdca:recheck",)) for _ in range(3)]
+        assert [answer.json["error"] for answer in answers] == ["FORBIDDEN", "FORBIDDEN", "RATE_LIMITED"]
+
+
+async def test_a_parameter_that_is_given_twice_is_a_bad_request(pdca: PdcaClient) -> None:
+    answer = await pdca.call("GET", "/gui/strategies?health=healthy&health=degraded")
+    assert (answer.status, answer.json["message"]) == (400, "health: must be given once")
+
+
+async def test_downloads_of_one_ipv6_network_share_a_rate(tmp_path: Path) -> None:
+    settings = {"PDCA_READ_RATE_PER_MIN": "1", "SWITCHYARD_TRUSTED_PROXIES": "127.0.0.1"}
+    async with running_gateway(tmp_path, **settings) as gateway:
+        pdca = PdcaClient(gateway)
+        path = DOWNLOAD.replace("downloads", "artifacts")
+        for address, status in (("2001:db8::1", 401), ("2001:db8::2", 429), ("2001:db8:0:1::1", 401)):
+            answer = await pdca.call("GET", path, token="", headers={"X-Forwarded-For": address})
+            assert answer.status == status, address
+
+
 async def test_each_kind_of_request_has_a_rate_of_its_own_per_client(tmp_path: Path) -> None:
     rates = {"PDCA_READ_RATE_PER_MIN": "3", "PDCA_RECHECK_RATE_PER_MIN": "2", "PDCA_RECHECK_ALL_RATE_PER_MIN": "1"}
     async with running_gateway(tmp_path, **rates) as gateway:

@@ -172,6 +172,8 @@ async def test_a_trigger_whose_answer_was_lost_is_found_by_the_next_one(site: Si
     [
         lambda: web.Response(status=200, text="<html>"),
         lambda: web.Response(status=200, text="[]"),
+        lambda: web.Response(status=200, body=b'{"dag_run_id":"\xff"}'),
+        lambda: web.Response(status=200, text="[" * 100_000),
         lambda: web.Response(status=200, text='{"dag_run_id":"another","state":"queued"}'),
         lambda: web.Response(status=200, text=f'{{"dag_run_id":"{REQUEST}","state":"dreaming"}}'),
         lambda: web.Response(status=200, text=" " * (ANSWER_BYTES_MAX + 1)),
@@ -237,3 +239,5 @@ async def test_a_failed_run_is_the_end_at_once(site: Site) -> None:
     page = await site.store.items(REQUEST, 0, 10)
     assert page is not None and page.items[0].error is not None
     assert (page.items[0].error.code, page.stored.progress.state) == ("RUN_FAILED", "failed")
+    # The alert on failed rechecks looks at this metric.
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "failed"}) == 1

@@ -24,10 +24,11 @@ from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.flow.backoffice.source_reader import EVENTS_MAX
+from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger import Claim, EntryFilter, LedgerUnavailable, Posted
-from switchyard.ports.source import Page
+from switchyard.ports.source import Page, Source
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, a_report, an_accept, state_after
 from tests.support.databases import Database
@@ -277,3 +278,38 @@ async def test_a_process_that_waits_says_when_the_one_that_reads_is_stuck(
     await waiting.run_once()
     assert waiting.trouble is None
     assert waiting.lag == 0
+
+
+async def test_the_lag_grows_while_the_books_cannot_be_written(
+    journal: Journal, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics, bus, trading = Metrics(), JournalBus(journal), Trading(journal)
+    consumer = await started(bus, ledger, metrics)
+    await caught_up(consumer)
+
+    def lag() -> float | None:
+        return metrics.registry.get_sample_value("backoffice_lag_events")
+
+    async def fail(*_: object) -> None:
+        raise LedgerUnavailable("the books' database does not answer")
+
+    async def no_sources() -> list[Source]:  # the turn is in the books' database as well
+        return []
+
+    await trading.fill_orders(2)
+    monkeypatch.setattr(ledger, "post", fail)
+    with pytest.raises(LedgerUnavailable):
+        await consumer.run(Wake())
+    assert lag() == 10
+    await consumer.assign()  # the supervisor's next start looks at the sources first
+    assert lag() == 10
+    await trading.fill_orders(1)
+    monkeypatch.setattr(ledger, "halted", fail)
+    monkeypatch.setattr(bus, "sources", no_sources)
+    with pytest.raises(LedgerUnavailable):
+        await consumer.run(Wake())
+    assert lag() == 15
+    monkeypatch.undo()
+    await caught_up(consumer)
+    assert await quantity(ledger) == 3000
+    assert lag() == 0

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
+from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.bus import Place
 from switchyard.domain.errors import HistoryMismatch, IdempotencyConflict
 from switchyard.domain.pdca.requests import (
@@ -23,6 +25,7 @@ from switchyard.ports.pdca import (
     LostFence,
     NewArtifact,
     PdcaStore,
+    PdcaUnavailable,
     SortField,
     StrategyQuery,
     UnknownStrategies,
@@ -280,3 +283,22 @@ async def test_strategies_of_orders_are_registered_with_the_place_that_was_read_
     assert await store.strategy("newer") is None
     known = await store.strategy("known")
     assert known is not None and known.tags == ("daily",)
+
+
+async def test_a_file_that_is_removed_or_replaced_takes_nothing_more(tmp_path: Path) -> None:
+    path, copy = tmp_path / "pdca.db", tmp_path / "copy.db"
+    for source in (path, copy):
+        store = await SqlPdcaStore.on_file(source)
+        await add_strategies(store, source.stem)
+        await store.close()
+    store = await SqlPdcaStore.on_file(path)
+    try:
+        assert await store.strategy("pdca") is not None
+        copy.rename(path)  # as somebody restores a copy under a running server
+        with pytest.raises(PdcaUnavailable, match="restart"):
+            await add_strategies(store, "lost")
+        path.unlink()
+        with pytest.raises(PdcaUnavailable, match="restart"):
+            await store.strategy("pdca")
+    finally:
+        await store.close()

@@ -12,15 +12,26 @@ import msgspec
 import pytest
 
 from switchyard.domain.bus import Place, bus_event
+from switchyard.domain.errors import OutcomeUnknown
 from switchyard.domain.ledger.entries import fill_entry_id
 from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.domain.pdca.metric_names import MetricName
 from switchyard.domain.pdca.metrics.health import Minimum
-from switchyard.domain.pdca.requests import ItemError, ItemResult, RecheckItem, RecheckRequest, Window
+from switchyard.domain.pdca.requests import (
+    ATTEMPTS_MAX,
+    ItemError,
+    ItemResult,
+    RecheckItem,
+    RecheckRequest,
+    Window,
+)
 from switchyard.domain.pdca.strategies import StrategyBody, Threshold
+from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
+from switchyard.ports.ledger import LedgerUnavailable
 from switchyard.ports.pdca import LostFence
+from switchyard.ports.strategy_fills import BooksState
 from tests.support.build import ACCOUNT, VENUE
 from tests.support.databases import Database
 from tests.support.pdca import a_recheck
@@ -196,3 +207,30 @@ async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite) -> None:
     await asyncio.gather(running, return_exceptions=True)
     item = await item_of(site, FIRST)
     assert (item.state, item.attempts) == ("queued", 0)
+
+
+async def test_an_outage_uses_up_no_attempts_and_a_long_one_is_named(
+    site: RecheckSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0)
+    state, faults = site.fills.state, [LedgerUnavailable("away"), OutcomeUnknown("lost")] * ATTEMPTS_MAX
+
+    async def fails_for_a_while() -> BooksState:
+        if faults:
+            raise faults.pop()
+        return await state()
+
+    monkeypatch.setattr(site.fills, "state", fails_for_a_while)
+    await rechecked(site, a_request())
+    assert ((await item_of(site, FIRST)).attempts, faults) == (1, [])
+
+    async def fails_for_good() -> BooksState:
+        site.clock.advance(timedelta(seconds=worker_module.OUTAGE_SECONDS_MAX))
+        raise LedgerUnavailable("away")
+
+    monkeypatch.setattr(site.fills, "state", fails_for_good)
+    await ask(site, a_request(SECOND))
+    await site.worker().run_once()
+    item = await item_of(site, SECOND)
+    assert item.error == ItemError(code="DATABASE_AWAY", message="a database did not answer for 15 minutes")
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "failed"}) == 1

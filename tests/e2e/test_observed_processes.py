@@ -90,7 +90,7 @@ async def test_metrics_logs_and_probes_are_as_documented_and_outlive_the_databas
     site = Site(cluster, session, await upgraded_database(server))
     await site.start()
     checks = [{check["check"] for check in (await site.ready(url))["checks"]} for url in site.urls]
-    assert checks == [PROCESS_CHECKS | {"cache"}, PROCESS_CHECKS, {"books", "disk"}]
+    assert checks == [PROCESS_CHECKS | {"cache"}, PROCESS_CHECKS, {"books", "journal", "disk"}]
 
     await place(session, site.gateway, body=MARKET, key="k")
     await place(session, site.gateway, body=MARKET, key="k")
@@ -121,12 +121,16 @@ async def test_metrics_logs_and_probes_are_as_documented_and_outlive_the_databas
 
 
 async def is_away(session: aiohttp.ClientSession, site: Site) -> bool:
-    """Whether gateway and worker say that the database is away; they still serve probes and metrics."""
-    found = [await site.ready(url) for url in site.urls[:2]]
+    """Whether all processes say that the database is away; they still serve probes and metrics."""
+    found = [await site.ready(url) for url in site.urls]
     failed = [{check["check"] for check in each["checks"] if check["status"] == "failed"} for each in found]
-    figures = [await scrape(session, url) for url in site.urls[:2]]
+    figures = [await scrape(session, url) for url in site.urls]
     assert await site.is_live()
-    return all("journal" in each for each in failed) and [each["journal_up"] for each in figures] == [0, 0]
+    return (
+        all("journal" in each for each in failed[:2])
+        and "books" in failed[2]  # they are in the same database
+        and [each["journal_up"] for each in figures] == [0, 0, 0]
+    )
 
 
 async def reject(session: aiohttp.ClientSession, gateway: Process) -> None:

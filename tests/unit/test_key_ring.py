@@ -86,7 +86,9 @@ async def test_a_removed_key_is_not_accepted_after_the_next_read() -> None:
     assert await ring.key("a") is None
 
 
-@pytest.mark.parametrize("fault", [OSError("down"), b"", b"{}", b'{"keys":[]}', b"<html>", b"x" * 100_000])
+@pytest.mark.parametrize(
+    "fault", [OSError("down"), b"", b"{}", b'{"keys":[]}', b"<html>", b"x" * 100_000, b"[" * 60_000]
+)
 async def test_the_last_good_set_is_kept_for_a_while_and_not_longer(fault: Exception | bytes) -> None:
     clock, issuer = ManualClock(), Issuer("a")
     ring = ring_of(issuer, clock)

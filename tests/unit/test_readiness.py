@@ -73,6 +73,21 @@ async def test_looks_are_shared_for_a_second_and_a_check_that_hangs_fails_by_its
     assert [(each.check, each.status) for each in found.checks] == [("journal", "ok"), ("venues", "failed")]
 
 
+@pytest.mark.parametrize("fault", ["fails", "raises", "hangs"])
+async def test_a_check_that_orders_do_not_wait_for_only_degrades_whatever_happens_to_it(fault: str) -> None:
+    async def probe() -> Check:
+        if fault == "raises":
+            raise JournalUnavailable("the books' database does not answer")
+        if fault == "hangs":
+            await asyncio.Event().wait()
+        return Check("books", "failed", "they have stopped")
+
+    checks = ReadinessChecks(ManualClock(), seconds_max=0.05)
+    checks.add("books", probe, worst="degraded")
+    found = await checks.look()
+    assert (found.status, found.checks[0].check) == ("degraded", "books")
+
+
 async def test_an_error_of_a_check_is_its_finding() -> None:
     async def fail() -> Check:
         raise JournalUnavailable("the database does not answer")

@@ -11,10 +11,11 @@ from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain import decisions
 from switchyard.domain.changes import Change, Committed, Conflict, Outcome
-from switchyard.domain.errors import GroupRejected, JournalBroken, OutcomeUnknown, QueueFull
+from switchyard.domain.errors import GroupRejected, JournalBroken, JournalUnavailable, OutcomeUnknown, QueueFull
 from switchyard.domain.idempotency import KeyEntry
 from switchyard.domain.ids import AccountId, VenueName, order_id, venue_client_order_id
 from switchyard.domain.orders import OrderRequest
+from switchyard.flow.commit_watch import COMMIT_SECONDS_MAX, FAILURE_SECONDS
 from switchyard.flow.sequencer import Sequencer
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import a_report, an_accept, state_after
@@ -57,11 +58,13 @@ class GatedJournal(MemoryJournal):
         super().__init__()
         self.gate = asyncio.Event()
         self.gate.set()
+        self.began = asyncio.Event()
         self.groups: list[int] = []
         self.poison: Change | None = None
         self.failure: Exception | None = None
 
     async def append(self, shard: int, group_id: str, changes: Sequence[Change], now: datetime) -> list[Outcome]:
+        self.began.set()
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
@@ -75,9 +78,10 @@ class Bench:
     def __init__(self, capacity: int = 100) -> None:
         self.journal = GatedJournal()
         self.broken: list[str] = []
+        self.clock = ManualClock()
         self.sequencer = Sequencer(
             self.journal,
-            clock=ManualClock(),
+            clock=self.clock,
             randomness=SeededRandomness(),
             metrics=Metrics(),
             wakes=[],
@@ -194,3 +198,40 @@ async def test_a_lost_outcome_is_reported_as_unknown_never_as_rejected(failure: 
         )
         assert all(isinstance(outcome, OutcomeUnknown) for outcome in outcomes)
         assert bool(bench.broken) == (type(failure) is not OutcomeUnknown)
+
+
+async def test_a_commit_that_hangs_or_fails_is_a_problem_until_one_succeeds() -> None:
+    async with Bench() as bench:
+        assert bench.sequencer.commit_problem() is None
+        bench.journal.gate.clear()
+        waiting = asyncio.create_task(bench.sequencer.commit(accepting(1)))
+        await bench.journal.began.wait()
+        assert bench.sequencer.commit_problem() is None
+        bench.clock.advance(timedelta(seconds=COMMIT_SECONDS_MAX))
+        assert "no answer for 2 s" in (bench.sequencer.commit_problem() or "")
+        bench.journal.gate.set()
+        await waiting
+        assert bench.sequencer.commit_problem() is None
+
+        bench.journal.failure = JournalUnavailable("read-only")
+        with pytest.raises(JournalUnavailable):
+            await bench.sequencer.commit(accepting(2))
+        assert "read-only" in (bench.sequencer.commit_problem() or "")
+        bench.journal.failure = None
+        await bench.sequencer.commit(accepting(3))
+        assert bench.sequencer.commit_problem() is None
+
+        # A change that the database cannot store says nothing about the others.
+        bench.journal.poison = accepting(4)
+        with pytest.raises(GroupRejected):
+            await bench.sequencer.commit(bench.journal.poison)
+        assert bench.sequencer.commit_problem() is None
+
+
+async def test_a_failed_commit_counts_for_a_while_so_that_requests_come_again() -> None:
+    async with Bench() as bench:
+        bench.journal.failure = JournalUnavailable("read-only")
+        with pytest.raises(JournalUnavailable):
+            await bench.sequencer.commit(accepting(1))
+        bench.clock.advance(timedelta(seconds=FAILURE_SECONDS))
+        assert bench.sequencer.commit_problem() is None

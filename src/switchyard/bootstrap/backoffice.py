@@ -21,8 +21,8 @@ from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.backoffice.unrealised import Marks
-from switchyard.flow.gauges import show_disks
-from switchyard.flow.health.readiness import ReadinessChecks, check_disks
+from switchyard.flow.gauges import show_disks, show_journal
+from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal
 from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
@@ -71,6 +71,7 @@ class BackOffice:
             return Check("books", "failed", f"they have stopped: {problem}")
         if self.consumer.trouble is not None:
             return Check("books", "degraded", f"nothing can be booked at the moment: {self.consumer.trouble}")
+        await self.ledger.sources()  # raises Unavailable: nothing is booked and nothing can be read
         return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
@@ -85,16 +86,21 @@ class BackOfficeProcess(BackOffice):
         clock: Clock,
         supervisor: Supervisor,
         folder: Path,
+        journal: Journal,
     ) -> None:
         super().__init__(books, consumer, metrics, clock)
         self.stop = supervisor.stop
         self._supervisor = supervisor
         self._disks = LocalDisks({"data": folder})
+        self._journal = journal
+        # It writes nothing there, and what is booked can be read while the journal is away.
+        self.readiness.add("journal", partial(check_journal, journal, lambda: None), worst="degraded")
         self.readiness.add("disk", partial(check_disks, self._disks))
 
     async def observe(self) -> None:
-        """Refresh the gauges of the disk."""
+        """Refresh the gauges of the disk and of the journal's database."""
         await show_disks(self._disks, self.metrics)
+        await show_journal(self._journal, self.metrics)
 
     @property
     def failure(self) -> BaseException | None:
@@ -152,7 +158,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         await start_office_rechecks(
             settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
         )
-        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir)
+        office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir, database.journal)
         office.reconcile = await start_reconciler(
             settings,
             books,

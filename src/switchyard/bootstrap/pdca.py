@@ -5,6 +5,8 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 
+import structlog
+
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.sqlite.connections import no_database
 from switchyard.bootstrap.core import Core
@@ -15,6 +17,8 @@ from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PdcaStore
 from switchyard.settings import Settings
+
+log = structlog.get_logger()
 
 
 class PdcaOffice:
@@ -51,8 +55,13 @@ async def open_pdca_store(settings: Settings, *, create: bool = True) -> PdcaSto
 
 async def start_pdca(core: Core, stack: AsyncExitStack) -> PdcaOffice:
     """Open the store and start its stages, in a process that serves the API."""
+    path = pdca_path(core.settings)
+    is_new = core.settings.database_url is None and not path.exists()
     store = await open_pdca_store(core.settings)
     stack.push_async_callback(store.close)
+    if is_new and (await core.database.journal.head(0)).seq:
+        # Strategies come back from the journal, their thresholds do not: nothing is judged or enforced without them.
+        log.warning("pdca_store_created", path=str(path))
     follower = StrategyFollower(core.database.journal, store, clock=core.clock)
     core.supervisor.start(stack, "strategies", follower.run)
     retention = timedelta(days=core.settings.pdca_api.retention_days)

@@ -22,7 +22,7 @@ def process_checks(core: Core, *, sends: bool) -> ReadinessChecks:
     checks = ReadinessChecks(core.clock)
     states = partial(venue_states, core)
     checks.add("process", partial(_check_process, core))
-    checks.add("journal", partial(check_journal, core.database.journal))
+    checks.add("journal", partial(check_journal, core.database.journal, core.sequencer.commit_problem))
     checks.add("worker", partial(_check_worker, core, sends=sends))
     checks.add("venues", partial(check_venues, states))
     checks.add("disk", partial(check_disks, core.disks))
@@ -37,12 +37,7 @@ def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None
 
 def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
     """Whether the books follow the journal; orders do not wait for them."""
-
-    async def check() -> Check:
-        found = await office.check()
-        return found if found.status == "ok" else Check(found.check, "degraded", found.detail)
-
-    checks.add("books", check)
+    checks.add("books", office.check, worst="degraded")
 
 
 def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) -> None:

@@ -18,6 +18,7 @@ from switchyard.domain.errors import (
     Unavailable,
 )
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.flow.commit_watch import CommitWatch
 from switchyard.flow.groups import Waiting
 from switchyard.flow.proposals import Composition, Failed, Unit
 from switchyard.flow.states import HotStates
@@ -89,6 +90,7 @@ class Committer:
         self._completion = completion
         self._on_committed = on_committed
         self._shard = shard
+        self.watch = CommitWatch(clock)
         self.first_attempts: FirstAttempts | None = None
         """Set where this process sends."""
 
@@ -100,14 +102,19 @@ class Committer:
             return
         begun = self._begin(ready)
         changes = [change if started is None else started for (_, change), started in zip(ready, begun, strict=True)]
+        group_id = fresh_ulid(self._clock, self._randomness)
+        self.watch.begin(group_id)
         try:
-            outcomes = await self._journal.append(
-                self._shard, fresh_ulid(self._clock, self._randomness), changes, self._clock.now()
-            )
-        except Exception as error:
+            outcomes = await self._journal.append(self._shard, group_id, changes, self._clock.now())
+        except BaseException as error:
+            # A group that is rejected for its values says nothing about the next one.
+            self.watch.end(group_id, None if isinstance(error, GroupRejected) else str(error) or repr(error))
+            if not isinstance(error, Exception):
+                raise
             self._abandon(begun, may_be_committed=not isinstance(error, Unavailable))
             await self._append_failed(ready, error)
             return
+        self.watch.end(group_id, None)
         again: list[Waiting] = []
         attempts: list[tuple[Change, Outcome]] = []
         for (entry, _), change, started, outcome in zip(ready, changes, begun, outcomes, strict=True):

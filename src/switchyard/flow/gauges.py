@@ -117,3 +117,15 @@ async def show_disks(disks: Disks, metrics: Metrics) -> None:
     for folder, space in (await disks.measure()).items():
         metrics.process.disk_free.labels(folder).set(space.free)
         metrics.process.disk_size.labels(folder).set(space.size)
+
+
+async def show_journal(journal: Journal, metrics: Metrics) -> None:
+    """Show whether the journal's database can be read, in a process that reads little else of it."""
+    try:
+        async with asyncio.timeout(READ_SECONDS_MAX):
+            head = await journal.head(0)
+    except (SwitchyardError, TimeoutError):
+        metrics.process.journal_up.set(0)
+    else:
+        metrics.process.journal_up.set(1)
+        metrics.process.journal_seq.set(head.seq)

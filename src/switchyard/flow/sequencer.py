@@ -126,6 +126,10 @@ class Sequencer:
         """How many changes are waiting."""
         return len(self._pending)
 
+    def commit_problem(self) -> str | None:
+        """Why changes are not stored at present; none where nothing is known against it."""
+        return self._committer.watch.problem()
+
     async def run(self) -> None:
         """Commit groups for as long as the process lives."""
         while True:

@@ -109,7 +109,7 @@ class AirflowClient:
             raise RunnerDown(f"Airflow answered {status}")
         try:
             decoded = msgspec.json.decode(content) if content else None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._count(endpoint, "error")
             raise RunnerDown(f"Airflow answered {status} with a body that is not JSON") from None
         self._count(endpoint, _OUTCOMES.get(status, "ok" if status < 300 else "rejected"))

@@ -110,6 +110,8 @@ class SqliteEngine:
         self._path = path
         self._writer = _Thread(path, "pdca-writer")
         self._reader = _Thread(path, "pdca-reader")
+        self._file: tuple[int, int] | None = None
+        """Which file was opened: another one may take its place while it is open."""
 
     @classmethod
     async def open(cls, path: Path) -> "SqliteEngine":
@@ -126,6 +128,7 @@ class SqliteEngine:
         except BaseException:
             await engine.close()
             raise
+        engine._file = _file_at(path)
         return engine
 
     @asynccontextmanager
@@ -133,7 +136,7 @@ class SqliteEngine:
         """A transaction of the reader thread."""
         async with self._reader.turn:
             try:
-                await self._reader.run(lambda connection: connection.execute("BEGIN"))
+                await self._reader.run(lambda connection: self._begin(connection, "BEGIN"))
                 yield _SqliteSession(self._reader)
             except _DEFECTS:
                 raise
@@ -147,7 +150,7 @@ class SqliteEngine:
         """A transaction of the writer thread, which waits for those of other processes."""
         async with self._writer.turn:
             try:
-                await self._writer.run(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+                await self._writer.run(lambda connection: self._begin(connection, "BEGIN IMMEDIATE"))
                 yield _SqliteSession(self._writer)
                 await self._commit()
             except _DEFECTS:
@@ -161,6 +164,12 @@ class SqliteEngine:
         """Finish the transactions in progress and close the file."""
         await self._reader.close()
         await self._writer.close()
+
+    def _begin(self, connection: apsw.Connection, statement: str) -> None:
+        """Begin a transaction; a file that was removed or replaced would lose it at the next start."""
+        if _file_at(self._path) != self._file:
+            raise PdcaUnavailable(f"{self._path} was removed or replaced while it was open: restart this process")
+        connection.execute(statement)
 
     async def _commit(self) -> None:
         try:
@@ -221,6 +230,14 @@ class _SqliteSession:
         """Run a statement; the parameters are named by their numbers."""
         named = {str(number): _stored(value) for number, value in enumerate(values, 1)}
         return await self._thread.run(lambda connection: connection.execute(sql, named).fetchall())
+
+
+def _file_at(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _stored(value: Any) -> Any:

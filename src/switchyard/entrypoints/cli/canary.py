@@ -26,6 +26,7 @@ FAILED = 1  # the exit code where a step failed
 ACCOUNT = "canary"
 MARK = "canary"
 PAUSE_SECONDS = 0.05
+WITHDRAW_SECONDS_MAX = 5.0
 # More entries than one order has: its memo, and a fill for each part.
 ENTRIES_MAX = 200
 
@@ -165,6 +166,8 @@ class _Run:
             except TimeoutError:
                 waits = steps[len(result.steps)][0]
                 result.steps.append(Step(waits, False, 1000 * seconds, f"not within {seconds:g} s"))
+            if not result.ok:
+                await self._withdraw(client)
         result.finished_at = self._clock.now()
         return result
 
@@ -181,6 +184,23 @@ class _Run:
         if failure is not None:
             raise StepFailed from failure
         return True
+
+    async def _withdraw(self, client: "AsyncClient") -> None:
+        """Cancel an order that has not ended: after a failed step nobody else would."""
+        from switchyard.client.errors import ClientError
+
+        order_id, status = self.result.order_id, self.result.status
+        if order_id is None or (self._last is not None and is_final(self._last.status)):
+            return
+        try:
+            async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
+                await client.cancel(order_id)
+        except (ClientError, TimeoutError) as error:
+            done = f"the order is {status} and could not be cancelled: {error!r}"
+        else:
+            done = "its cancel was requested"
+        failed = self.result.steps[-1]
+        self.result.steps[-1] = msgspec.structs.replace(failed, detail=f"{failed.detail}; {done}")
 
     async def _ready(self, session: "ClientSession") -> str:
         from switchyard.entrypoints.cli.monitor import Monitor

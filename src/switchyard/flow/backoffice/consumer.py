@@ -10,12 +10,14 @@ from datetime import datetime
 import structlog
 
 from switchyard.domain.bus import Offset, Place, SourcePosition
+from switchyard.domain.errors import Unavailable
 from switchyard.domain.ledger.accounts import HaltedAccount
 from switchyard.flow.backoffice.source_reader import POLL_SECONDS, SourceReader
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger, OwnershipLost, SourceState
+from switchyard.ports.source import Source
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -38,6 +40,8 @@ class Consumer:
         self._metrics = metrics
         self._shares = shares
         self._readers: dict[str, SourceReader] = {}
+        self._reached: dict[str, tuple[Source, SourcePosition]] = {}
+        """The sources as of the last look at them, with the position that was reached."""
         self._former = SourceFigures()
         self._states: list[SourceState] = []
         self._halted: list[HaltedAccount] = []
@@ -154,7 +158,14 @@ class Consumer:
         return count
 
     async def run(self, wake: Wake) -> None:
-        """Run a loop for each assigned source until cancelled."""
+        """Follow every assigned source until cancelled; raises Unavailable where the books cannot be written."""
+        try:
+            await self._run_loops(wake)
+        except Unavailable:
+            await self._show_behind()
+            raise
+
+    async def _run_loops(self, wake: Wake) -> None:
         loops: dict[asyncio.Task[None], SourceReader] = {}
         try:
             while True:
@@ -187,6 +198,7 @@ class Consumer:
         if halts != self._halts or not self._readers:  # without a source, another process reads
             self._halts = halts
             await self._read_halted()
+        self._reached = {reader.source.name: (reader.source, reader.claim.position) for reader in self.readers}
         self._metrics.seq.set(self.last_offset or 0)
         self._metrics.lag.set(self.lag)
         self._metrics.halted.set(self.source_problem is not None)
@@ -206,6 +218,12 @@ class Consumer:
                 f"another process reads the journal: it has {self._others_lag} events left, and has booked none for "
                 f"more than {SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
             )
+
+    async def _show_behind(self) -> None:
+        """Show how far the sources are ahead while the books wait: the last figure is from before."""
+        with contextlib.suppress(Unavailable):
+            lags = [await source.lag(position) for source, position in self._reached.values()]
+            self._metrics.lag.set(sum(lags))
 
     async def _read_halted(self) -> None:
         known = {each.account_id for each in self._halted}

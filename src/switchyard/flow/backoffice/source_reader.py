@@ -4,11 +4,12 @@ Reads the source; writes the ledger. Stops, and says so, where the source has an
 """
 
 import asyncio
+import contextlib
 from datetime import datetime
 
 import structlog
 
-from switchyard.domain.errors import HistoryMismatch
+from switchyard.domain.errors import HistoryMismatch, Unavailable
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
@@ -100,7 +101,12 @@ class SourceReader:
         """Book events until cancelled, or until another process has claimed the source (OwnershipLost)."""
         while True:
             began = self._clock.monotonic()
-            count = await self.run_once()
+            try:
+                count = await self.run_once()
+            except Unavailable:
+                with contextlib.suppress(Unavailable):  # the source goes on without the books
+                    self.lag = await self.source.lag(self.claim.position)
+                raise
             # A page that is not full was the last one.
             is_behind = count == EVENTS_MAX or self.problem is not None
             self.lag = await self.source.lag(self.claim.position) if is_behind else 0

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.readiness import Check, CheckName, Readiness, readiness_of
+from switchyard.domain.readiness import Check, CheckName, CheckStatus, Readiness, readiness_of
 from switchyard.domain.venue_state import VenueState
 from switchyard.ports.clock import Clock
 from switchyard.ports.disk import Disks
@@ -35,35 +35,38 @@ class ReadinessChecks:
     def __init__(self, clock: Clock, seconds_max: float = CHECK_SECONDS_MAX) -> None:
         self._clock = clock
         self._seconds_max = seconds_max
-        self._probes: list[tuple[CheckName, Probe]] = []
+        self._probes: list[tuple[CheckName, Probe, CheckStatus]] = []
         self._turn = asyncio.Lock()
         self._last: tuple[float, Readiness] | None = None
 
-    def add(self, name: CheckName, probe: Probe) -> None:
-        """Check this too."""
-        self._probes.append((name, probe))
+    def add(self, name: CheckName, probe: Probe, worst: CheckStatus = "failed") -> None:
+        """Check this too; `worst` bounds what a failure of it means for the process, also one that takes too long."""
+        self._probes.append((name, probe, worst))
 
     async def look(self) -> Readiness:
         """The present state, at most a second old."""
         async with self._turn:
             if self._last is None or self._clock.monotonic() - self._last[0] >= KEPT_SECONDS:
-                checks = await asyncio.gather(*(self._limited(name, probe) for name, probe in self._probes))
+                checks = await asyncio.gather(*(self._limited(*each) for each in self._probes))
                 self._last = self._clock.monotonic(), readiness_of(checks)
             return self._last[1]
 
-    async def _limited(self, name: CheckName, probe: Probe) -> Check:
+    async def _limited(self, name: CheckName, probe: Probe, worst: CheckStatus) -> Check:
         try:
             async with asyncio.timeout(self._seconds_max):
-                return await probe()
+                found = await probe()
         except TimeoutError:
-            return Check(name, "failed", f"no answer within {self._seconds_max:g} s")
+            return Check(name, worst, f"no answer within {self._seconds_max:g} s")
         except SwitchyardError as error:
-            return Check(name, "failed", str(error))
+            return Check(name, worst, str(error))
+        return Check(name, worst, found.detail) if found.status == "failed" else found
 
 
-async def check_journal(journal: Journal) -> Check:
-    """Whether the database answers."""
+async def check_journal(journal: Journal, problem: Callable[[], str | None]) -> Check:
+    """Whether the database can be read, and whether commits succeed: `problem` says why they do not."""
     head = await journal.head(0)
+    if (trouble := problem()) is not None:
+        return Check("journal", "failed", trouble)
     return Check("journal", "ok", f"epoch {head.epoch}, event {head.seq}")
 
 

@@ -10,9 +10,9 @@ from datetime import timedelta
 
 import structlog
 
-from switchyard.domain.errors import Unavailable
+from switchyard.domain.errors import OutcomeUnknown, SwitchyardError, Unavailable
 from switchyard.domain.pdca.requests import Fence, ItemError
-from switchyard.flow.pdca.recheck import CannotRecheck, Recheck
+from switchyard.flow.pdca.recheck import CannotRecheck, Recheck, Rechecked
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import Claimed, LostFence, RecheckQueue
@@ -23,6 +23,9 @@ log = structlog.get_logger()
 # After a kill of the process its items wait this long; a renewal that is late by two turns does not lose a live one.
 LEASE = timedelta(seconds=15)
 RENEW_SECONDS = 5.0
+# A database that is away: how often it is asked, and how long before the item fails. A failover takes minutes.
+RETRY_SECONDS = 2.0
+OUTAGE_SECONDS_MAX = 900.0
 # Another process may have stored a request; and a lease may have ended.
 POLL_SECONDS = 1.0
 
@@ -80,10 +83,9 @@ class RecheckWorker:
         except LostFence:
             self._metrics.items.labels("lost").inc()
             log.warning("recheck_lost", request_id=fence.request_id, strategy=fence.strategy_id)
-        except Unavailable as error:
-            # Neither a result nor an error of the strategy: the item is claimed again when its lease ends.
-            self._metrics.items.labels("retried").inc()
-            log.warning("recheck_waits", request_id=fence.request_id, strategy=fence.strategy_id, error=str(error))
+        except (Unavailable, OutcomeUnknown) as error:
+            # The store is away: what was found is lost, and the item is claimed again when its lease ends.
+            self._note_wait(fence, error)
         except asyncio.CancelledError:
             with contextlib.suppress(LostFence, Unavailable):
                 await self._queue.release(fence)
@@ -95,11 +97,11 @@ class RecheckWorker:
         fence = claimed.fence
         began = self._clock.monotonic()
         try:
-            found = await self._recheck.check(claimed.request, claimed.strategy, lambda: self._extend(fence))
+            found = await self._checked(claimed)
             await self._queue.finish_item(fence, found.result, self._clock.now(), found.artifacts)
         except CannotRecheck as error:
             await self._fail(fence, ItemError(code=error.code, message=str(error)))
-        except (LostFence, Unavailable):
+        except (LostFence, Unavailable, OutcomeUnknown):
             raise
         except Exception:
             log.exception("recheck_failed", request_id=fence.request_id, strategy=fence.strategy_id)
@@ -116,6 +118,24 @@ class RecheckWorker:
                 health=found.result.health,
                 dry_run=claimed.request.dry_run,
             )
+
+    async def _checked(self, claimed: Claimed) -> Rechecked:
+        """Recheck, again and again while a database is away: an outage must not use up the attempts of the item."""
+        fence, deadline = claimed.fence, self._clock.monotonic() + OUTAGE_SECONDS_MAX
+        while True:
+            try:
+                return await self._recheck.check(claimed.request, claimed.strategy, lambda: self._extend(fence))
+            except (Unavailable, OutcomeUnknown) as error:  # a kill that may be set already is set once, by its id
+                self._note_wait(fence, error)
+                if self._clock.monotonic() >= deadline:
+                    raise CannotRecheck(
+                        "DATABASE_AWAY", f"a database did not answer for {OUTAGE_SECONDS_MAX / 60:g} minutes"
+                    ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _note_wait(self, fence: Fence, error: SwitchyardError) -> None:
+        self._metrics.items.labels("retried").inc()
+        log.warning("recheck_waits", request_id=fence.request_id, strategy=fence.strategy_id, error=str(error))
 
     async def _fail(self, fence: Fence, error: ItemError) -> None:
         await self._queue.finish_item(fence, error, self._clock.now())

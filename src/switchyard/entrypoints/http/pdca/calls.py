@@ -12,11 +12,11 @@ from starlette.responses import Response
 from starlette.types import Message, Scope, Send
 
 from switchyard.bootstrap import PdcaRateName
-from switchyard.domain.errors import IdempotencyConflict, RequestError, SwitchyardError
+from switchyard.domain.errors import IdempotencyConflict, InvalidField, RequestError, SwitchyardError
 from switchyard.entrypoints.http.errors import Header, WireResponse, starlette_response
 from switchyard.entrypoints.http.pdca.errors import pdca_error
 from switchyard.entrypoints.http.pdca.rates import PdcaRates
-from switchyard.entrypoints.http.transport.addresses import client_address
+from switchyard.entrypoints.http.transport.addresses import client_address, limited_as
 from switchyard.entrypoints.http.transport.auth import authorization_header
 from switchyard.entrypoints.http.transport.bad_tokens import BadTokens
 from switchyard.entrypoints.http.transport.bodies import ClientGone
@@ -123,15 +123,17 @@ class Counter:
         )
 
     async def _admit(self, endpoint: Endpoint, request: Request, call: Call) -> None:
-        counted = f"address:{client_address(request.scope)}"
+        counted, grant = f"address:{limited_as(client_address(request.scope))}", None
         if endpoint.audiences:
             grant = await self._tokens.grant(authorization_header(request.scope), endpoint.audiences)
             call.client_id, counted = grant.client_id, f"client:{grant.client_id}"
-            if endpoint.scope is not None:
-                grant.require(endpoint.scope)
+        # Before the scope: a client that may not do this must not do it without a limit.
         call.headers, over = await self._rates.take(endpoint.rate, counted)
         if over is not None:
             raise over
+        if grant is not None and endpoint.scope is not None:
+            grant.require(endpoint.scope)
+        _check_once(request)
 
     def _error(self, error: Exception, call: Call, scope: Scope) -> WireResponse:
         judged = self._bad_tokens.judged(error, client_address(scope))
@@ -139,6 +141,14 @@ class Counter:
             self._metrics.conflicts.inc()
         wire, call.outcome = pdca_error(judged)
         return wire
+
+
+def _check_once(request: Request) -> None:
+    """Raise InvalidField for a repeated parameter: of `health=a&health=b` one would be left out in silence."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidField(name, "must be given once")
 
 
 def answering(call: Call, send: Send, on_start: Callable[[int], None]) -> Send:

@@ -105,7 +105,7 @@ def parse_key_set(content: bytes) -> dict[str, RSAPublicKey]:
         raise KeySetUnusable(f"the key set is longer than {KEY_SET_BYTES_MAX} bytes")
     try:
         found = msgspec.json.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise KeySetUnusable(f"the key set is not JSON: {error}") from None
     listed = found.get("keys") if isinstance(found, dict) else None
     if not isinstance(listed, list) or len(listed) > KEYS_MAX:
