@@ -5,6 +5,7 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
 from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.reference.page import reference_page
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.ports.ledger import LedgerUnavailable, Posted
 from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
 from tests.support.contract import Contract
 from tests.support.gateway import RunningGateway, running_gateway
@@ -124,6 +126,31 @@ async def test_the_books_show_positions_balances_and_every_entry_of_the_tokens_a
             "after=9999-12-31T23:59:59.999999Z",
         ):
             assert (await office.get(f"/ledger?{query}")).status == 422, query
+
+
+async def test_books_that_cannot_be_written_say_so_until_they_have_caught_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with trading(tmp_path) as (gateway, office):
+        assert gateway.engine.backoffice is not None
+        yesterday = (datetime.now(UTC).date() - timedelta(days=1)).isoformat()
+
+        async def fail(*_: object) -> Posted:
+            raise LedgerUnavailable("no space left")
+
+        monkeypatch.setattr(gateway.engine.backoffice.ledger, "post", fail)
+        await gateway.place()
+
+        async def shows(status: str) -> bool:
+            return bool((await office.get("/health", account=None)).json["status"] == status)
+
+        await until(lambda: shows("degraded"))
+        assert (await office.get("/health", account=None)).json["books"] == "no space left"
+        assert (await office.get(f"/statement?date={yesterday}")).json["final"] is False
+        monkeypatch.undo()
+        await until(lambda: shows("ok"))
+        await until_read(gateway, office)
+        assert (await office.get(f"/statement?date={yesterday}")).json["final"] is True
 
 
 async def test_pages_of_positions_and_balances_reach_every_row(tmp_path: Path) -> None:

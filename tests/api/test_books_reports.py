@@ -31,6 +31,7 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
         first = await office.enter(**deposit)
         assert (first.status, first.json["by"], first.json["number"]) == (201, "ann", 1)
         assert (await office.enter(**deposit)).status == 200
+        assert (await office.enter(**{**deposit, "amount": Decimal("1000000.00")})).status == 200
         assert (await office.enter(**{**deposit, "amount": 2})).status == 409
         assert (await office.enter(scopes=["admin:kill"], **deposit)).status == 403
         rejected: tuple[dict[str, Any], ...] = (
@@ -40,11 +41,32 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
             {"type": "Adjustment", "currency": "JPY", "amount": 0},
             {"type": "Conversion", "currency": "JPY", "amount": 1, "toCurrency": "USD"},
             {"type": "Reversal", "reverses": "man_unknown"},
+            {"type": "Reversal", "reverses": "\0"},
             {"type": "Fill", "currency": "JPY"},
             {"type": "Bonus"},
+            {
+                "type": "OpeningPosition",
+                "currency": "JPY",
+                "symbol": "BTC",
+                "side": "BUY",
+                "qty": 1,
+                "price": 1,
+                "fee": 1,
+            },
+            # Their product has more digits than the books keep.
+            {"type": "Fill", "currency": "JPY", "symbol": "BTC", "side": "BUY", "venue": "sim", "execId": "x1"}
+            | dict.fromkeys(("qty", "price", "multiplier"), Decimal("123456789012345.12345678")),
         )
         for number, body in enumerate(rejected):
             assert (await office.enter(key=f"bad-{number}", **body)).status == 422, body
+        trade: dict[str, Any] = {
+            "currency": "USD",
+            "symbol": "ETH",
+            "side": "BUY",
+            "venue": "sim",
+            "qty": 1,
+            "price": 1,
+        }
         wanted: dict[str, Any] = {
             "type": "Conversion",
             "currency": "JPY",
@@ -53,6 +75,11 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
             "rate": 0.00666678,
         }
         assert (await office.enter(key="fx", **wanted)).status == 201
+        # A key books once, whatever it was used for.
+        assert (await office.enter(type="Reversal", reverses=first.json["entryId"])).status == 409
+        assert (await office.enter(type="Fill", **trade, execId="x1")).status == 409
+        assert (await office.enter(key="fx", type="Reversal", reverses=first.json["entryId"])).status == 409
+        assert (await office.get("/positions")).json["positions"] == []
         await filled(gateway, office, strategy="trend", qty=3000)
         await filled(gateway, office, strategy="carry", qty=1000, side="SELL")
         await filled(gateway, office, strategy="trend", qty=2000, side="SELL")

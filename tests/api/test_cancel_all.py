@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from switchyard.client import AsyncClient
-from switchyard.entrypoints.cli.main import app
 from tests.support.gateway import CheckedResponse, RunningGateway, running_gateway
-from tests.support.process import SECRET
+from tests.support.process import SECRET, run_command
 
 RESTING: dict[str, Any] = {"type": "LIMIT", "price": 1}
 
@@ -133,10 +131,10 @@ async def test_the_commands_show_and_close_what_is_open(tmp_path: Path) -> None:
         }
 
         async def run(*words: str) -> str:
-            # In a thread, because the commands have an event loop of their own.
-            done = await asyncio.to_thread(CliRunner().invoke, app, list(words), env=environment)
-            assert done.exit_code == 0, done.output
-            return done.output
+            # In a process of its own: in this one, the gateway's log would be in the command's output.
+            done = await asyncio.to_thread(run_command, *words, **environment)
+            assert done.returncode == 0, done.stderr
+            return done.stdout
 
         at = ("--url", gateway.url)
         assert "USDJPY      1000" in await run("positions", *at)
@@ -149,5 +147,5 @@ async def test_the_commands_show_and_close_what_is_open(tmp_path: Path) -> None:
         told = await run("explain", order_id[-8:], *at)
         assert told == await run("explain", order_id, "--offline")
         assert "ended FILLED: 400 of 400 filled" in told
-        missing = await asyncio.to_thread(CliRunner().invoke, app, ["explain", "ord_1", "--offline"], env=environment)
-        assert missing.exit_code == 2 and "the database has no order 'ord_1'" in missing.output
+        missing = await asyncio.to_thread(run_command, "explain", "ord_1", "--offline", **environment)
+        assert missing.returncode == 2 and "the database has no order 'ord_1'" in missing.stderr

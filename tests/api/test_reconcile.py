@@ -1,5 +1,6 @@
 """Seeded differences of every class: a pass reports exactly those, and each lives as its break."""
 
+import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from switchyard.bootstrap import accept_restored, adopt_epoch
 from switchyard.domain.ids import OrderId
 from switchyard.domain.reconcile.breaks import CURRENT_STATES, Break
-from switchyard.flow.reconcile import ledger_fold, statement_match
+from switchyard.flow.reconcile import desk, ledger_fold, statement_match
 from switchyard.flow.reconcile.desk import ReconcileDesk
 from switchyard.ports.breaks import BreakFilter
 from tests.support.books import KEEPS_BOOKS, RunningBackOffice, running_backoffice_api
@@ -243,7 +244,10 @@ async def test_every_seeded_difference_is_one_break_of_its_class_and_nothing_els
         }
 
 
-async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Path) -> None:
+async def test_an_account_sees_its_books_valued_and_its_own_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "PAGE", 1)  # the gateway's positions are read in pages
     async with running_site(tmp_path) as site:
         office = site.office
         first = await office.get("/reconcile")
@@ -275,6 +279,11 @@ async def test_an_account_sees_its_books_valued_and_its_own_breaks(tmp_path: Pat
         [own] = (await office.get("/reconcile")).json["breaks"]
         assert (own["breakId"], own["class"], own["state"]) == (found.break_id, "amount", "suspected")
         assert (await office.get("/reconcile", "other")).json["breaks"] == []
+        for symbol in ("ETH", "EURUSD"):
+            await site.filled("other", symbol=symbol, qty=2)
+        await site.compare()
+        shown = (await office.get("/reconcile", "other")).json["positions"]
+        assert {symbol: row["gatewayQty"] for symbol, row in shown.items()} == {"BTC": 1, "ETH": 2, "EURUSD": 2}
 
 
 async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
@@ -318,6 +327,55 @@ async def test_operators_list_explain_and_follow_breaks(tmp_path: Path) -> None:
         assert (await site.office.operate("GET", "/admin/breaks?state=gone")).status == 422
 
 
+async def test_a_fill_that_a_person_reversed_is_a_break_as_long_as_the_venue_has_it(
+    tmp_path: Path, engine: dict[str, str]
+) -> None:
+    async with running_site(tmp_path, **engine) as site:
+        kept, lost = [await site.filled(qty=qty) for qty in (10, 20)]
+        assert await site.compare() == {}
+        site.at_venue(f"DELETE FROM reports WHERE number = {report_of(await site.client_id(lost))}")
+        assert summary(await site.compare(full=True)) == [("fill", "missing_there", Decimal(-20), "USDJPY")]
+        for order in (kept, lost):
+            [fill] = (await site.office.get(f"/ledger?orderId={order}&type=Fill")).json["entries"]
+            done = await site.office.enter(key=order, type="Reversal", reverses=fill["entryId"])
+            assert done.status == 201
+        seeded = [("fill", "missing_here", Decimal(10), "USDJPY")]
+        assert summary(await site.compare()) == seeded
+        [one] = (await site.compare(full=True)).values()
+        assert (summary({one.break_id: one}), one.state, one.order_id) == (seeded, "open", kept)
+        assert one.here.startswith("reversed by ann")
+        assert (await site.office.operate("POST", f"/admin/breaks/{one.break_id}/adopt", {"reason": "x"})).status == 409
+
+
+async def test_a_foreign_fill_is_adopted_once_whoever_asks(tmp_path: Path, engine: dict[str, str]) -> None:
+    async with running_site(tmp_path, **engine) as site:
+        known = await site.client_id(await site.filled(qty=50))
+        await site.filled("other", qty=1)
+        site.at_venue(
+            copied_order(known, "foreign", is_open=False),
+            copied_report(known, "'$.venueClientOrderId', 'foreign', '$.execId', 'foreign-1'"),
+        )
+        await site.compare()
+        [one] = (await site.compare()).values()
+        path = f"/admin/breaks/{one.break_id}/adopt"
+        bodies = [{"reason": "by telephone", "accountId": account} for account in ("demo", "other", "demo", "other")]
+        answers = await asyncio.gather(*(site.office.operate("POST", path, body) for body in bodies))
+        [winner] = {body["accountId"] for body, answer in zip(bodies, answers, strict=True) if answer.status == 200}
+        assert {answer.status for answer in answers} == {200, 409}
+        # A repeat books nothing again; another account is rejected.
+        for account in ("demo", "other"):
+            repeat = await site.office.operate("POST", path, {"reason": "again", "accountId": account})
+            assert repeat.status == (200 if account == winner else 409)
+        fills = [
+            entry
+            for account in ("demo", "other")
+            for entry in (await site.office.get("/ledger?type=Fill", account)).json["entries"]
+            if entry.get("strategy") == "external"
+        ]
+        assert [(entry["accountId"], entry["qty"]) for entry in fills] == [(winner, 50)]
+        assert await site.compare() == {}
+
+
 async def test_long_histories_of_several_venues_are_matched_within_bounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,3 +410,11 @@ async def test_a_posting_that_a_restored_journal_lost_is_one_break(tmp_path: Pat
         await site.filled(qty=30)
         [one] = (await site.compare()).values()
         assert (one.state, one.account_id) == ("open", "demo")
+        [fill] = [
+            entry
+            for entry in (await site.office.get("/ledger?type=Fill")).json["entries"]
+            if entry["entryId"] == one.subject[1]
+        ]
+        await site.office.enter(type="Reversal", reverses=fill["entryId"])
+        # The orphan is gone; that the venue has the fill is said instead.
+        assert [each.kind for each in (await site.compare()).values()] == ["fill"]

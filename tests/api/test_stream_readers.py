@@ -112,6 +112,7 @@ async def test_streams_end_cleanly_when_the_gateway_stops(
                 await gateway.exchange.touch("ord_1")
                 assert (await client.message())[1] == "order_update"
             await gateway.stop()
+            assert (await client.message())[1] == "server_closing"
             assert await client.block() is None
             assert gateway.hub.subscribers == 0
 
@@ -129,4 +130,5 @@ async def test_a_stream_opened_while_the_gateway_stops_ends_cleanly(
         async with get(gateway, "/stream") as client:
             assert client.status == 200
             assert (await client.message())[1] == "ready"
+            assert (await client.message())[1] == "server_closing"
             assert await client.block() is None

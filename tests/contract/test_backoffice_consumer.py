@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -241,10 +242,42 @@ async def test_a_page_whose_answer_was_lost_is_not_booked_twice(
     monkeypatch.setattr(ledger, "post", post_and_fail)
     with pytest.raises(LedgerUnavailable):
         await consumer.run_once()
+    assert consumer.trouble is not None and "full for a moment" in consumer.trouble
     monkeypatch.undo()
     await caught_up(consumer)
     assert consumer.problem is None
+    assert consumer.trouble is None
     assert await quantity(ledger) == 1000 * (EVENTS_MAX // 5 + 1)
+
+
+class OthersTurn:
+    """Another process has the turn."""
+
+    async def is_ours(self) -> bool:
+        return False
+
+    async def give_up(self) -> None:
+        return
+
+
+async def test_a_process_that_waits_says_when_the_one_that_reads_is_stuck(
+    database: Database, ledger: SqliteLedger
+) -> None:
+    clock, metrics = ManualClock(), Metrics()
+    waiting = Consumer(
+        JournalBus(database.journal, OthersTurn()), ledger, clock=clock, metrics=metrics.backoffice, shares=False
+    )
+    await waiting.open()
+    await Trading(database.journal).fill_orders(1)
+    await waiting.run_once()
+    assert (waiting.trouble, waiting.lag) == (None, 5)
+    clock.advance(timedelta(seconds=11))
+    await waiting.run_once()
+    assert waiting.trouble is not None and "has 5 events left" in waiting.trouble
+    await caught_up(await started(JournalBus(database.journal), ledger))
+    await waiting.run_once()
+    assert waiting.trouble is None
+    assert waiting.lag == 0
 
 
 async def test_the_lag_grows_while_the_books_cannot_be_written(

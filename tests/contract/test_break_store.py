@@ -70,6 +70,9 @@ async def test_every_version_is_kept_and_a_stale_one_is_left_out(store: BreakSto
     # A pass that began before a person's decision must not undo it.
     assert await store.save([replace(first, here="stale")]) == 0
     assert await store.save([replace(opened, state="closed", version=4)]) == 0
+    # Of two people who decide at once, the second one is told.
+    other = replace(opened, reason="another story", changed_at=NOW + timedelta(minutes=1, microseconds=1))
+    assert await store.save([other]) == 0
     assert await store.find([first.break_id, "brk_none"]) == {first.break_id: opened}
     assert await store.history(first.break_id, 10) == [opened, first]
     assert await store.history(first.break_id, 1) == [opened]

@@ -9,12 +9,17 @@ import pytest
 from switchyard.adapters.backoffice import schema
 from switchyard.adapters.backoffice.dump import SqliteLedgerDump
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.postgres.ledger import PostgresLedger
+from switchyard.adapters.memory.clock import START
+from switchyard.bootstrap.new_books import NewSchema
 from switchyard.domain.bus import Offset, Place
 from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
-from switchyard.domain.ids import AccountId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
+from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.ports.ledger import EntryFilter, LedgerBroken, OwnershipLost
 from tests.support.ledgers import Ledgers
+from tests.support.postgres import PostgresServer
 from tests.support.posting import Posting, differences, digest, post_all
 from tests.support.tape import Tape
 
@@ -218,3 +223,29 @@ async def test_the_file_serves_one_process_and_one_version(tmp_path: Path) -> No
     (tmp_path / "books.db").write_bytes(content)
     with pytest.raises(CannotStart, match="cannot be read"):
         await SqliteLedger.open(tmp_path / "books.db")
+
+
+async def test_a_rebuild_does_not_lose_what_people_book_meanwhile(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    live = await PostgresLedger.open(url)
+    new = NewSchema(url)
+    deposit = ManualEntry(
+        type="Deposit", account_id=DEMO, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    try:
+        async with new.empty(keep=True):
+            await live.enter(deposit, START)
+        with pytest.raises(CannotStart, match="1 entries of people were booked during the rebuild"):
+            await new.put_in_place(discard=False)
+        assert (await live.enter(deposit, START)).repeated
+        assert await new.put_in_place(discard=True) == "backoffice_replaced_1"
+        assert not (await live.enter(deposit, START)).repeated
+    finally:
+        await live.close()
+
+
+async def test_a_value_that_no_row_can_have_finds_nothing(ledgers: Ledgers) -> None:
+    books = await ledgers.open()
+    assert await books.ledger.entries(EntryFilter(account_id=DEMO, order_id=OrderId("\0"))) == []
+    assert await books.ledger.holdings(DEMO, "\0", "\0", 10) == []
+    assert await books.ledger.balances(DEMO, "\0", 10) == []

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from switchyard.entrypoints.http.backoffice import build_backoffice
 from tests.support.contract import Contract
@@ -15,6 +16,7 @@ from tests.support.process import Process
 
 # What a process needs to keep the books as well; its port is `Process.backoffice_port`.
 KEEPS_BOOKS = {"SWITCHYARD_BACKOFFICE": "true"}
+_exact = msgspec.json.Encoder(decimal_format="number")
 
 
 async def read_books(session: aiohttp.ClientSession, process: Process, path: str, account: str = "demo") -> Any:
@@ -34,11 +36,12 @@ class RunningBackOffice:
 
     async def enter(self, scopes: Sequence[str] = ("admin:ledger",), **body: Any) -> CheckedResponse:
         """Post an entry by a person."""
-        headers = {"Authorization": f"Bearer {self._gateway.token(scopes=list(scopes), subject='ann')}"}
+        token = self._gateway.token(scopes=list(scopes), subject="ann")
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         wanted = {"accountId": "demo", "key": "k1", "reason": "a test", **body}
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{self.url}/admin/ledger", json=wanted, headers=headers) as response,
+            session.post(f"{self.url}/admin/ledger", data=_exact.encode(wanted), headers=headers) as response,
         ):
             complete = CheckedResponse(response.status, response.headers.copy(), await response.read())
         self._contract.check("POST", "/admin/ledger", complete.status, complete.headers, complete.body)

@@ -134,3 +134,16 @@ def test_a_fill_explains_the_difference_of_its_order_and_an_order_that_of_its_po
     assert (position.amount, position.class_) == (Decimal(5), "amount")
     # An order with a wrong quantity and a right position is one difference.
     assert list(compare_positions(AccountId("demo"), books, books, [order])) == []
+
+
+@pytest.mark.parametrize(
+    ("later", "state"),
+    [(timedelta(seconds=1), "suspected"), (QUIET, "open"), (timedelta(hours=-1), "open")],
+)
+def test_a_suspicion_is_confirmed_by_a_later_pass_also_after_the_clock_was_set_back(
+    later: timedelta, state: str
+) -> None:
+    found = difference()
+    findings = Findings(differences={found.break_id: found}, compared=frozenset({SCOPE}))
+    [again] = settled(settled([], [], findings, START, QUIET), [], findings, START + later, QUIET)
+    assert again.state == state

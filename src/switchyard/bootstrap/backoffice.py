@@ -54,6 +54,13 @@ class BackOffice:
         self.readiness = ReadinessChecks(clock)
         self.readiness.add("books", self.check)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether events are known, or must be feared, that happened and are not booked."""
+        consumer, bus = self.consumer, self.kafka_bus
+        has_stopped = consumer.problem is not None or consumer.trouble is not None
+        return has_stopped or consumer.lag > 0 or (bus is not None and bus.trouble is not None)
+
     async def observe(self) -> None:
         """Refresh the gauges that are computed when `/metrics` is read; in `up` the gateway does that."""
 
@@ -62,6 +69,8 @@ class BackOffice:
         problem = self.consumer.problem
         if problem is not None:
             return Check("books", "failed", f"they have stopped: {problem}")
+        if self.consumer.trouble is not None:
+            return Check("books", "degraded", f"nothing can be booked at the moment: {self.consumer.trouble}")
         await self.ledger.sources()  # raises Unavailable: nothing is booked and nothing can be read
         return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 

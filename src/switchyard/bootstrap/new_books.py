@@ -82,7 +82,7 @@ class NewFile:
         finally:
             _remove([file for file in files if not (keep and is_complete) or file.suffix == ".lock"])
 
-    async def put_in_place(self) -> str | None:
+    async def put_in_place(self, *, discard: bool) -> str | None:
         """Put the new books in the place of those in use; returns where those are now."""
         if _wal_bytes(self._new):
             raise CannotStart(f"{self._new} could not be completed; the books in use are unchanged: see the log")
@@ -139,10 +139,13 @@ class NewSchema:
             if not (keep and is_complete):
                 await self._drop()
 
-    async def put_in_place(self) -> str | None:
-        """Put the new books in the place of those in use; returns the schema in which those are now."""
+    async def put_in_place(self, *, discard: bool) -> str | None:
+        """Put the new books in the place of those in use; returns the schema in which those are now.
+
+        CannotStart where people have booked entries meanwhile, unless theirs are discarded.
+        """
         async with single_connection(self._url) as connection:
-            return await replace_books(connection, _REBUILT_SCHEMA)
+            return await replace_books(connection, _REBUILT_SCHEMA, discard=discard)
 
     async def _drop(self) -> None:
         async with single_connection(self._url) as connection:

@@ -88,7 +88,7 @@ async def rebuild_books(settings: Settings, progress: Progress, *, discard: bool
                     count = carried.count
             await rebuild(journal, books.ledger, None, progress, carried)
             digest, place = await ledger_digest(books.dump), await read_place(books.ledger)
-        replaced = await new.put_in_place()
+        replaced = await new.put_in_place(discard=discard)
     return Rebuilt(entries=digest.entries, seq=place.seq, hash=digest.hash, carried=count, replaced=replaced)
 
 

@@ -160,6 +160,10 @@ class Client:
                 loss = error
             self._sleep(reconnects.delay_after(loss))
 
+    def send(self, call: Call[T]) -> T:
+        """Send a call that has no method of its own, with retries."""
+        return self._send(call)
+
     def _send(self, call: Call[T]) -> T:
         attempts = Attempts(call, self._retry, self._timeout_seconds)
         while True:

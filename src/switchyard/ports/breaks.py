@@ -36,8 +36,9 @@ class BreakStore(Protocol):
     async def save(self, breaks: Sequence[Break]) -> int:
         """Write each in its newest version, in one transaction; returns how many were written.
 
-        A break of version n needs version n or n-1 in the store, or none for a new one; another one is left out,
-        because a person or another process changed it meanwhile. Each new version is added to the history.
+        A break of version n needs version n-1 in the store, the same version n (by `changed_at`), or none for a new
+        one; another one is left out, because a person or another process changed it meanwhile. Each new version is
+        added to the history.
         """
         ...
 

@@ -7,6 +7,7 @@ with a source per partition.
 from collections.abc import Sequence
 from typing import Protocol
 
+from switchyard.ports.ledger import SourceState
 from switchyard.ports.source import Source
 
 
@@ -15,6 +16,10 @@ class Bus(Protocol):
 
     async def sources(self) -> Sequence[Source]:
         """Return the sources that are assigned to this process now; asked again and again, because it changes."""
+        ...
+
+    async def left_to_others(self, states: Sequence[SourceState]) -> int:
+        """Return how many events wait for another process that alone may read them; `states` is how far it is."""
         ...
 
     async def release(self, source: Source) -> None:

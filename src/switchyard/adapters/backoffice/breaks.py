@@ -48,7 +48,8 @@ INSERT INTO breaks (break_id, account_id, class, state, version, body) VALUES (?
 ON CONFLICT (break_id) DO UPDATE SET
     account_id = excluded.account_id, class = excluded.class, state = excluded.state, version = excluded.version,
     body = excluded.body
-WHERE breaks.version IN (excluded.version, excluded.version - 1)
+WHERE breaks.version = excluded.version - 1
+    OR (breaks.version = excluded.version AND breaks.body ->> 'changedAt' = excluded.body ->> 'changedAt')
 """
 KEEP = "INSERT INTO break_versions (break_id, version, at, body) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 HISTORY = "SELECT body FROM break_versions WHERE break_id = ? ORDER BY version DESC LIMIT ?"

@@ -47,7 +47,10 @@ WITH given AS (
     ON CONFLICT (break_id) DO UPDATE SET
         account_id = excluded.account_id, class = excluded.class, state = excluded.state, version = excluded.version,
         body = excluded.body
-    WHERE kept.version IN (excluded.version, excluded.version - 1)
+    WHERE kept.version = excluded.version - 1 OR (
+        kept.version = excluded.version
+        AND kept.body::jsonb ->> 'changedAt' = excluded.body::jsonb ->> 'changedAt'
+    )
     RETURNING break_id
 ), versions AS (
     INSERT INTO reconciliation.break_versions (break_id, version, at, body)

@@ -18,6 +18,7 @@ from switchyard.adapters.backoffice.rows import (
     account_of,
     adoption_of,
     check_owned,
+    entered_before,
     holding_decoder,
     json_text,
     order_decoder,
@@ -32,10 +33,8 @@ from switchyard.domain.ledger.books import Books, Target
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.ledger.holdings import key_of
 from switchyard.domain.ledger.manual import (
-    ManualConflict,
     ManualEntry,
     check_manual,
-    digest_of_manual,
     entry_id_of_manual,
     manual_entry,
 )
@@ -80,14 +79,11 @@ def post(connection: apsw.Connection, claim: Claim, events: Sequence[BusEvent], 
 def enter(connection: apsw.Connection, wanted: ManualEntry, at: datetime) -> Entered:
     """Book an entry by a person."""
     check_manual(wanted)
-    entry_id = entry_id_of_manual(wanted)
     with classified_errors(), connection:
-        found = connection.execute(schema.STORED_OF, (entry_id,)).fetchone()
-        if found is not None:
-            stored = StoredEntry(*found)
-            if parse_entry(stored.text).digest != digest_of_manual(wanted):
-                raise ManualConflict(wanted.key)
-            return Entered(stored, True)
+        of_key = connection.execute(schema.STORED_OF_KEY, (wanted.account_id, wanted.key)).fetchone()
+        of_id = connection.execute(schema.STORED_OF, (entry_id_of_manual(wanted),)).fetchone()
+        if (before := entered_before(wanted, of_key, of_id)) is not None:
+            return before
         target = None if wanted.reverses is None else _target(connection, wanted.reverses)
         books = _books_of(connection, wanted.account_id)
         if wanted.type != "Reversal":

@@ -8,15 +8,18 @@ from typing import Any
 import msgspec
 
 from switchyard.domain.bus import SourcePosition
+from switchyard.domain.errors import InvalidField
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount
 from switchyard.domain.ledger.books import Books
-from switchyard.domain.ledger.entries import LedgerAccount, LedgerHead
+from switchyard.domain.ledger.entries import LedgerAccount, LedgerHead, parse_entry
 from switchyard.domain.ledger.holdings import Holding, key_of
+from switchyard.domain.ledger.manual import ManualConflict, ManualEntry, digest_of_manual, entry_id_of_manual
 from switchyard.domain.ledger.orders import BookedOrder
 from switchyard.domain.money import EXACT, canonical, plain
-from switchyard.ports.ledger import Claim, OwnershipLost, Posted
+from switchyard.ports.ledger import Claim, OwnershipLost, Posted, StoredEntry
 from switchyard.ports.ledger_lookup import AccountTables
+from switchyard.ports.manual_ledger import Entered
 
 Row = tuple[Any, ...]
 
@@ -136,6 +139,22 @@ def check_owned(claim: Claim, row: Sequence[Any] | None) -> None:
         raise OwnershipLost(claim.source, f"it was claimed {generation} times, this claim is number {claim.generation}")
     if (found := position_decoder.decode(position)) != claim.position:
         raise OwnershipLost(claim.source, f"it was read to {found}, not to {claim.position}")
+
+
+def entered_before(wanted: ManualEntry, of_key: Sequence[Any] | None, of_id: Sequence[Any] | None) -> Entered | None:
+    """The entry that an earlier request with the same key booked; none where the entry is new.
+
+    `of_key` and `of_id` are the stored entries with its key and with its id. Raises ManualConflict where the key was
+    used for something else, and InvalidField for an execution that is booked already.
+    """
+    if of_key is not None:
+        stored = StoredEntry(*of_key)
+        if parse_entry(stored.text).digest != digest_of_manual(wanted):
+            raise ManualConflict(wanted.key)
+        return Entered(stored, True)
+    if of_id is not None:
+        raise InvalidField("execId", f"is booked already: see the entry {entry_id_of_manual(wanted)}")
+    return None
 
 
 def add_amounts(first: str, second: str) -> str:

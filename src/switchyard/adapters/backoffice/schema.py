@@ -39,6 +39,7 @@ CREATE INDEX entries_of_type ON entries (account_id, type, number);
 CREATE INDEX entries_of_order ON entries (order_id, number);
 CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
+CREATE INDEX entries_of_key ON entries (account_id, text ->> 'key') WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id TEXT NOT NULL,
@@ -212,6 +213,9 @@ CONFIRM = "UPDATE orphans SET confirmed = 1 WHERE entry_id IN (SELECT value FROM
 REVERSAL_OF = "SELECT replacement_id FROM reversals WHERE entry_id = ?"
 ENTRY_OF = "SELECT text FROM entries WHERE entry_id = ?"
 STORED_OF = "SELECT number, text, hash FROM entries WHERE entry_id = ?"
+STORED_OF_KEY = """
+SELECT number, text, hash FROM entries WHERE account_id = ? AND text ->> 'key' = ? AND entered_by IS NOT NULL
+"""
 UNREVERSED = """
 SELECT text FROM entries
 WHERE account_id = ? AND symbol = ? AND type IN ('Fill', 'OpeningPosition')

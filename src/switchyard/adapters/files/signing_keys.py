@@ -4,15 +4,17 @@ For local use and small installations; elsewhere an identity provider signs, and
 """
 
 import base64
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from switchyard.adapters.files.durable import replace_file
-from switchyard.adapters.files.private import FILE_MODE
 from switchyard.domain.errors import SettingError
 
 KEY_FILE = "pdca_key.pem"
@@ -32,51 +34,46 @@ class SigningKey(NamedTuple):
 
 def local_key(folder: Path) -> SigningKey:
     """The private key of the folder; makes the pair if there is none."""
-    path = folder / KEY_FILE
-    if not path.exists():
-        return new_key(folder, replaces=False)
-    pem = path.read_bytes()
-    kid = _public_jwk(_loaded(path, pem))["kid"]
-    if kid not in {key.get("kid") for key in _key_set(folder)}:
-        # A process ended between the two files.
-        _write_key_set(folder, _public_jwk(_loaded(path, pem)))
-    return SigningKey(kid, pem)
+    with _alone(folder):
+        path = folder / KEY_FILE
+        if not path.exists():
+            return _new_key(folder)
+        pem = path.read_bytes()
+        public = _public_jwk(_loaded(path, pem))
+        if public["kid"] not in {key.get("kid") for key in _key_set(folder)}:
+            # A process ended between the two files.
+            _write_key_set(folder, public)
+        return SigningKey(public["kid"], pem)
 
 
-def new_key(folder: Path, *, replaces: bool = True) -> SigningKey:
+def new_key(folder: Path) -> SigningKey:
     """Make a key pair; the new key signs from now on, and the key set keeps the last public keys before it."""
+    with _alone(folder):
+        return _new_key(folder)
+
+
+def _new_key(folder: Path) -> SigningKey:
     from cryptography.hazmat.primitives.asymmetric import rsa
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = _public_jwk(key)
-    path = folder / KEY_FILE
-    fresh = folder / f"{KEY_FILE}.{os.getpid()}.new"
-    _write_private(fresh, pem)
-    try:
-        if replaces:
-            # The key set first: a token must not be signed with a key that nobody can verify.
-            _write_key_set(folder, public)
-            fresh.replace(path)
-        else:
-            try:
-                os.link(fresh, path)
-            except FileExistsError:
-                return local_key(folder)  # another process was faster
-            _write_key_set(folder, public)
-    finally:
-        fresh.unlink(missing_ok=True)
+    # The key set first: a token must not be signed with a key that nobody can verify.
+    _write_key_set(folder, public)
+    replace_file(folder / KEY_FILE, pem)
     return SigningKey(public["kid"], pem)
 
 
-def _write_private(path: Path, content: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-    os.fchmod(descriptor, FILE_MODE)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(descriptor)
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other threads and processes from changing the two files meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _write_key_set(folder: Path, public: dict[str, str]) -> None:

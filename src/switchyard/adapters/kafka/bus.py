@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from switchyard.adapters.kafka import configuration, topics
 from switchyard.adapters.kafka.partition import PartitionSource
 from switchyard.domain.errors import CannotStart
+from switchyard.ports.ledger import SourceState
 from switchyard.ports.publisher import BusUnavailable
 from switchyard.ports.source import Source
 from switchyard.settings.kafka import KafkaSettings
@@ -97,6 +98,10 @@ class KafkaBus:
                 for number in sorted(self._assigned)
                 if now >= self._released.get(number, float("-inf"))
             ]
+
+    async def left_to_others(self, states: Sequence[SourceState]) -> int:
+        """None: the group gives the partitions of a process that is gone or paused to the others."""
+        return 0
 
     async def release(self, source: Source) -> None:
         """Leave a partition alone for a while: the group may have given it to another process."""

@@ -36,6 +36,7 @@ from switchyard.domain.ledger.manual import (
     digest_of_manual,
     entry_id_of_manual,
     manual_entry,
+    too_precise,
 )
 from switchyard.domain.ledger.orders import BookedOrder, booked_order, order_of_memo
 from switchyard.domain.ledger.postings import (
@@ -148,7 +149,10 @@ class Books(Fold):
         """Book an entry by a person, posted at this time; raises InvalidField. The key is not checked here."""
         account = self.account(wanted.account_id)
         if wanted.type != "Reversal":
-            return self._add(manual_entry(wanted, seq=account.seq, at=at))
+            try:
+                return self._add(manual_entry(wanted, seq=account.seq, at=at))
+            except DecimalException:
+                raise too_precise(wanted) from None
         check_manual(wanted)
         entry = None if target is None else target.entry
         if entry is None or entry.account_id != wanted.account_id or not entry.legs or entry.type == "Reversal":

@@ -7,7 +7,7 @@ the same place of the account's chain.
 import hashlib
 from collections.abc import Mapping
 from datetime import datetime
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from typing import Final, Literal, TypeVar, assert_never
 
 import msgspec
@@ -18,7 +18,16 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.labels import SYMBOL, check_label, check_strategy, is_account
 from switchyard.domain.ledger.entries import LedgerEntry, Leg, fill_entry_id, manual_entry_id, reversal_entry_id
 from switchyard.domain.ledger.postings import fee_legs, trade_legs
-from switchyard.domain.money import DECIMALS_MAX, EXACT, ONE, ROUNDED, ZERO, canonical, positive_amount, signed_amount
+from switchyard.domain.money import (
+    DECIMALS_MAX,
+    EXACT,
+    ONE,
+    ROUNDED,
+    ZERO,
+    canonical,
+    positive_amount,
+    signed_amount,
+)
 from switchyard.domain.orders import Side
 
 T = TypeVar("T")
@@ -99,8 +108,17 @@ def entry_id_of_manual(wanted: ManualEntry) -> str:
 
 
 def digest_of_manual(wanted: ManualEntry) -> str:
-    """What compares two requests with the same key."""
-    return hashlib.sha256(encode(wanted)).hexdigest()
+    """What compares two requests with the same key, by meaning: 1000 and 1000.0 are the same amount."""
+    fields = msgspec.structs.asdict(wanted).items()
+    amounts = {name: _meant(value) for name, value in fields if isinstance(value, Decimal)}
+    return hashlib.sha256(encode(msgspec.structs.replace(wanted, **amounts))).hexdigest()
+
+
+def _meant(amount: Decimal) -> Decimal:
+    try:
+        return canonical(amount)
+    except DecimalException:
+        return amount  # out of all bounds: it is rejected, or no entry has it
 
 
 def check_manual(wanted: ManualEntry) -> None:
@@ -109,6 +127,9 @@ def check_manual(wanted: ManualEntry) -> None:
         raise InvalidField("accountId", "is no account id")
     for name in ("key", "by", "reason"):
         check_label(name, getattr(wanted, name), TEXT_LENGTH_MAX)
+    for name, text in (("venue", wanted.venue), ("execId", wanted.exec_id), ("reverses", wanted.reverses)):
+        if text is not None:
+            check_label(name, text, TEXT_LENGTH_MAX)
     if wanted.strategy is not None:
         check_strategy(wanted.strategy)
     if wanted.effective_at is not None and wanted.effective_at.tzinfo is None:
@@ -142,7 +163,7 @@ def manual_entry(wanted: ManualEntry, *, seq: int, at: datetime) -> LedgerEntry:
         reason=wanted.reason,
         key=wanted.key,
         digest=digest_of_manual(wanted),
-        legs=_legs(wanted),
+        legs=_exact_legs(wanted),
     )
     if wanted.type not in ("Fill", "OpeningPosition"):
         return entry
@@ -158,6 +179,19 @@ def manual_entry(wanted: ManualEntry, *, seq: int, at: datetime) -> LedgerEntry:
         fee_currency=(wanted.fee_currency or wanted.currency) if wanted.fee else None,
         strategy=wanted.strategy or (EXTERNAL if wanted.type == "Fill" else None),
     )
+
+
+def _exact_legs(wanted: ManualEntry) -> tuple[Leg, ...]:
+    try:
+        return _legs(wanted)
+    except DecimalException:
+        raise too_precise(wanted) from None
+
+
+def too_precise(wanted: ManualEntry) -> InvalidField:
+    """The error of an entry whose amounts, or the sums with them, would have to be rounded."""
+    field = "qty" if wanted.qty is not None else "amount"
+    return InvalidField(field, f"the amounts have more than {EXACT.prec} digits in the books: they would be rounded")
 
 
 def _legs(wanted: ManualEntry) -> tuple[Leg, ...]:
@@ -180,10 +214,12 @@ def _legs(wanted: ManualEntry) -> tuple[Leg, ...]:
         case "Conversion":
             return _conversion_legs(wanted)
         case "OpeningPosition":
+            if wanted.fee is not None:
+                raise InvalidField("fee", "an opening position has none: book it by an entry of the type Fee")
             return _trade_legs(wanted, "capital")
         case "Fill":
-            for name in ("venue", "exec_id"):
-                check_label("execId" if name == "exec_id" else name, getattr(wanted, name) or "", TEXT_LENGTH_MAX)
+            _needed(wanted.venue, "venue")
+            _needed(wanted.exec_id, "execId")
             fee = signed_amount(wanted.fee or ZERO, "fee")
             return *_trade_legs(wanted, "cash"), *fee_legs(fee, wanted.fee_currency or currency)
         case "Reversal":

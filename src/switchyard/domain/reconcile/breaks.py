@@ -244,7 +244,8 @@ def _seen_again(one: Break, found: Difference, now: datetime, confirm_after: tim
         fill=found.fill,
     )
     has_other_figures = (found.amount, found.unit, found.class_) != (one.amount, one.unit, one.class_)
-    is_confirmed = one.state == "suspected" and now - one.first_seen_at >= confirm_after
+    # Also where the clock was set back meanwhile: a break must not stay a suspicion until the clock has caught up.
+    is_confirmed = one.state == "suspected" and abs(now - one.first_seen_at) >= confirm_after
     is_other = one.state == "explained" and (found.amount, found.unit) != (one.amount, one.unit)
     state: BreakState = "open" if is_confirmed or is_other else one.state
     if state == one.state and not has_other_figures:

@@ -161,6 +161,24 @@ def unknown_fill(venue: VenueName, entry: LedgerEntry) -> Difference:
     )
 
 
+def void_fill(venue: VenueName, reversal: LedgerEntry) -> Difference:
+    """A fill that the venue has, and that a person has taken back in the books."""
+    assert reversal.exec_id is not None
+    return Difference(
+        kind="fill",
+        class_="missing_here",
+        scope=fills_scope(venue),
+        subject=(venue, reversal.order_id, reversal.exec_id),
+        account_id=reversal.account_id,
+        venue=venue,
+        order_id=reversal.order_id or None,
+        amount=canonical(signed_qty(reversal.side, reversal.qty or ZERO)),
+        unit=reversal.symbol,
+        here=f"reversed by {reversal.by} with entry {reversal.number}",
+        there=_entry_text(reversal).partition(": ")[2],
+    )
+
+
 def open_order_difference(
     venue: VenueName, client_order_id: str, ours: Order | None, theirs: "OpenThere | None", *, times: int = 1
 ) -> Difference | None:

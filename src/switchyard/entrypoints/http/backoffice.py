@@ -66,12 +66,13 @@ class BackOfficeRoutes:
 
     async def _show_health(self, _request: Request) -> Response:
         problem = self._office.consumer.problem
+        if problem is not None:
+            return starlette_response(json_response(503, {"status": "halted", "reason": problem}))
         bus = self._office.kafka_bus
-        if problem is None and bus is not None and bus.trouble is not None:
-            return starlette_response(json_response(200, {"status": "degraded", "bus": bus.trouble}))
-        if problem is None:
-            return starlette_response(json_response(200, {"status": "ok"}))
-        return starlette_response(json_response(503, {"status": "halted", "reason": problem}))
+        troubles = {"bus": None if bus is None else bus.trouble, "books": self._office.consumer.trouble}
+        shown_troubles = {name: trouble for name, trouble in troubles.items() if trouble is not None}
+        status = "degraded" if shown_troubles else "ok"
+        return starlette_response(json_response(200, {"status": status, **shown_troubles}))
 
     async def _show_metrics(self, request: Request) -> Response:
         check_metrics_token(request, self._metrics_token)

@@ -46,8 +46,8 @@ PNL_PAGE_MAX = 500
 # Open positions are valued one by one; an account with more of them gets the first ones' only.
 HOLDINGS_MAX = 1_000
 _BY: tuple[ResultsBy, ...] = get_args(ResultsBy)
-# A spreadsheet takes a cell that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# A spreadsheet takes a cell that begins with one of these for a formula; the last four are the full-width forms.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 _COLUMNS = (
     "section",
     "number",
@@ -175,7 +175,7 @@ class ReportRoutes:
             {
                 "accountId": account,
                 "date": day,
-                "final": day < self._today(),
+                "final": day < self._today() and not self._office.is_behind,
                 "opening": await self._balances(account, day - timedelta(days=1)) if day > date.min else [],
                 "closing": await self._balances(account, day),
                 "positions": [shown_position(holding) async for holding in self._positions(account, day)],

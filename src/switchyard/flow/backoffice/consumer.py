@@ -25,6 +25,8 @@ log = structlog.get_logger()
 # A response names the first of them; the metric counts up to here.
 HALTED_MAX = 1_000
 HALTED_SHOWN_MAX = 5
+# Another process that has events to read and has booked none for so long is paused, or stuck.
+SILENCE_SECONDS_MAX = 10.0
 
 
 class Consumer:
@@ -44,6 +46,13 @@ class Consumer:
         self._states: list[SourceState] = []
         self._halted: list[HaltedAccount] = []
         self._halts = 0
+        self._assigning: str | None = None
+        """Why the sources could not be opened at the last try."""
+        self._others_seen: list[SourceState] = []
+        self._others_lag = 0
+        self._others_stuck: str | None = None
+        self._moved_at = clock.monotonic()
+        """When the other process that reads was last seen to book something, or to have read everything."""
         self.started_at = clock.now()
         self.replayed = 0
         """Entries that the ledger had at the start."""
@@ -69,6 +78,17 @@ class Consumer:
             count = f"{HALTED_MAX} or more" if len(self._halted) == HALTED_MAX else str(len(self._halted))
             problems.append(f"{count} account(s) have halted: {shown}")
         return "; ".join(problems) or None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be booked at the moment; it is tried again by itself."""
+        troubles = (self._assigning, self._others_stuck, *(reader.trouble for reader in self._readers.values()))
+        return next((each for each in troubles if each is not None), None)
+
+    @property
+    def lag(self) -> int:
+        """Events that are not read yet, by this process or by the one that it waits for, as of the last count."""
+        return self._others_lag + sum(reader.lag for reader in self._readers.values())
 
     @property
     def source_problem(self) -> str | None:
@@ -105,6 +125,14 @@ class Consumer:
 
     async def assign(self) -> None:
         """Open the sources that are newly assigned, and forget those that are not assigned any more."""
+        try:
+            await self._assign()
+        except Exception as error:
+            self._assigning = str(error) or repr(error)
+            raise
+        self._assigning = None
+
+    async def _assign(self) -> None:
         assigned = {source.name: source for source in await self._bus.sources()}
         for name in self._readers.keys() - assigned.keys():
             self._forget(name)
@@ -165,14 +193,31 @@ class Consumer:
 
     async def show(self) -> None:
         """Show how far the readers are; reads the halted accounts where they have changed."""
+        await self._watch_others()
         halts = self._former.halts + sum(reader.halts for reader in self._readers.values())
         if halts != self._halts or not self._readers:  # without a source, another process reads
             self._halts = halts
             await self._read_halted()
         self._reached = {reader.source.name: (reader.source, reader.claim.position) for reader in self.readers}
         self._metrics.seq.set(self.last_offset or 0)
-        self._metrics.lag.set(sum(reader.lag for reader in self._readers.values()))
+        self._metrics.lag.set(self.lag)
         self._metrics.halted.set(self.source_problem is not None)
+
+    async def _watch_others(self) -> None:
+        """Where another process reads, see whether it goes on: while it is paused, these books are old as well."""
+        now = self._clock.monotonic()
+        self._others_lag, before = 0, self._others_seen
+        if not self._readers:
+            self._others_seen = await self._ledger.sources()
+            self._others_lag = await self._bus.left_to_others(self._others_seen)
+        if not self._others_lag or self._others_seen != before:
+            self._moved_at = now
+        self._others_stuck = None
+        if now - self._moved_at > SILENCE_SECONDS_MAX:
+            self._others_stuck = (
+                f"another process reads the journal: it has {self._others_lag} events left, and has booked none for "
+                f"more than {SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
+            )
 
     async def _show_behind(self) -> None:
         """Show how far the sources are ahead while the books wait: the last figure is from before."""

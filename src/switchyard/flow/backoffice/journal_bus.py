@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from switchyard.domain.bus import Place, SourcePosition, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.ports.journal import PAGE_MAX, Epoch, Journal
+from switchyard.ports.ledger import SourceState
 from switchyard.ports.source import Page, Source
 from switchyard.ports.turn import Turn
 
@@ -80,6 +81,11 @@ class JournalBus:
     async def sources(self) -> Sequence[Source]:
         """The one source, while it is this process's turn."""
         return [self.source] if self._turn is None or await self._turn.is_ours() else []
+
+    async def left_to_others(self, states: Sequence[SourceState]) -> int:
+        """How many events the process whose turn it is has still to read."""
+        position = next((state.position for state in states if state.source == JOURNAL), self.source.start)
+        return await self.source.lag(position)
 
     async def release(self, source: Source) -> None:
         """Let another process have the turn."""

@@ -12,7 +12,7 @@ import structlog
 from switchyard.domain.errors import HistoryMismatch, Unavailable
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, Posted
+from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
 from switchyard.ports.source import Page, Source
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
@@ -51,6 +51,8 @@ class SourceReader:
         self.halts = 0
         """Accounts that have halted, or go on, since the start."""
         self.problem: str | None = None
+        self.trouble: str | None = None
+        """Why the last page could not be booked, if it is repeated by itself: the books are as they were."""
 
     @property
     def claim(self) -> Claim:
@@ -79,15 +81,21 @@ class SourceReader:
         """
         if self.problem is not None:
             return 0
-        claim = self.claim if self._is_current else await self._claim_again()
         try:
+            claim = self.claim if self._is_current else await self._claim_again()
             page = await self.source.page(claim.position, EVENTS_MAX)
             if page.position != claim.position:
                 await self._post(claim, page)
-            return len(page.events)
         except (HistoryMismatch, LedgerBroken) as error:
             self._halt(str(error))
-        return 0
+            return 0
+        except OwnershipLost:
+            raise
+        except Exception as error:  # the supervisor starts the stage again; until it succeeds the books are behind
+            self.trouble = str(error) or repr(error)
+            raise
+        self.trouble = None
+        return len(page.events)
 
     async def run(self, wake: Wake) -> None:
         """Book events until cancelled, or until another process has claimed the source (OwnershipLost)."""

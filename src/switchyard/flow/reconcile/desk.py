@@ -12,8 +12,9 @@ from switchyard.domain.ids import AccountId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.ledger.entries import NO_CURRENCY
 from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.ledger.manual import ManualEntry, manual_entry
 from switchyard.domain.money import EXACT, ONE, ROUNDED, ZERO, canonical, fixed
+from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.reconcile.breaks import (
     CURRENT_STATES,
     Break,
@@ -46,6 +47,7 @@ from switchyard.ports.quotes import Quotes
 
 HISTORY_MAX: Final = 100
 ROWS_MAX: Final = 1_000
+PAGE: Final = 500
 
 
 class ReconcileDesk:
@@ -110,10 +112,19 @@ class ReconcileDesk:
         account = one.account_id or account
         if account is None:
             raise InvalidField("accountId", "required: the venue does not name the account of this fill")
-        after = adopted(one, account, by, reason, self._clock.now())
-        # The entry first: after a crash between the two, a repeat finds it booked.
-        await self._manual.enter(self._entry(one, one.fill, account, by, reason), self._clock.now())
-        await self._save(after)
+        now = self._clock.now()
+        after = adopted(one, account, by, reason, now)
+        if one.adopted_account not in (None, account):
+            raise BreakChanged(f"{break_id} was adopted for the account {one.adopted_account}: it is booked once only")
+        if one.adopted_account is not None:  # finish that adoption, under the name and reason that were recorded
+            by, reason = one.by or by, one.reason or reason
+        wanted = self._entry(one, one.fill, account, by, reason)
+        manual_entry(wanted, seq=0, at=now)  # raises InvalidField before the account is recorded
+        # The account first, so that two people cannot book one fill to two accounts. After a crash between the two, a
+        # repeat books the entry.
+        if one.adopted_account is None:
+            await self._save(after)
+        await self._manual.enter(wanted, now)
         return await self.show(break_id)
 
     def _entry(self, one: Break, fill: StatementFill, account: AccountId, by: str, reason: str) -> ManualEntry:
@@ -146,7 +157,7 @@ class ReconcileDesk:
         limit = min(limit, ROWS_MAX)
         balances = await self._balances(account, quote_ccy, limit)
         holdings = await self._ledger.holdings(account, "", "", limit + 1)
-        gateway = {row.symbol: row.qty for row in await self._queries.positions(account, limit=min(limit + 1, 500))}
+        gateway = await self._gateway_positions(account, limit)
         positions: dict[str, ReconciledPosition] = {}
         for one in holdings[:limit]:
             # A symbol whose settlement currency was changed has a position in each.
@@ -166,10 +177,19 @@ class ReconcileDesk:
             positions=positions,
             unvalued=tuple(unvalued),
             breaks=tuple(map(shown, breaks)),
-            truncated=len(balances) > limit or len(holdings) > limit or len(breaks) == limit,
+            truncated=max(len(balances), len(holdings), len(gateway)) > limit or len(breaks) == limit,
             compared_at=None if last is None else last.compared_at,
             not_compared=self._not_compared(account),
         )
+
+    async def _gateway_positions(self, account: AccountId, limit: int) -> dict[str, Decimal]:
+        """The gateway's quantities by symbol, more than `limit` where there are more."""
+        found: dict[str, Decimal] = {}
+        after = ACCOUNT_TOTAL
+        while len(found) <= limit and (page := await self._queries.positions(account, after=after, limit=PAGE)):
+            found |= {row.symbol: row.qty for row in page}
+            after = page[-1].symbol
+        return found
 
     def _not_compared(self, account: AccountId) -> tuple[NotCompared, ...]:
         """What concerns the account; other accounts are not named."""

@@ -43,6 +43,8 @@ class AccountFold:
         self.orders: dict[OrderId, BookedFills | None] = {}
         """The orders that are not yet known to agree and to have ended; none: to be read whole from the ledger."""
         self.orders_max = ORDERS_MAX
+        self.taken_back: set[str] = set()
+        """Ids of the entries that people have reversed."""
 
     def take(self, dumped: DumpedEntry) -> LedgerEntry | None:
         """Fold the next entry; returns none where it cannot be read."""
@@ -68,6 +70,8 @@ class AccountFold:
                 self._note(stored.number, 0, f"entry {stored.number}: {error}")
         if is_of_the_journal(entry):
             self._count(entry)
+        if is_reversed_by_a_person(entry):
+            self.taken_back.add(entry.reverses or "")
         return entry
 
     def forget_days(self) -> None:
@@ -147,6 +151,11 @@ def readable(stored: StoredEntry) -> LedgerEntry | None:
 def is_of_the_journal(entry: LedgerEntry) -> bool:
     """Whether the gateway has a counterpart of the entry: people's entries have none."""
     return bool(entry.order_id) and entry.by is None
+
+
+def is_reversed_by_a_person(entry: LedgerEntry) -> bool:
+    """Whether the entry takes another one back because a person said so, not the venue."""
+    return entry.type == "Reversal" and entry.by is not None
 
 
 def units_of(entry: LedgerEntry) -> Decimal:

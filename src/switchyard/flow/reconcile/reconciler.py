@@ -286,7 +286,9 @@ class Reconciler:
         findings.compared.add(gateway_scope(fold.account))
         for one in found:
             findings.add(one)
-        findings.add_all(orphan(entry) for entry in orphans.of(fold.account) if entry.legs)
+        findings.add_all(
+            orphan(entry) for entry in orphans.of(fold.account) if entry.legs and entry.entry_id not in fold.taken_back
+        )
         await compare_tables_of(fold, self._lookup, findings, self._advance)
         await self._pace.rest()
 

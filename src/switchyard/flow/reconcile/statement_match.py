@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.domain.ids import AccountId, OrderId, VenueName
 from switchyard.domain.ledger.entries import LedgerEntry
@@ -21,8 +22,9 @@ from switchyard.domain.reconcile.venue import (
     recorded_ids,
     repeated_fill,
     unknown_fill,
+    void_fill,
 )
-from switchyard.flow.reconcile.ledger_fold import LedgerFold, readable
+from switchyard.flow.reconcile.ledger_fold import LedgerFold, is_reversed_by_a_person, readable
 from switchyard.ports.journal import Journal
 from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.queries import Queries
@@ -74,6 +76,10 @@ class StatementMatch:
         """Entry ids of matched lines whose entries are not folded yet."""
         self._lines: dict[LineKey, Line] = {}
         self._repeated: dict[LineKey, tuple[StatementFill, LedgerEntry]] = {}
+        self._taken_back: dict[str, LedgerEntry] = {}
+        """People's reversals of fills, by the fill's entry id."""
+        self._listed: set[str] = set()
+        """Those of these fills that the statement has."""
         self.at_end = False
         """Whether this pass has reached the end of the statement."""
         self.reached_at = BEGINNING
@@ -89,6 +95,11 @@ class StatementMatch:
 
     def note_entry(self, entry: LedgerEntry) -> None:
         """Take a folded entry."""
+        if is_reversed_by_a_person(entry) and entry.venue == self.name and entry.reverses is not None and entry.qty:
+            self._taken_back[entry.reverses] = entry
+            if self._ours.pop(entry.reverses, None) is None:
+                self._listed.add(entry.reverses)  # its line was matched before
+            return
         if entry.type != "Fill" or entry.venue != self.name or entry.exec_id is None or not entry.qty or self.lost:
             return
         if entry.entry_id in self._theirs:
@@ -150,6 +161,10 @@ class StatementMatch:
         for fill, entry in self._repeated.values():
             again = repeated_fill(self.name, fill, entry)
             yield again, again.break_id
+        for entry_id in self._listed:
+            reversal = self._taken_back[entry_id]
+            void = void_fill(self.name, reversal)
+            yield None if reversal.at > quiet_since else void, void.break_id
         for entry in self._ours.values():
             unknown = unknown_fill(self.name, entry)
             yield None if entry.at > quiet_since else unknown, unknown.break_id
@@ -233,6 +248,10 @@ class StatementMatch:
             self._lines[key] = line
             return
         if line.fill.exec_type == "CANCEL":
+            self._void(line)
+            return
+        if entry.entry_id in self._taken_back:
+            self._listed.add(entry.entry_id)
             return
         is_folded = entry.number <= self._fold.account(entry.account_id).head.number
         if self._ours.pop(entry.entry_id, None) is None and not self.lost:
@@ -246,3 +265,12 @@ class StatementMatch:
                 self._theirs.add(entry.entry_id)
         if other_figures(self.name, line.fill, entry) is not None:
             self._lines[key] = line
+
+    def _void(self, line: Line) -> None:
+        """The venue has voided an execution: a person's reversal of it is right."""
+        fill, entry = line.fill, line.entry
+        if not self._listed or fill.ref_exec_id is None or entry is None:
+            return
+        voided = replace(fill, exec_id=fill.ref_exec_id, exec_type=None)
+        names = recorded_ids(self.name, voided, self.venue.capabilities.execution_ids, line.order)
+        self._listed.difference_update(entry_ids(self.name, entry.account_id, voided, names))

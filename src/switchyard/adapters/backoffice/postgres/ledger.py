@@ -20,7 +20,7 @@ from switchyard.adapters.postgres.connection import (
     single_connection,
 )
 from switchyard.domain.bus import BusEvent, SourcePosition
-from switchyard.domain.errors import SchemaMismatch
+from switchyard.domain.errors import CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption, HaltedAccount
 from switchyard.domain.ledger.entries import LedgerEntry
@@ -152,11 +152,11 @@ class PostgresLedger:
 
     async def rows(self, sql: str, *values: Any) -> list[Record]:
         """All rows of a bounded query; none for a value that no row can have, such as a NUL character."""
-        try:
-            async with self._connection() as connection:
+        async with self._connection() as connection:
+            try:
                 found: list[Record] = await connection.fetch(sql, *values)
-        except asyncpg.DataError:
-            return []
+            except asyncpg.DataError:  # here, because `_connection` makes another error of it
+                return []
         return found
 
     @asynccontextmanager
@@ -175,12 +175,24 @@ async def has_books(connection: Connection, name: str = BOOKS) -> bool:
     return bool(await connection.fetchval("SELECT to_regnamespace($1) IS NOT NULL", f'"{name}"'))
 
 
-async def replace_books(connection: Connection, new: str) -> str | None:
-    """Put rebuilt books in the place of those in use, in one step; returns the name under which those are kept."""
+async def replace_books(connection: Connection, new: str, *, discard: bool = False) -> str | None:
+    """Put rebuilt books in the place of those in use, in one step; returns the name under which those are kept.
+
+    Raises CannotStart where a person has booked an entry since the rebuild began, unless they are discarded.
+    """
     old = None
     async with connection.transaction():
         await connection.execute(_LOCK)
         if await has_books(connection):
+            if not discard:
+                # Other processes serve the API meanwhile. Every entry locks its account first.
+                await connection.execute(f'LOCK TABLE "{BOOKS}".accounts IN EXCLUSIVE MODE')
+                missing = await connection.fetchval(schema.NOT_CARRIED.format(old=BOOKS, new=new))
+                if missing:
+                    raise CannotStart(
+                        f"{missing} entries of people were booked during the rebuild; the books in use are unchanged: "
+                        "run it again"
+                    )
             number = 1
             while await has_books(connection, old := f"{BOOKS}_replaced_{number}"):
                 number += 1

@@ -15,6 +15,7 @@ from switchyard.adapters.backoffice.rows import (
     account_of,
     adoption_of,
     check_owned,
+    entered_before,
     holding_decoder,
     json_text,
     order_decoder,
@@ -29,10 +30,8 @@ from switchyard.domain.ledger.books import Books, Target
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.ledger.holdings import key_of
 from switchyard.domain.ledger.manual import (
-    ManualConflict,
     ManualEntry,
     check_manual,
-    digest_of_manual,
     entry_id_of_manual,
     manual_entry,
 )
@@ -79,12 +78,10 @@ async def enter(connection: Connection, wanted: ManualEntry, at: datetime) -> En
     async with connection.transaction():
         # The account's lock comes first: of two requests with one key, the second finds the entry of the first.
         books = Books(await _accounts(connection, {wanted.account_id}))
-        found = await connection.fetchrow(schema.STORED_OF, entry_id_of_manual(wanted))
-        if found is not None:
-            stored = StoredEntry(*found)
-            if parse_entry(stored.text).digest != digest_of_manual(wanted):
-                raise ManualConflict(wanted.key)
-            return Entered(stored, True)
+        of_key = await connection.fetchrow(schema.STORED_OF_KEY, wanted.account_id, wanted.key)
+        of_id = await connection.fetchrow(schema.STORED_OF, entry_id_of_manual(wanted))
+        if (before := entered_before(wanted, of_key, of_id)) is not None:
+            return before
         target = None if wanted.reverses is None else await _target(connection, wanted.reverses)
         if wanted.type != "Reversal":
             await _load(connection, books, touched_by(manual_entry(wanted, seq=0, at=at)))

@@ -27,6 +27,7 @@ CREATE INDEX entries_of_type ON entries (account_id, type, number);
 CREATE INDEX entries_of_order ON entries (order_id, number);
 CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
+CREATE INDEX entries_of_key ON entries (account_id, (text::jsonb ->> 'key')) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id {TEXT} NOT NULL, number bigint NOT NULL, leg integer NOT NULL, account {TEXT} NOT NULL,
@@ -149,6 +150,9 @@ ADD_REVERSALS = "INSERT INTO reversals (entry_id, reversal_id, replacement_id) V
 CONFIRM = "UPDATE orphans SET confirmed = true WHERE entry_id = ANY($1::text[])"
 REVERSAL_OF = "SELECT replacement_id FROM reversals WHERE entry_id = $1"
 STORED_OF = "SELECT number, text, hash FROM entries WHERE entry_id = $1"
+STORED_OF_KEY = """
+SELECT number, text, hash FROM entries WHERE account_id = $1 AND text::jsonb ->> 'key' = $2 AND entered_by IS NOT NULL
+"""
 UNREVERSED = """
 SELECT text FROM entries
 WHERE account_id = $1 AND symbol = $2 AND type IN ('Fill', 'OpeningPosition')
@@ -175,6 +179,10 @@ SELECT number, text, hash FROM entries WHERE account_id = $1 AND number > $2 AND
     entered_by IS NOT NULL
     OR EXISTS (SELECT 1 FROM orphans WHERE orphans.account_id = $1 AND orphans.number = entries.number)
 ) ORDER BY number LIMIT $3
+"""
+NOT_CARRIED = """
+SELECT count(*) FROM "{old}".entries WHERE entered_by IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM "{new}".entries AS carried WHERE carried.entry_id = entries.entry_id)
 """
 POSITIONS_OF = """
 SELECT body FROM positions
