@@ -69,9 +69,9 @@ class BackOffice:
         problem = self.consumer.problem
         if problem is not None:
             return Check("books", "failed", f"they have stopped: {problem}")
+        await self.ledger.sources()  # raises Unavailable: nothing is booked and nothing can be read
         if self.consumer.trouble is not None:
             return Check("books", "degraded", f"nothing can be booked at the moment: {self.consumer.trouble}")
-        await self.ledger.sources()  # raises Unavailable: nothing is booked and nothing can be read
         return Check("books", "ok", f"booked up to event {self.consumer.last_offset or 0}")
 
 
