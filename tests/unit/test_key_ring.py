@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
+from structlog.testing import capture_logs
 
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.domain.errors import Unavailable
 from switchyard.entrypoints.http.transport.key_ring import (
     ASK_SECONDS_MIN,
+    ERROR_LENGTH_MAX,
     KEY_SET_BYTES_MAX,
     REFRESH_SECONDS,
     KeyRing,
@@ -119,6 +121,14 @@ async def test_without_any_set_nothing_is_verified_until_there_is_one() -> None:
     issuer.error = None
     clock.advance(timedelta(seconds=ASK_SECONDS_MIN))
     assert await ring.key("a") is not None
+
+
+async def test_the_garbage_of_an_issuer_does_not_fill_the_log() -> None:
+    issuer = Issuer("a")
+    issuer.error = OSError("x" * 100_000)
+    with capture_logs() as lines, pytest.raises(Unavailable):
+        await ring_of(issuer, ManualClock()).key("a")
+    assert [len(line["error"]) for line in lines if line["event"] == "key_set_not_read"] == [ERROR_LENGTH_MAX]
 
 
 def test_other_kinds_of_keys_in_a_set_are_left_out() -> None:

@@ -1,6 +1,7 @@
 """The checks of `/health/ready`: what is ready, degraded and not ready."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -86,6 +87,30 @@ async def test_a_check_that_orders_do_not_wait_for_only_degrades_whatever_happen
     checks.add("books", probe, worst="degraded")
     found = await checks.look()
     assert (found.status, found.checks[0].check) == ("degraded", "books")
+
+
+async def test_a_probe_that_cannot_be_cancelled_delays_nobody_and_is_not_started_twice() -> None:
+    clock, started, answers = ManualClock(), 0, asyncio.Event()
+
+    async def stubborn() -> Check:  # as a driver does that waits for its server to take the cancel
+        nonlocal started
+        started += 1
+        while not answers.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await answers.wait()
+        return Check("books", "ok", "")
+
+    checks = ReadinessChecks(clock, seconds_max=0.02)
+    checks.add("books", stubborn, worst="degraded")
+    for _ in range(3):
+        async with asyncio.timeout(10):
+            assert (await checks.look()).status == "degraded"
+        clock.advance(timedelta(seconds=1))
+    answers.set()
+    async with asyncio.timeout(10):
+        while (await checks.look()).status != "ready":
+            clock.advance(timedelta(seconds=1))
+    assert started <= 2
 
 
 async def test_an_error_of_a_check_is_its_finding() -> None:

@@ -36,6 +36,7 @@ class ReadinessChecks:
         self._clock = clock
         self._seconds_max = seconds_max
         self._probes: list[tuple[CheckName, Probe, CheckStatus]] = []
+        self._running: dict[CheckName, asyncio.Future[Check]] = {}
         self._turn = asyncio.Lock()
         self._last: tuple[float, Readiness] | None = None
 
@@ -52,14 +53,25 @@ class ReadinessChecks:
             return self._last[1]
 
     async def _limited(self, name: CheckName, probe: Probe, worst: CheckStatus) -> Check:
-        try:
-            async with asyncio.timeout(self._seconds_max):
-                found = await probe()
-        except TimeoutError:
+        task = self._running.get(name)
+        if task is None or task.done():
+            task = self._running[name] = asyncio.ensure_future(probe())
+            task.add_done_callback(_note_error)
+        # Not cancelled: a driver may wait for its server to take the cancel. The next look waits for the same probe.
+        await asyncio.wait({task}, timeout=self._seconds_max)
+        if not task.done():
             return Check(name, worst, f"no answer within {self._seconds_max:g} s")
+        try:
+            found = task.result()
         except SwitchyardError as error:
             return Check(name, worst, str(error))
         return Check(name, worst, found.detail) if found.status == "failed" else found
+
+
+def _note_error(task: asyncio.Future[Check]) -> None:
+    """Look at the error of a probe: after its time limit nobody else does."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def check_journal(journal: Journal, problem: Callable[[], str | None]) -> Check:

@@ -33,6 +33,7 @@ KEY_BITS_MIN = 2048
 # No provider has larger ones, and the time to verify grows with the square.
 KEY_BITS_MAX = 8192
 KID_LENGTH_MAX = 256
+ERROR_LENGTH_MAX = 300
 
 Fetch = Callable[[], Awaitable[bytes]]
 
@@ -87,7 +88,9 @@ class KeyRing:
                 content = await self._fetch()
             keys = await asyncio.to_thread(parse_key_set, content)
         except (KeySetUnusable, SettingError, OSError, TimeoutError, aiohttp.ClientError) as error:
-            log.warning("key_set_not_read", error=str(error) or repr(error), keeps_last=self._keys is not None)
+            # A provider's garbage may be quoted in it.
+            text = (str(error) or repr(error))[:ERROR_LENGTH_MAX]
+            log.warning("key_set_not_read", error=text, keeps_last=self._keys is not None)
             return
         if self._keys is None or self._keys.keys() != keys.keys():
             log.info("key_set_read", keys=sorted(keys))
