@@ -86,6 +86,11 @@ async def test_a_rate_is_kept(gateway: RunningGateway) -> None:
 
 
 async def test_the_command_shows_why_a_venue_gets_no_orders(gateway: RunningGateway) -> None:
+    def are_asked() -> bool:
+        reasons = {str(state.venue): state.reason for state in gateway.engine.venue_states()}
+        return reasons["cheap"] is None and "not synchronised" in (reasons["gone"] or "")
+
+    await until(are_asked)  # a process that has just started is still reading what the venues have
     shown = await asyncio.to_thread(run_command, "venues", "--url", gateway.url, JWT_HS256_SECRET=SECRET)
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[0].split()[:4] == ["Venue", "Kind", "State", "Breaker"]
