@@ -79,8 +79,9 @@ class PostgresStore:
 class SqliteStore:
     """Opens a connection per query, so that it does not block a checkpoint of the server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "switchyard.db") -> None:
         self.folder = folder
+        self.name = name
 
     def orders(self, since: datetime) -> list[StoredOrder]:
         orders = (
@@ -105,7 +106,7 @@ class SqliteStore:
             connection.close()
 
     def _file(self) -> Path:
-        path = self.folder / "switchyard.db"
+        path = self.folder / self.name
         if not path.exists():
             raise BenchError(f"no database {path}")
         return path

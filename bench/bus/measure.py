@@ -59,7 +59,7 @@ def _measure(orders: int, folder: Path, url: str, kafka: Kafka) -> Iterator[BusS
         **bus,
     }
     fill_queue(queue, orders, queue.environment(folder / "data", url), folder)
-    store, books = PostgresStore(url), SqliteStore(folder / "office")
+    store, books = PostgresStore(url), SqliteStore(folder / "office", "backoffice.db")
     with (
         serving([str(PROGRAM), "backoffice"], office, folder, port) as server,
         running(queue.work, worker, folder, "worker.log") as process,
