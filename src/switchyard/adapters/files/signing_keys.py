@@ -59,7 +59,7 @@ def _new_key(folder: Path) -> SigningKey:
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     public = _public_jwk(key)
-    # The key set first: a token must not be signed with a key that nobody can verify.
+    # The key set first: a token must not be signed with a key that cannot be verified yet.
     _write_key_set(folder, public)
     replace_file(folder / KEY_FILE, pem)
     return SigningKey(public["kid"], pem)
