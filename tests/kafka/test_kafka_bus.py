@@ -1,5 +1,6 @@
 """What only a message broker does to its readers: gaps, deleted messages, other topics of the same name."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -7,16 +8,19 @@ import pytest
 from confluent_kafka import Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
-from switchyard.adapters.kafka.partition import topic_id_of
+from switchyard.adapters.kafka.bus import KafkaBus
+from switchyard.adapters.kafka.partition import MESSAGES_MAX, PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.domain.bus import BusEvent, Offset, bus_event
 from switchyard.domain.errors import CannotStart
 from switchyard.flow.bus.previous import PreviousEvents
+from switchyard.flow.wake import Wake
 from switchyard.settings.kafka import KafkaSettings
 from tests.support.databases import Database
 from tests.support.journal_checks import verified
 from tests.support.kafka import Kafka
 from tests.support.kafka_books import Desks, Office, check_books, has_read_all, kafka_bus
+from tests.support.polling import until
 
 
 @pytest.fixture
@@ -121,4 +125,41 @@ async def test_a_message_that_is_no_event_stops_the_partition(
     office = await opened(kafka, topic, ledger)
     await office.run_until(lambda: office.consumer.source_problem is not None)
     assert "message 0 of partition 0 is not an event of the journal" in (office.consumer.source_problem or "")
+    await office.close()
+
+
+async def test_a_partition_that_was_full_when_it_moved_away_is_read_again_when_it_is_back(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+) -> None:
+    """librdkafka keeps a partition paused that is taken away and given back."""
+    topic = kafka.create_topic(1)
+    await Desks(embedded).trade(MESSAGES_MAX // 20 * 3)
+    await publish(kafka, topic, await linked_events(embedded))
+    office = await opened(kafka, topic, ledger)
+    assert isinstance(office.bus, KafkaBus)
+    await office.run_until(lambda: office.consumer.processed > 0)
+    [source] = await office.bus.sources()
+    assert isinstance(source, PartitionSource)
+    await until(lambda: source.is_paused)
+    await office.bus.release(source)
+    await office.catch_up(embedded)
+    await office.close()
+    await check_books(ledger, embedded, tmp_path)
+
+
+async def test_messages_that_do_not_arrive_are_counted_and_then_named(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that gets nothing has read everything only if the brokers have no more."""
+    monkeypatch.setattr("switchyard.flow.backoffice.source_reader.SILENCE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(PartitionSource, "put", lambda *_: None)
+    topic = kafka.create_topic(1)
+    await Desks(embedded).trade(1)
+    await publish(kafka, topic, await linked_events(embedded))
+    office = await opened(kafka, topic, ledger)
+    running = asyncio.create_task(office.consumer.run(Wake()))
+    await until(lambda: office.consumer.trouble is not None)
+    assert "has 20 events left, and none has arrived for more than" in (office.consumer.trouble or "")
+    assert office.metrics.registry.get_sample_value("backoffice_lag_events") == 20
+    running.cancel()
     await office.close()

@@ -31,6 +31,8 @@ POLL_SECONDS = 0.05
 MESSAGES_MAX = 500
 # Longer than a broker needs that has just started.
 ANSWER_SECONDS_MAX = 10.0
+# For a figure that is asked for every second: messages wait meanwhile.
+COUNT_SECONDS_MAX = 1.0
 # A partition that another process has claimed is not read again before the group has had time to notice.
 RELEASE_SECONDS = 5.0
 # How often the topic is compared with the one that was opened.
@@ -124,8 +126,11 @@ class KafkaBus:
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """The first message that the brokers have, and the number of the next one."""
-        place = TopicPartition(self._kafka.topic, partition)
-        return await self._call(lambda consumer: consumer.get_watermark_offsets(place, ANSWER_SECONDS_MAX))
+        return await self._bounds(partition, ANSWER_SECONDS_MAX)
+
+    async def end(self, partition: int) -> int:
+        """The number of the next message to come."""
+        return (await self._bounds(partition, COUNT_SECONDS_MAX))[1]
 
     def resume(self, partition: int) -> None:
         """Fetch again after a pause."""
@@ -135,6 +140,10 @@ class KafkaBus:
                 consumer.resume([TopicPartition(self._kafka.topic, partition)])
 
         self._calls.put(work)
+
+    async def _bounds(self, partition: int, seconds_max: float) -> tuple[int, int]:
+        place = TopicPartition(self._kafka.topic, partition)
+        return await self._call(lambda consumer: consumer.get_watermark_offsets(place, seconds_max))
 
     async def _call(self, work: Callable[[Consumer], T]) -> T:
         """Have the thread do it: calls of other threads would wait for as long as the thread waits for messages."""
@@ -174,6 +183,8 @@ class KafkaBus:
         if partition in self._fetched:
             consumer.incremental_unassign([place])
         consumer.incremental_assign([place])
+        # A pause outlives the assignment: without this, a partition that was full when it moved away is never read.
+        consumer.resume([place])
         self._fetched.add(partition)
 
     def _unfetch(self, consumer: Consumer, partitions: Sequence[int]) -> None:
@@ -197,7 +208,8 @@ class KafkaBus:
         self._make_calls(consumer)
 
     def _make_calls(self, consumer: Consumer) -> None:
-        while not self._calls.empty():
+        is_closed = self._is_closing.is_set()  # then each fails at once, and none waits for brokers
+        while not self._calls.empty() and self._is_closing.is_set() == is_closed:
             self._calls.get()(consumer)
 
     def _break(self, error: str) -> None:

@@ -1,6 +1,8 @@
 """The configurations of librdkafka's clients, and the check that it knows every property that was passed on."""
 
 import logging
+import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,8 +11,33 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from switchyard.domain.errors import SettingError
 from switchyard.settings.kafka import KafkaSettings, variable_of
 
+# A broker that is away is tried twenty times a second, by each client, with a line each.
+REPEAT_SECONDS = 30.0
+# Lines of clients, addresses and errors that differ; beyond, all are let through again once.
+LINES_MAX = 100
+
+
+class RepeatFilter(logging.Filter):
+    """Lets a line through that was not let through lately; lines that differ in their figures are the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the line is to be written; called by the clients' threads."""
+        kind, now = re.sub(r"\d+ ?ms", "", record.getMessage()), time.monotonic()
+        if now - self._passed.get(kind, float("-inf")) < REPEAT_SECONDS:
+            return False
+        if len(self._passed) >= LINES_MAX:
+            self._passed.clear()
+        self._passed[kind] = now
+        return True
+
+
 # librdkafka's own log lines; clients hand them over when they are polled.
 LOGGER = logging.getLogger("librdkafka")
+LOGGER.addFilter(RepeatFilter())
 
 # The consumer group of the back offices of one installation; KAFKA_GROUP_ID changes it.
 GROUP = "switchyard-backoffice"

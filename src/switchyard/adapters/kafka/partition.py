@@ -31,6 +31,10 @@ class Fetching(Protocol):
         """Return the first message that the brokers still have, and the number of the next one to come."""
         ...
 
+    async def end(self, partition: int) -> int:
+        """Return the number of the next message to come; soon, or not at all."""
+        ...
+
     def resume(self, partition: int) -> None:
         """Fetch again after a pause."""
         ...
@@ -49,7 +53,8 @@ class PartitionSource:
         self._waiting: deque[Message] = deque()
         self._next: int | None = None
         """The message after the last one that was taken; none before the first fetch."""
-        self._is_paused = False
+        self.is_paused = False
+        """Whether too many messages wait for the reader."""
         self._problem: str | None = None
 
     async def check(self, position: SourcePosition) -> None:
@@ -70,9 +75,9 @@ class PartitionSource:
             taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
             if taken and self._next is not None:
                 self._next = offset_of(taken[-1]) + 1
-            resumes = self._is_paused and len(self._waiting) <= MESSAGES_MAX // 2
+            resumes = self.is_paused and len(self._waiting) <= MESSAGES_MAX // 2
             if resumes:
-                self._is_paused = False
+                self.is_paused = False
         if resumes:
             self._fetching.resume(self.partition)
         if not taken:
@@ -81,7 +86,7 @@ class PartitionSource:
 
     async def lag(self, position: SourcePosition) -> int:
         """How many messages are after the position, repeats included."""
-        return max((await self._fetching.bounds(self.partition))[1] - _offset(position), 0)
+        return max(await self._fetching.end(self.partition) - _offset(position), 0)
 
     def put(self, message: Message, pause: Callable[[], None]) -> None:
         """Add a message that has arrived, and pause the partition if too many wait; called by the thread."""
@@ -90,16 +95,16 @@ class PartitionSource:
             if expected is None or offset_of(message) < expected:
                 return  # of a fetch from another position
             self._waiting.append(message)
-            if len(self._waiting) < MESSAGES_MAX or self._is_paused:
+            if len(self._waiting) < MESSAGES_MAX or self.is_paused:
                 return
-            self._is_paused = True
+            self.is_paused = True
         pause()
 
     def forget(self) -> None:
         """Drop what has arrived: the partition is not fetched any more, and its reader has to name a position again."""
         with self._lock:
             self._waiting.clear()
-            self._next, self._is_paused, self._problem = None, False, None
+            self._next, self.is_paused, self._problem = None, False, None
 
     def fail(self, error: str) -> None:
         """The brokers do not have the message to fetch; called by the thread."""
@@ -109,7 +114,7 @@ class PartitionSource:
     async def _fetch_from(self, offset: int) -> None:
         with self._lock:
             self._waiting.clear()
-            self._next, self._is_paused, self._problem = offset, False, None
+            self._next, self.is_paused, self._problem = offset, False, None
         await self._fetching.fetch_from(self.partition, offset)
 
     def _missing(self, wanted: int, why: str) -> str:

@@ -22,8 +22,10 @@ log = structlog.get_logger()
 EVENTS_MAX = 200
 # No caller waits for the books: a pause lets a commit cover the events of many orders.
 LINGER_SECONDS = 0.05
-# A wake-up may be missed where another process commits; the source is read at least this often.
+# A wake-up may be missed where another process commits; the source is read, and what is left counted, this often.
 POLL_SECONDS = 1.0
+# Events that are there and do not arrive for so long do not arrive by themselves.
+SILENCE_SECONDS_MAX = 10.0
 
 
 class SourceReader:
@@ -40,6 +42,9 @@ class SourceReader:
         self._shares = shares
         self._claim: Claim | None = None
         self._is_current = False
+        self._counted_at = float("-inf")
+        self._moved_at = clock.monotonic()
+        """When events last arrived, or none were left."""
         self.processed = 0
         """Events read since the start."""
         self.skipped = 0
@@ -51,14 +56,21 @@ class SourceReader:
         self.halts = 0
         """Accounts that have halted, or go on, since the start."""
         self.problem: str | None = None
-        self.trouble: str | None = None
+        self._failure: str | None = None
         """Why the last page could not be booked, if it is repeated by itself: the books are as they were."""
+        self._silence: str | None = None
+        """What does not arrive, though it is there."""
 
     @property
     def claim(self) -> Claim:
         """The claim of the source, with the position that was reached."""
         assert self._claim is not None, "it was not opened"
         return self._claim
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the books are behind at the moment; it is tried again by itself."""
+        return self._failure or self._silence
 
     async def open(self) -> None:
         """Claim the source and continue at its position; one that the source does not have is a problem."""
@@ -92,9 +104,9 @@ class SourceReader:
         except OwnershipLost:
             raise
         except Exception as error:  # the supervisor starts the stage again; until it succeeds the books are behind
-            self.trouble = str(error) or repr(error)
+            self._failure = str(error) or repr(error)
             raise
-        self.trouble = None
+        self._failure = None
         return len(page.events)
 
     async def run(self, wake: Wake) -> None:
@@ -107,15 +119,29 @@ class SourceReader:
                 with contextlib.suppress(Unavailable):  # the source goes on without the books
                     self.lag = await self.source.lag(self.claim.position)
                 raise
-            # A page that is not full was the last one.
-            is_behind = count == EVENTS_MAX or self.problem is not None
-            self.lag = await self.source.lag(self.claim.position) if is_behind else 0
+            await self._count_left(count)
             if count == EVENTS_MAX:
                 # Behind: in a process that also handles orders, at most half of the time is spent here.
                 await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
             else:
                 await asyncio.sleep(LINGER_SECONDS)
                 await wake.wait(POLL_SECONDS)
+
+    async def _count_left(self, arrived: int) -> None:
+        """Count the events that are left, now and then: an empty page may also be one that a broker has not sent."""
+        now = self._clock.monotonic()
+        is_last = arrived < EVENTS_MAX and self.lag > 0
+        if is_last or now - self._counted_at >= POLL_SECONDS:
+            self._counted_at = now
+            with contextlib.suppress(Unavailable):  # what was counted before stands; the source says what it lacks
+                self.lag = await self.source.lag(self.claim.position)
+        if arrived or not self.lag or self.problem is not None:
+            self._moved_at, self._silence = now, None
+        elif now - self._moved_at > SILENCE_SECONDS_MAX:
+            self._silence = (
+                f"{self.source.name} has {self.lag} events left, and none has arrived for more than "
+                f"{SILENCE_SECONDS_MAX:.0f} s"
+            )
 
     async def _claim_again(self) -> Claim:
         self._claim = await self._ledger.claim(self.source.name, self.source.start)
