@@ -8,6 +8,9 @@ TEST_PROCESSES ?= 3
 # Pinned, so that a new rule does not fail an old commit.
 REDOCLY := @redocly/cli@2.73.0
 
+# Without compiled modules every process that a test starts would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev up test test-contract test-kafka test-airflow test-operate chaos check compose-gateway format bench audit sbom lock clean
 
@@ -23,7 +26,7 @@ up: install ## Run everything in one process on embedded defaults
 
 test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
 	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make chaos (longer faults)"
-	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
 	$(BIN)/switchyard openapi --format yaml > $(VENV)/openapi.yaml

@@ -28,9 +28,17 @@ _STATE_HOME = tempfile.mkdtemp(prefix="switchyard-state-")
 os.environ["XDG_STATE_HOME"] = _STATE_HOME
 
 
+_SLOW_FIRST = {folder: rank for rank, folder in enumerate(("crash", "nemesis", "e2e", "kafka", "api"))}
+
+
 def pytest_unconfigure() -> None:
     """Remove the state folder of the run."""
     shutil.rmtree(_STATE_HOME, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the slow folders first: a long test that starts last would run alone at the end."""
+    items.sort(key=lambda item: _SLOW_FIRST.get(item.path.parent.name, len(_SLOW_FIRST)))
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ import socket
 from itertools import count
 
 FIRST = 11_000
-PER_PROCESS = 5_000
+PER_PROCESS = 2_500
 
 # Each xdist worker has a range of its own; two runs at the same time start at different places of it.
-_base = FIRST + PER_PROCESS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+_base = FIRST + PER_PROCESS * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8)
 _next = count(os.getpid() * 7)
 
 

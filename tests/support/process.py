@@ -26,8 +26,17 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
     Without a back office: most tests have no use for one, and its port would have to be free.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "JWT_", "SSE_"))}
-    return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "SWITCHYARD_BACKOFFICE": "false", **settings}
+    # Without compiled modules every process would compile the package again, for more than a second.
+    dropped = ("SWITCHYARD_", "JWT_", "SSE_", "PYTHONDONTWRITEBYTECODE")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+    fixed = {
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(ROOT),
+        # No certificate authorities: aiohttp reads all of the system's at each start, and no process here uses TLS.
+        "SSL_CERT_FILE": os.devnull,
+        "SWITCHYARD_BACKOFFICE": "false",
+    }
+    return {**kept, **fixed, **settings}
 
 
 class Process:

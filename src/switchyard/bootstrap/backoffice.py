@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.files.private import prepare_data_folder
-from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.system_clock import SystemClock
 from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
-from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
@@ -31,11 +30,14 @@ from switchyard.ports.journal import Journal
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
+if TYPE_CHECKING:
+    from switchyard.adapters.kafka.bus import KafkaBus
+
 
 class BackOffice:
     """The parts of the back office that its API uses."""
 
-    kafka_bus: KafkaBus | None = None
+    kafka_bus: "KafkaBus | None" = None
     """Set where the events are read from Kafka."""
     reconcile: ReconcileDesk
     """Set once the venues that it compares with are open."""
@@ -144,6 +146,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         clock, metrics = SystemClock(), Metrics()
         bus: Bus
         if settings.kafka is not None:
+            from switchyard.bootstrap.kafka_bus import open_kafka_bus
+
             bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, stack)

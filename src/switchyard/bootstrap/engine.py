@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Literal
 
 from switchyard.adapters.files.private import prepare_data_folder
-from switchyard.adapters.kafka.configuration import check_properties
 from switchyard.bootstrap.backoffice import BackOffice, start_backoffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
@@ -217,6 +216,8 @@ async def running_engine(settings: Settings, role: Role, wrappers: PortWrappers 
             "set it to postgresql://…, or run `switchyard up`",
         )
     if settings.kafka is not None:
+        from switchyard.adapters.kafka.configuration import check_properties
+
         check_properties(settings.kafka)
     if role != "up":  # `up` has prepared it before it created the database
         prepare_data_folder(settings.data_dir)

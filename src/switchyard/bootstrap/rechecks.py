@@ -6,8 +6,6 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.airflow.client import AirflowClient
-from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, kill_switch_of, started_clock
 from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
@@ -171,6 +169,9 @@ def start_dispatch(
         return submit
     assert chosen.airflow_url is not None, "the settings were checked"
     assert chosen.airflow_username is not None and chosen.airflow_password is not None, "the settings were checked"
+    from switchyard.adapters.airflow.client import AirflowClient
+    from switchyard.adapters.airflow.runner import AirflowRunner
+
     client = AirflowClient(chosen.airflow_url, chosen.airflow_username, chosen.airflow_password, metrics.rechecks)
     runner = AirflowRunner(client, chosen.airflow_dag)
     stack.push_async_callback(runner.close)

@@ -2,7 +2,6 @@
 
 from contextlib import AsyncExitStack
 
-from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.bootstrap.core import Core
 from switchyard.domain.ids import WorkerId
 from switchyard.flow.bus.lease import HeldLease
@@ -17,6 +16,8 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
     kafka, database = core.settings.kafka, core.database
     if kafka is None:
         return None
+    from switchyard.adapters.kafka.publisher import KafkaPublisher
+
     publisher = KafkaPublisher(kafka)
     relay = Relay(
         publisher,

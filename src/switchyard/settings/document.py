@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from switchyard.domain.errors import SettingError
 from switchyard.domain.ids import VenueName
@@ -47,6 +46,8 @@ def read_document(environment: Mapping[str, str]) -> dict[str, Any]:
     path = Path(configured or "switchyard.yaml")
     if configured is None and not path.exists():
         return {}
+    import yaml
+
     try:
         document = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -7,7 +7,6 @@ import socket
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-import structlog
 import typer
 
 from switchyard.domain.errors import SettingError
@@ -17,8 +16,6 @@ from switchyard.settings import Settings, configured_secrets, load_settings
 if TYPE_CHECKING:
     from switchyard.bootstrap import Engine, PortWrappers, Role
     from switchyard.entrypoints.http.transport.server import HttpServer
-
-log = structlog.get_logger()
 
 
 def _without_password(url: str | None) -> str | None:
@@ -76,10 +73,14 @@ def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWra
 
 def configured(options: dict[str, str | None]) -> Settings:
     """Read the settings of a process and set up its logs."""
+    # The short commands also import this module, and structlog takes a third of their start.
+    import structlog
+
     from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings(options=options)
     configure_logs(settings.log_level, settings.log_format, configured_secrets(settings))
+    log = structlog.get_logger()
     for name in settings.unknown_names:
         log.warning("setting_unknown", name=name, hint="ignored: it is not a setting of Switchyard")
     return settings
@@ -88,6 +89,9 @@ def configured(options: dict[str, str | None]) -> Settings:
 def say(settings: Settings, text: str, event: str, **fields: str) -> None:
     """Report a step of the process's life: as a line for people, or as an event where logs are JSON."""
     if settings.log_format == "json":
+        import structlog
+
+        log = structlog.get_logger()
         log.info(event, **fields)
     else:
         typer.echo(text, err=True)
@@ -198,10 +202,13 @@ async def _serve_books(settings: Settings, engine: "Engine") -> "HttpServer | No
     """Start the back office's server where this process keeps the books."""
     if engine.backoffice is None:
         return None
+    import structlog
+
     from switchyard.client.address import gateway_url
     from switchyard.entrypoints.http.backoffice import build_backoffice
 
     server = build_backoffice(settings, engine.backoffice)
     await server.start()
+    log = structlog.get_logger()
     log.info("backoffice_listening", url=gateway_url(settings.host, server.port))
     return server

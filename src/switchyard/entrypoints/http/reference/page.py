@@ -19,10 +19,10 @@ from switchyard.entrypoints.http.reference.markup import (
     from_markdown_line,
     joined,
 )
+from switchyard.entrypoints.http.reference.routes import STYLE_PATH
 
 Node = dict[str, Any]
 
-STYLE_PATH = "/docs/reference.css"
 VARIABLES = """URL=http://127.0.0.1:8081
 BACKOFFICE=http://127.0.0.1:8082
 TOKEN=$(switchyard token --account demo)

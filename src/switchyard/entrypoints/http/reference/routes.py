@@ -11,9 +11,8 @@ from starlette.routing import Route
 
 from switchyard import __version__
 from switchyard.entrypoints.http.errors import json_response, starlette_response
-from switchyard.entrypoints.http.reference.bundle import as_json, as_yaml
-from switchyard.entrypoints.http.reference.page import STYLE_PATH, reference_page
 
+STYLE_PATH = "/docs/reference.css"
 HTML = "text/html; charset=utf-8"
 # The page needs its style sheet and an empty icon, nothing else.
 PAGE_POLICY = "default-src 'none'; style-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
@@ -32,16 +31,16 @@ class ReferenceRoutes:
     def __init__(self) -> None:
         self.routes = [
             Route("/", _show_index),
-            Route("/docs", _route(reference_page, HTML)),
+            Route("/docs", _route(_page, HTML)),
             Route(STYLE_PATH, _route(_style, "text/css; charset=utf-8")),
-            Route("/openapi.json", _route(as_json, "application/json")),
-            Route("/openapi.yaml", _route(as_yaml, "text/plain; charset=utf-8")),
+            Route("/openapi.json", _route(_json, "application/json")),
+            Route("/openapi.yaml", _route(_yaml, "text/plain; charset=utf-8")),
         ]
 
 
 async def _show_index(request: Request) -> Response:
     if "text/html" in request.headers.get("accept", ""):
-        response = await _content(reference_page, HTML)
+        response = await _content(_page, HTML)
     else:
         response = starlette_response(json_response(200, INDEX))
     response.headers["Vary"] = "Accept"
@@ -61,6 +60,25 @@ async def _content(build: Callable[[], bytes], media_type: str) -> Response:
     if media_type == HTML:
         headers["Content-Security-Policy"] = PAGE_POLICY
     return Response(await asyncio.to_thread(build), headers=headers)
+
+
+# Imported at the first request: the parsers of YAML and Markdown take a twentieth of a start.
+def _page() -> bytes:
+    from switchyard.entrypoints.http.reference.page import reference_page
+
+    return reference_page()
+
+
+def _json() -> bytes:
+    from switchyard.entrypoints.http.reference.bundle import as_json
+
+    return as_json()
+
+
+def _yaml() -> bytes:
+    from switchyard.entrypoints.http.reference.bundle import as_yaml
+
+    return as_yaml()
 
 
 @cache
