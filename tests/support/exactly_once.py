@@ -76,7 +76,8 @@ async def settled(gateway: Process, broker: VenueProcess, *, doubt_seconds: floa
         return age.total_seconds() >= doubt_seconds
 
     async with aiohttp.ClientSession() as session:
-        await until(are_settled, lambda: str(Counter(order["status"] for order in orders)), pause_seconds=0.1)
+        # Hundreds of orders: each poll is work for the gateway.
+        await until(are_settled, lambda: str(Counter(order["status"] for order in orders)), pause_seconds=0.3)
     return orders
 
 
