@@ -34,7 +34,17 @@ async def broker_and_gateway(
     if starts:
         await broker.start()
     async with running_gateway(cluster.folder, **broker.client_settings(**UNLIMITED)) as gateway:
+        if starts:
+            # On a busy machine the gateway starts without a quote, and a condition on the spread needs one.
+            await until_quoted(gateway)
         yield broker, gateway
+
+
+async def until_quoted(gateway: RunningGateway) -> None:
+    async def is_quoted() -> bool:
+        return (await gateway.get("/quotes/USDJPY")).status == 200
+
+    await until(is_quoted)
 
 
 async def until_answered(gateway: RunningGateway, key: str, status: str, **changes: Any) -> CheckedResponse:

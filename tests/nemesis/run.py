@@ -11,11 +11,14 @@ from tests.support.nemesis_faults import Fault, faults_of
 from tests.support.nemesis_judge import Verdict, judge, upper_bound
 from tests.support.nemesis_process import NO_BUG
 from tests.support.nemesis_site import Engine, Site
+from tests.support.polling import until
 
 CLASSES = ("permanent", "ttl", "while_open", "none")
 POSTERS = 3
 # So that orders are sent, and in every stage of it, between two faults.
 GAP_SECONDS = (0.3, 1.0)
+# On a busy machine the faults may be over before a judge has anything to look at.
+ORDERS_MIN = 12
 
 
 async def attack(
@@ -49,6 +52,7 @@ async def attack(
             await fault(site, chance)
             injected[fault.__name__] += 1
             await site.revive()
+        await until(lambda: len(site.client.intents) >= ORDERS_MIN)
         stop.set()
         await load
         await site.heal()
