@@ -66,6 +66,9 @@ SETTINGS: tuple[Setting, ...] = (
             "where that is unset.", secret=True),
     Setting("SWITCHYARD_BACKOFFICE_PORT", "backoffice_port", "8082", parse.whole(0, 65535),
             "TCP port of the back office's API, on the address `SWITCHYARD_HOST`; `0` chooses a free port."),
+    Setting("SWITCHYARD_DASHBOARD", "dashboard", "true", parse.flag,
+            "Whether a gateway serves the dashboard page at `/dashboard`, and at `/` to browsers. The page itself contains no "
+            "data: everything that it shows needs the user's token."),
     Setting("SWITCHYARD_RECONCILE", "reconcile", "true", parse.flag,
             "Whether a process that keeps the books also compares them, again and again, with its own entries, with the "
             "gateway and with the venues' statements."),
@@ -327,6 +330,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoffice: bool
     backoffice_url: str | None
     backoffice_port: int
+    dashboard: bool
     reconcile: bool
     reconcile_interval: timedelta
     reconcile_quiet: timedelta
