@@ -68,7 +68,7 @@ function showMoney({ held, money }) {
     { title: "Currency", text: (row) => row.currency },
     { title: "Last fill (UTC)", wide: true, show: (row) => time(row.updatedAt) },
   ];
-  fill(at("positions"), table("Open positions", positions, held.positions, { empty: "No open positions." }), ...more(held));
+  fill(at("positions"), table("Open positions", positions, held.positions, { quiet: true, empty: "No open positions." }), ...more(held));
   if (money === null) {
     fill(at("balances"), element("p", { class: "empty" }, NO_BOOKS));
     return;

@@ -8,6 +8,8 @@ import { flat } from "./text.js";
 
 const EVENTS_MAX = 100;
 const CHART = "equity.svg";
+const IN_DOUBT =
+  "The venue may or may not have this order. A lookup, a report or an operator settles it; it is not sent again before that is safe.";
 
 export class Detail {
   #subject = null; #shown = ""; #poll;
@@ -81,10 +83,10 @@ function showOrder({ order, explanation, history }) {
     ["Quantity", number(order.qty)],
     ["Filled", number(order.filledQty)],
     ["Remaining", number(order.remainingQty)],
-    ["Price", number(order.price)],
-    ["Stop price", number(order.stopPrice)],
-    ["Average price", number(order.avgPrice)],
-    ["Amend under way to", order.pendingQty === undefined ? null : number(order.pendingQty)],
+    ["Price", shownNumber(order.price)],
+    ["Stop price", shownNumber(order.stopPrice)],
+    ["Average price", shownNumber(order.avgPrice)],
+    ["Amend under way to", shownNumber(order.pendingQty)],
     ["Venue", order.venue],
     ["Venue's id", order.venueOrderId],
     ["Account", order.accountId],
@@ -95,13 +97,19 @@ function showOrder({ order, explanation, history }) {
     ["Changed (UTC)", time(order.updatedAt)],
     ["Not sent after (UTC)", order.expiresAt === undefined ? null : time(order.expiresAt)],
     ["Reason", order.reason],
-  ].filter(([, value]) => value !== null && value !== "" && value !== "–");
+  ].filter(([, value]) => value !== null && value !== "");
   const steps = explanation.steps.map((step) =>
-    element("li", { "data-level": step.kind === "doubt" ? "bad" : null }, time(step.at), element("span", { class: "kind" }, step.kind), step.text),
+    element(
+      "li",
+      { "data-level": step.kind === "doubt" ? "bad" : null },
+      time(step.at),
+      element("span", { class: "kind" }, step.kind),
+      element("span", {}, step.text),
+    ),
   );
   const doubt =
     order.status === "UNKNOWN"
-      ? [element("p", { class: "notice", "data-level": "bad" }, "The venue may or may not have this order. A lookup, a report or an operator settles it; nothing is sent again before that is proven safe.")]
+      ? [element("p", { class: "notice", "data-level": "bad" }, IN_DOUBT)]
       : [];
   const events = history.events.map((event) =>
     element(
@@ -121,6 +129,11 @@ function showOrder({ order, explanation, history }) {
     history.nextCursor === null ? "" : element("p", {}, `Only the newest ${EVENTS_MAX}.`),
     ...events,
   ];
+}
+
+/** A number; null where an order has none, so that its line is left out. */
+function shownNumber(text) {
+  return text === null || text === undefined ? null : number(text);
 }
 
 async function readStrategy(id) {
@@ -157,7 +170,7 @@ function showStrategy({ strategy, chart, url }) {
   return [
     pairs(facts),
     element("h3", {}, "Metrics of the last check"),
-    table(`Metrics of ${strategy.id}`, columns, metrics, { empty: "None." }),
+    table(`Metrics of ${strategy.id}`, columns, metrics, { quiet: true }),
     element("h3", {}, "Equity and drawdown"),
     chart.problem === undefined
       ? element("img", { src: url(), alt: `Equity and drawdown of ${strategy.id}`, class: "chart" })

@@ -24,8 +24,7 @@ export function time(text) {
 
 /** A number as its exact text; groups of digits are set apart by style only, so that it can be copied. */
 export function number(text, fractionWidth = 0) {
-  const parts = typeof text === "string" ? numberParts(text) : null;
-  if (parts === null) return text ?? "–";
+  const parts = (typeof text === "string" ? numberParts(text) : null) ?? { groups: [text ?? "–"], fraction: "" };
   const fraction = element("span", { class: "fraction" }, parts.fraction);
   if (fractionWidth > 0) fraction.style.minWidth = `${fractionWidth}ch`;
   return element("span", { class: "digits" }, ...parts.groups.map((group) => element("span", {}, group)), fraction);
@@ -37,21 +36,25 @@ export function badge(text, level) {
 }
 
 /**
- * A table. A column has a `title`, and `text` or `show` of a row; `kind: "number"` aligns at the decimal point, `wide: true`
- * hides it on a narrow screen. `select` of the options is called with the row of the column with `opens: true`.
+ * A table. A column has a `title`, and `text` or `show` of a row; `kind: "number"` aligns at the decimal point, "long" cuts
+ * long texts, `wide: true` hides it on a narrow screen. `select` of the options is called with the row of the column with
+ * `opens: true`; `quiet` hides the caption where a heading says the same.
  */
 export function table(caption, columns, rows, options = {}) {
   if (rows.length === 0) return element("p", { class: "empty" }, options.empty ?? "None.");
   const widths = columns.map((column) => (column.kind === "number" ? fractionWidth(column, rows) : 0));
   const head = columns.map((column) => element("th", { scope: "col", class: classOf(column) }, column.title));
   const body = rows.map((row) => {
-    const cells = columns.map((column, index) => element("td", { class: classOf(column) }, cell(column, row, widths[index], options)));
+    const cells = columns.map((column, index) => {
+      const title = column.kind === "long" ? column.text(row) : null;
+      return element("td", { class: classOf(column), title }, cell(column, row, widths[index], options));
+    });
     return element("tr", { "data-level": options.level?.(row) ?? null }, ...cells);
   });
   const made = element(
     "table",
     {},
-    element("caption", {}, caption),
+    element("caption", { class: options.quiet ? "quiet" : null }, caption),
     element("thead", {}, element("tr", {}, ...head)),
     element("tbody", {}, ...body),
   );
@@ -93,6 +96,6 @@ function fractionWidth(column, rows) {
 }
 
 function classOf(column) {
-  const classes = [column.kind === "number" ? "number" : null, column.wide ? "wide" : null].filter((each) => each !== null);
+  const classes = [column.kind, column.wide ? "wide" : null].filter((each) => each);
   return classes.length === 0 ? null : classes.join(" ");
 }

@@ -112,6 +112,7 @@ export class Orders {
       key: (order) => order.orderId,
       select: (order) => this.#select(order.orderId),
       level: (order) => (order.status === "UNKNOWN" ? "bad" : null),
+      quiet: true,
       empty: this.#filter === "all" ? "This account has no orders yet." : "No such orders.",
     });
     const isCut = this.#hasMore && this.#limit >= ROWS_MAX;
@@ -121,7 +122,7 @@ export class Orders {
 
 const COLUMNS = [
   { title: "Order", opens: true, text: (row) => shortId(row.orderId) },
-  { title: "Accepted (UTC)", show: (row) => time(row.acceptedAt) },
+  { title: "Accepted (UTC)", wide: true, show: (row) => time(row.acceptedAt) },
   { title: "Status", show: (row) => statusBadge(row.status) },
   { title: "Side", text: (row) => row.side },
   { title: "Symbol", text: (row) => row.symbol },
@@ -132,6 +133,6 @@ const COLUMNS = [
   { title: "Type", wide: true, text: (row) => `${row.type} ${row.timeInForce}` },
   { title: "Venue", wide: true, text: (row) => row.venue },
   { title: "Strategy", wide: true, text: (row) => row.strategy },
-  { title: "Client id", wide: true, text: (row) => row.clientOrderId },
-  { title: "Reason", text: (row) => row.reason },
+  { title: "Reason", kind: "long", text: (row) => row.reason },
+  { title: "Client id", kind: "long", wide: true, text: (row) => row.clientOrderId },
 ];

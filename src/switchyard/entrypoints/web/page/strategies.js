@@ -57,7 +57,7 @@ export class Strategies {
       { title: "Because", text: (row) => row.health_reasons.join("; ") || "–" },
       { title: "Checked (UTC)", show: (row) => time(row.last_checked_at) },
       { title: "Tags", wide: true, text: (row) => row.tags.join(", ") || "–" },
-      { title: "Owner", wide: true, text: (row) => row.owner },
+      { title: "Owner", kind: "long", wide: true, text: (row) => row.owner },
     ];
     const isFiltered = at("strategies-health").value !== "" || at("strategies-text").value !== "";
     const last = Math.max(1, Math.ceil(Number(page.total) / PAGE_SIZE));
@@ -66,6 +66,7 @@ export class Strategies {
     const shown = table("Strategies", columns, page.items, {
       key: (row) => row.id,
       select: (row) => this.#select(row.id),
+      quiet: true,
       level: (row) => (row.health === "unhealthy" ? "bad" : null),
       empty: isFiltered ? "No such strategies." : "There are no strategies yet: the first order of a strategy registers it.",
     });

@@ -136,7 +136,7 @@ function doubtTile({ metrics, doubts }, showDoubts) {
   const ownText = own === null ? "" : `orders of this account: ${own}${doubts.value.nextCursor === null ? "" : " or more"}`;
   if (all === null && own === null) return tile("In doubt", "not known", "unknown", doubts.reason ?? metrics.reason);
   const isNone = all === null ? own === 0 : all === "0" && (own ?? 0) === 0;
-  const value = all === null ? "not known" : isNone ? "none" : `${all} sends`;
+  const value = all === null ? "not known" : isNone ? "none" : `${all} ${all === "1" ? "send" : "sends"}`;
   const level = isNone ? (all === null ? "unknown" : "good") : "bad";
   const note = [all === null ? `all accounts: ${metrics.reason ?? "the database does not answer"}` : "of all accounts", ownText];
   return tile("In doubt", value, level, note.filter((each) => each !== "").join("; "), own === null ? null : showDoubts);
@@ -149,7 +149,7 @@ function breakTile(books) {
   const note = [
     `of ${books.of}`,
     books.comparedAt === null ? "not compared yet" : null,
-    skipped === 0 ? null : `${skipped} comparisons could not be made`,
+    skipped === 0 ? null : `not compared: ${skipped}`,
   ].filter((each) => each !== null);
   const level = open > 0 ? "bad" : books.comparedAt === null ? "unknown" : skipped > 0 || books.breaks.length > 0 ? "warn" : "good";
   const value = open > 0 ? `${open}${books.hasMore ? " or more" : ""} open` : books.comparedAt === null ? "not known" : "none open";
@@ -157,7 +157,7 @@ function breakTile(books) {
 }
 
 function booksTile(books) {
-  if (books.problem !== undefined) return tile("Books", "not here", "unknown", books.problem);
+  if (books.problem !== undefined) return tile("Books", "not known", "unknown", books.problem);
   const read = books.lastEventAt === null ? "no event yet" : element("span", {}, "last event ", time(books.lastEventAt), " UTC");
   const compared = books.comparedAt === null ? "never" : time(books.comparedAt);
   return tile("Books", books.lastEventAt === null ? "empty" : "booked", "good", element("span", {}, read, "; compared ", compared));
