@@ -24,8 +24,11 @@ export class Detail {
     });
     at("detail-close").addEventListener("click", () => at("detail").close());
     at("detail").addEventListener("close", () => {
+      // The button that opened it may have been drawn anew.
+      const opener = document.querySelector(`[data-key="${CSS.escape(this.#subject?.name ?? "")}"]`);
       this.#subject = null;
       this.#poll.clear();
+      opener?.focus();
     });
   }
 
