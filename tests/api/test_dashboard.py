@@ -9,11 +9,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from switchyard.domain.errors import SettingError
 from switchyard.entrypoints.http.reference.bundle import document
-from switchyard.entrypoints.web.routes import REPORTS, media_type, page_files
+from switchyard.entrypoints.web.books import REPORTS
+from switchyard.entrypoints.web.routes import media_type, page_files
+from switchyard.settings import load_settings
 from tests.support.books import KEEPS_BOOKS, running_backoffice_api
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
+from tests.support.ports import free_port
 
 BROWSER = {"Accept": "text/html,*/*;q=0.8"}
 SCRIPTS = {name: content.decode() for name, content in page_files().items() if name.endswith(".js")}
@@ -171,6 +175,43 @@ async def test_the_books_are_read_at_the_gateways_address_with_the_same_tokens(t
         assert (await gateway.request("GET", "/dashboard/books/breaks", headers=operator)).json["breaks"] == []
         assert (await gateway.get("/dashboard/books/balances", account=None)).status == 401
         assert (await gateway.request("POST", "/dashboard/books/breaks", body={}, check=False)).status == 405
+
+
+async def test_a_gateway_without_books_asks_the_back_office_of_its_settings(tmp_path: Path) -> None:
+    async with (
+        running_gateway(tmp_path / "books", **KEEPS_BOOKS, SWITCHYARD_BACKOFFICE_PORT="0") as keeper,
+        running_backoffice_api(keeper) as office,
+        running_gateway(tmp_path / "page", SWITCHYARD_DASHBOARD_BOOKS_URL=office.url) as gateway,
+    ):
+        await keeper.until_status((await keeper.place(account="a&b")).json["orderId"], "FILLED", account="a&b")
+
+        async def is_booked() -> bool:
+            return bool((await gateway.get("/dashboard/books/positions", "a&b")).json["positions"])
+
+        await until(is_booked)
+        for report in ("balances", "pnl?by=symbol&limit=10", "balances?accountId=a%26b&limit=1"):
+            answers = [await gateway.get(f"/dashboard/books/{report}", "a&b"), await office.get(f"/{report}", "a&b")]
+            assert [answer.status for answer in answers] == [200, 200]
+            assert answers[0].body == answers[1].body
+        for path, status in {"balances?accountId=other": 404, "balances?limit=0": 422, "breaks": 403}.items():
+            assert (await gateway.get(f"/dashboard/books/{path}")).status == status
+        # A wrong token is rejected here: the back office would count it against this gateway's address.
+        wrong = {"Authorization": "Bearer a.b.c"}
+        assert (await gateway.request("GET", "/dashboard/books/balances", headers=wrong)).status == 401
+
+
+async def test_a_back_office_that_is_away_is_named(tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    async with running_gateway(tmp_path, SWITCHYARD_DASHBOARD_BOOKS_URL=url) as gateway:
+        answer = await gateway.get("/dashboard/books/stats")
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+        assert "SWITCHYARD_DASHBOARD_BOOKS_URL" in answer.json["message"]
+
+
+@pytest.mark.parametrize("url", ["backoffice:8082", "ftp://host", "http://ann:pw@host", "http://host/books", "http://"])
+def test_the_back_offices_url_must_be_that_of_a_server(url: str) -> None:
+    with pytest.raises(SettingError, match="SWITCHYARD_DASHBOARD_BOOKS_URL"):
+        load_settings({"SWITCHYARD_DASHBOARD_BOOKS_URL": url})
 
 
 async def test_a_process_without_books_says_so(embedded: RunningGateway) -> None:

@@ -48,7 +48,7 @@ from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
-from switchyard.entrypoints.web.routes import DashboardRoutes
+from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 
@@ -281,7 +281,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
-        dashboard=DashboardRoutes(engine.backoffice, tokens) if settings.dashboard else None,
+        dashboard=build_dashboard(settings, engine.backoffice, tokens),
     )
 
 

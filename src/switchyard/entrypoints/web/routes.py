@@ -3,7 +3,7 @@
 The page and its files are open to everyone and contain no data; the scripts read the API with the user's tokens.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from importlib.resources import files
 
 from starlette.requests import Request
@@ -12,9 +12,9 @@ from starlette.routing import Route
 
 from switchyard.bootstrap import BackOffice
 from switchyard.domain.errors import NotFound
-from switchyard.entrypoints.http.backoffice import BackOfficeRoutes
-from switchyard.entrypoints.http.reconcile import ReconcileRoutes
 from switchyard.entrypoints.http.transport.auth import TokenVerifier
+from switchyard.entrypoints.web.books import Endpoint, own_reports, remote_reports
+from switchyard.settings import Settings
 
 PAGE_FILE = "page.html"
 # Scripts, styles and answers of this server only. Nothing is inline, the browser submits no form itself, and no script
@@ -29,26 +29,15 @@ _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
 }
-# The back office has its own port, which is another origin for a browser. These of its routes read and never write.
-REPORTS = {
-    "balances": "/balances",
-    "breaks": "/admin/breaks",
-    "pnl": "/pnl",
-    "positions": "/positions",
-    "reconcile": "/reconcile",
-    "stats": "/stats",
-}
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class DashboardRoutes:
     """The routes."""
 
-    def __init__(self, office: BackOffice | None, tokens: TokenVerifier) -> None:
-        """`office`: the books of this process; none where another process keeps them."""
+    def __init__(self, reports: Mapping[str, Endpoint]) -> None:
+        """`reports`: those of the books, by name; empty where there are none."""
         self._files = page_files()
-        self._reports = {} if office is None else _report_endpoints(office, tokens)
+        self._reports = reports
         self.routes = [
             Route("/dashboard", self.show_page),
             Route("/dashboard/{file}", self._show_file),
@@ -91,8 +80,11 @@ def media_type(name: str) -> str:
     return next((kind for ending, kind in _MEDIA_TYPES.items() if name.endswith(ending)), "")
 
 
-def _report_endpoints(office: BackOffice, tokens: TokenVerifier) -> dict[str, Endpoint]:
-    """The back office's own handlers, so that its port and the page give the same answers to the same tokens."""
-    routes = [*BackOfficeRoutes(office, tokens, None).routes, *ReconcileRoutes(office.reconcile, tokens).routes]
-    endpoints = {route.path: route.endpoint for route in routes}
-    return {report: endpoints[path] for report, path in REPORTS.items()}
+def build_dashboard(settings: Settings, office: BackOffice | None, tokens: TokenVerifier) -> DashboardRoutes | None:
+    """Build the routes, with the books of this process or those at the configured URL; none if they are turned off."""
+    if not settings.dashboard:
+        return None
+    if office is not None:
+        return DashboardRoutes(own_reports(office, tokens))
+    url = settings.dashboard_books_url
+    return DashboardRoutes({} if url is None else remote_reports(url, tokens))

@@ -6,7 +6,7 @@ import { Poll } from "./poll.js";
 const ROWS_MAX = 100;
 // Fills come in bursts, and the books follow them within a fraction of a second.
 const SETTLE_MS = 1_500;
-const NO_BOOKS = "This process does not keep the books: the back office does, on its own address.";
+const NO_BOOKS = "This process does not keep the books (SWITCHYARD_DASHBOARD_BOOKS_URL names a back office that does).";
 
 export class Account {
   #money; #results; #by = "day"; #timer = null;

@@ -62,19 +62,24 @@ export class Orders {
 
   /** Take an order's new state from the stream. */
   update(order) {
-    this.#during?.push(order);
+    this.#during?.set(order.orderId, order);
     if (this.#merge(order)) this.#draw();
   }
 
   async #read() {
     const statuses = FILTERS[this.#filter];
-    this.#during = [];
-    return get("/orders", "account", {}, { limit: this.#limit, ...(statuses === null ? {} : { status: statuses.join(",") }) });
+    this.#during = new Map();
+    try {
+      return await get("/orders", "account", {}, { limit: this.#limit, ...(statuses === null ? {} : { status: statuses.join(",") }) });
+    } catch (error) {
+      this.#during = null;
+      throw error;
+    }
   }
 
   #replace(page) {
     // The answer may be older than updates that came while it was read.
-    const updates = this.#during ?? [];
+    const updates = this.#during?.values() ?? [];
     this.#during = null;
     this.#orders = new Map(page.orders.map((order) => [order.orderId, order]));
     this.#hasMore = page.nextCursor !== null;
@@ -95,7 +100,10 @@ export class Orders {
   }
 
   #draw() {
-    this.#drawing ??= setTimeout(() => this.#show(), DRAW_MS);
+    this.#drawing ??= setTimeout(() => {
+      this.#show();
+      this.#poll.touch();
+    }, DRAW_MS);
   }
 
   #show() {

@@ -45,6 +45,13 @@ export class Poll {
     this.#timer = setTimeout(() => document.hidden || this.now(), wait);
   }
 
+  /** Say that what is shown is of now, because the stream has changed it. */
+  touch() {
+    if (this.#asOf === null) return;
+    this.#asOf = new Date();
+    this.#say(`As of ${utc(this.#asOf)}`, "good");
+  }
+
   /** Drop what is shown, such as that of another account, and stop; an answer that is under way is not shown. */
   clear() {
     this.isStarted = false;
