@@ -160,7 +160,7 @@ async def test_the_books_are_read_at_the_gateways_address_with_the_same_tokens(t
             return bool((await gateway.get("/dashboard/books/positions")).json["positions"])
 
         await until(is_booked)
-        for report in ("positions", "balances", "pnl?by=symbol&limit=10", "stats"):
+        for report in ("positions", "balances", "pnl?by=day&limit=10"):
             here = await gateway.get(f"/dashboard/books/{report}")
             assert here.json == (await office.get(f"/{report}")).json, report
         for path, status in {
@@ -189,7 +189,7 @@ async def test_a_gateway_without_books_asks_the_back_office_of_its_settings(tmp_
             return bool((await gateway.get("/dashboard/books/positions", "a&b")).json["positions"])
 
         await until(is_booked)
-        for report in ("balances", "pnl?by=symbol&limit=10", "balances?accountId=a%26b&limit=1"):
+        for report in ("balances", "pnl?by=day&limit=10", "balances?accountId=a%26b&limit=1"):
             answers = [await gateway.get(f"/dashboard/books/{report}", "a&b"), await office.get(f"/{report}", "a&b")]
             assert [answer.status for answer in answers] == [200, 200]
             assert answers[0].body == answers[1].body
