@@ -86,7 +86,9 @@ async def test_a_lost_connection_is_shown_and_the_stream_continues_where_it_was(
         process.kill()
         await tab.until("document.getElementById('live').innerText.startsWith('Connection lost at')")
         await tab.until("document.getElementById('system-state').innerText.startsWith('Not updated since')")
-        assert await tab.run("document.getElementById('tiles').classList.contains('stale')")
+        await tab.until("document.getElementById('orders-state').innerText.startsWith('Not updated since')")
+        style = "getComputedStyle(document.querySelector('#tiles .tile[data-level=good] .badge'), '::before').content"
+        assert await tab.run(style) == '"? "'  # what was good is not known now
         assert len(await tab.texts("#orders-table tbody tr")) == 2  # what is known is still shown
         await process.start()
         third = await place(process)

@@ -27,6 +27,8 @@ function take(event, data) {
 }
 
 function sayLive(level, text) {
+  // Without the stream the orders are as old as their last reading: read them now, or show that they cannot be read.
+  if (level === "bad" && at("live").dataset.level !== "bad") orders.reload();
   at("live").textContent = text;
   at("live").dataset.level = level;
 }
