@@ -29,6 +29,21 @@ async def place(process: Process, **changes: Any) -> str:
         return str((await response.json())["orderId"])
 
 
+async def booked_position(process: Process, qty: int) -> str:
+    """The text of the account's positions, as soon as the books have this quantity."""
+    text = ""
+    async with aiohttp.ClientSession(headers=process.headers()) as session:
+
+        async def is_booked() -> bool:
+            nonlocal text
+            async with session.get(f"{process.backoffice_url}/positions") as response:
+                text = await response.text()
+            return f'"qty":{qty},' in text
+
+        await until(is_booked, lambda: text)
+    return text
+
+
 async def paste(tab: Tab, token: str) -> None:
     await tab.run(f"document.getElementById('tokens-text').value = {json.dumps(token)}")
     await tab.click("#tokens-form button[type=submit]")
@@ -45,11 +60,12 @@ async def test_hostile_texts_stay_texts_and_money_keeps_its_digits(cluster: Clus
     order_id = await place(
         process, type="LIMIT", price=100.125, clientOrderId=HOSTILE, tags=[HOSTILE], timeInForce="GTC"
     )
+    position = await booked_position(process, qty=3000)
     async with opened_tab(tmp_path, process.url) as tab:
         token = token_of(process)
         await paste(tab, token)
         await tab.until("document.querySelectorAll('#orders-table tbody tr').length === 4")
-        assert await tab.text("#live") == "Live"
+        await tab.until("document.getElementById('live').innerText === 'Live'")
         await tab.click(f"[data-key='{order_id}']")
         await tab.until("document.querySelector('#detail-body dl')?.textContent.includes('Tags')")
         assert HOSTILE in "".join(await tab.texts("#orders-table td"))
@@ -57,15 +73,10 @@ async def test_hostile_texts_stay_texts_and_money_keeps_its_digits(cluster: Clus
         assert await tab.run("document.querySelectorAll('img').length + document.scripts.length") == 1
         assert await tab.run("document.title") == "Switchyard"
 
-        await tab.until("document.querySelectorAll('#positions tbody td').length > 0")
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{process.backoffice_url}/positions", headers=process.headers()) as response,
-        ):
-            sent = await response.text()
-        shown = await tab.texts("#positions tbody td.number")
         names = ("qty", "averagePrice", "costBasis", "realisedPnl")
-        assert shown == [re.findall(rf'"{name}":([^,}}]+)', sent)[0] for name in names]
+        sent = [re.findall(rf'"{name}":([^,}}]+)', position)[0] for name in names]
+        await tab.until("document.querySelectorAll('#positions tbody td').length > 0")
+        assert await tab.texts("#positions tbody td.number") == sent
 
         assert tab.complaints == []
         assert {request["url"].startswith((process.url, "data:")) for request in tab.requests} == {True}
