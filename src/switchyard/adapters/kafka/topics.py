@@ -1,5 +1,6 @@
 """Topics as the brokers describe them: the id, which a topic that is created again does not keep, and partitions."""
 
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeout
 
 import msgspec
@@ -7,7 +8,7 @@ from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from switchyard.adapters.kafka import configuration
-from switchyard.ports.publisher import BusUnavailable
+from switchyard.ports.publisher import BusUnavailable, TopicResized
 from switchyard.settings.kafka import KafkaSettings
 
 # Enough for a broker under load, and well below the silence after which another relay takes over.
@@ -17,8 +18,26 @@ ANSWER_SECONDS_MAX = 4.0
 class Topic(msgspec.Struct, frozen=True):
     """A topic that exists."""
 
-    id: str
+    name: str
+    uuid: str
     partitions: int
+
+    @property
+    def id(self) -> str:
+        """The brokers' id and the number of partitions: with another number, accounts are in other partitions."""
+        return f"{self.uuid}/{self.partitions}"
+
+    def check_not_resized(self, former_ids: Iterable[str]) -> None:
+        """Raise TopicResized if one of the ids is this topic's with another number of partitions."""
+        for former in former_ids:
+            uuid, _, partitions = former.partition("/")
+            if uuid == self.uuid and former != self.id:
+                raise TopicResized(
+                    f"the topic {self.name} had {partitions} partitions and has {self.partitions} now: accounts move "
+                    "to other partitions, where their events would be read before the earlier ones. Create another "
+                    "topic, set KAFKA_TOPIC to it everywhere, and run `switchyard backoffice reset`: every event is "
+                    "published to it from the first on, and nothing is booked twice"
+                )
 
 
 def describe(kafka: KafkaSettings) -> Topic:
@@ -31,7 +50,7 @@ def describe(kafka: KafkaSettings) -> Topic:
         raise BusUnavailable(_explained(kafka, error)) from None
     except FutureTimeout:
         raise BusUnavailable(f"no broker of {kafka.bootstrap_servers} answers") from None
-    return Topic(str(found.topic_id), len(found.partitions))
+    return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
 
 
 def _explained(kafka: KafkaSettings, error: KafkaException) -> str:
