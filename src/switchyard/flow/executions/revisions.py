@@ -34,10 +34,10 @@ class Revisions:
         self._strays = strays
 
     async def file(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> None:
-        """Record revisions of executions of known orders; one of an execution that is not recorded is set aside.
+        """Record revisions of executions of known orders, also of one that has not come yet: the books wait for it.
 
-        It comes after the executions of its page were applied. An execution that comes on a later page would be booked
-        in full, so a person has to compare with the venue's statement.
+        It comes after the executions of its page were applied. One that names no execution, or one of another order, is
+        set aside.
         """
         if not reports:
             return
@@ -47,8 +47,10 @@ class Revisions:
         for report in reports:
             order = states[report.venue_client_order_id].order
             referred = None if report.ref_exec_id is None else recorded.get(report.ref_exec_id)
-            if referred is None or referred.order_id != order.order_id:
-                error = f"{report.exec_type} of the execution {report.ref_exec_id}, which is not recorded for its order"
+            if report.ref_exec_id is None:
+                await self._strays.set_aside(report, f"{report.exec_type} without refExecId", is_stray=False)
+            elif referred is not None and referred.order_id != order.order_id:
+                error = f"{report.exec_type} of the execution {report.ref_exec_id}, which is one of another order"
                 await self._strays.set_aside(report, error, is_stray=False)
             elif (known := recorded.get(report.exec_id)) is None:
                 new.append((order, report))
