@@ -210,7 +210,7 @@ async def test_an_unstorable_report_on_an_unknown_order_still_marks_its_client_o
 
 
 @pytest.mark.parametrize("exec_type", ["CORRECT", "CANCEL"])
-async def test_a_correction_or_bust_of_an_execution_is_recorded_for_the_books_and_changes_no_quantity(
+async def test_a_correction_or_bust_of_an_execution_changes_the_position_and_not_the_order(
     harness: RecorderHarness, exec_type: ExecType
 ) -> None:
     [state] = await harness.orders(an_accept())
@@ -226,7 +226,7 @@ async def test_a_correction_or_bust_of_an_execution_is_recorded_for_the_books_an
 
     order = (await harness.state(state)).order
     assert (order.status, order.filled_qty) == ("PARTIALLY_FILLED", Decimal(15))
-    assert (await harness.position()).qty == Decimal(15)
+    assert (await harness.position()).qty == Decimal(5 if exec_type == "CANCEL" else 12)
     assert (harness.report_count("applied"), harness.report_count("revised")) == (2, 1)
     [fact] = await events(harness, "ExecutionRevised")
     assert (fact["execType"], fact["refExecId"], fact["lastQty"]) == (exec_type, fill.exec_id, 7)
