@@ -168,13 +168,15 @@ class RealKafka:
     is_real = True
     rejection = "Message size too large"
 
-    def __init__(self, libs: Path) -> None:
+    def __init__(self, libs: Path, more: str = "") -> None:
+        """`more`: further lines of the broker's properties, which take precedence."""
         self._libs = libs
         self._folder = Path(tempfile.mkdtemp(prefix="switchyard-kafka-"))
         port, controller = free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{port}"
         self._properties = self._folder / "server.properties"
-        self._properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=self._folder))
+        text = _PROPERTIES.format(port=port, controller=controller, folder=self._folder)
+        self._properties.write_text(text + more.format(port=port, controller=controller))
         (self._folder / "log4j2.xml").write_text(_LOGGING)
         self._process: subprocess.Popen[bytes] | None = None
         try:

@@ -1,10 +1,10 @@
 """Topics as the brokers describe them: the id, which a topic that is created again does not keep, and partitions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 
 import msgspec
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from switchyard.adapters.kafka import configuration
@@ -42,21 +42,31 @@ class Topic(msgspec.Struct, frozen=True):
 
 def describe(kafka: KafkaSettings) -> Topic:
     """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
-    admin = AdminClient(configuration.client(kafka), logger=configuration.LOGGER)
+    heard: list[KafkaError] = []
+    """What librdkafka says about its connections, such as a rejected password; the request itself only times out."""
+    properties = {**configuration.client(kafka), "error_cb": heard.append}
+    admin = AdminClient(properties, logger=configuration.LOGGER)
     asked = admin.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
     try:
         found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
     except KafkaException as error:
-        raise BusUnavailable(_explained(kafka, error)) from None
+        admin.poll(0)  # hands over what was heard
+        raise BusUnavailable(_explained(kafka, error.args[0], heard)) from None
     except FutureTimeout:
-        raise BusUnavailable(f"no broker of {kafka.bootstrap_servers} answers") from None
+        admin.poll(0)
+        raise BusUnavailable(_unanswered(kafka, heard, "")) from None
     return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
 
 
-def _explained(kafka: KafkaSettings, error: KafkaException) -> str:
-    what = error.args[0]
+def _explained(kafka: KafkaSettings, what: KafkaError, heard: Sequence[KafkaError]) -> str:
     if what.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return f"the topic {kafka.topic} does not exist: create it (docs/operate/kafka.md)"
     if what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
-        return f"no broker of {kafka.bootstrap_servers} answers: {what.str()}"
+        return _unanswered(kafka, heard, what.str())
     return f"the brokers do not describe the topic {kafka.topic}: {what.name()}, {what.str()}"
+
+
+def _unanswered(kafka: KafkaSettings, heard: Sequence[KafkaError], otherwise: str) -> str:
+    causes = [error.str() for error in heard if error.name() != "_ALL_BROKERS_DOWN"]
+    why = causes[-1] if causes else otherwise
+    return f"no broker of {kafka.bootstrap_servers} answers{f': {why}' if why else ''}"
