@@ -1,11 +1,16 @@
-"""Topics as the brokers describe them: the id, which a topic that is created again does not keep, and partitions."""
+"""Topics as the brokers describe them: the id, which a topic that is created again does not keep, and partitions.
 
-from collections.abc import Iterable, Sequence
+Each question has a client of its own: on a consumer's connection it would wait for the fetches before it.
+"""
+
+from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 
 import msgspec
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from switchyard.adapters.kafka import configuration
 from switchyard.ports.publisher import BusUnavailable, TopicResized
@@ -13,6 +18,8 @@ from switchyard.settings.kafka import KafkaSettings
 
 # Enough for a broker under load, and well below the silence after which another relay takes over.
 ANSWER_SECONDS_MAX = 4.0
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -42,31 +49,55 @@ class Topic(msgspec.Struct, frozen=True):
 
 def describe(kafka: KafkaSettings) -> Topic:
     """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
-    heard: list[KafkaError] = []
-    """What librdkafka says about its connections, such as a rejected password; the request itself only times out."""
-    properties = {**configuration.client(kafka), "error_cb": heard.append}
-    admin = AdminClient(properties, logger=configuration.LOGGER)
-    asked = admin.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
-    try:
+    with _asking(kafka) as client:
+        asked = client.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
         found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
-    except KafkaException as error:
-        admin.poll(0)  # hands over what was heard
-        raise BusUnavailable(_explained(kafka, error.args[0], heard)) from None
-    except FutureTimeout:
-        admin.poll(0)
-        raise BusUnavailable(_unanswered(kafka, heard, "")) from None
     return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
 
 
-def _explained(kafka: KafkaSettings, what: KafkaError, heard: Sequence[KafkaError]) -> str:
+def bounds(kafka: KafkaSettings, partition: int) -> tuple[int, int]:
+    """The first message that the brokers have, and the number of the next one; raises BusUnavailable."""
+    [first] = _offsets(kafka, [partition], _EARLIEST).values()
+    [end] = _offsets(kafka, [partition], _LATEST).values()
+    return first, end
+
+
+def ends(kafka: KafkaSettings, partitions: Iterable[int]) -> dict[int, int]:
+    """The number of the next message of each partition; raises BusUnavailable."""
+    return _offsets(kafka, partitions, _LATEST)
+
+
+def _offsets(kafka: KafkaSettings, partitions: Iterable[int], wanted: OffsetSpec) -> dict[int, int]:
+    places = {TopicPartition(kafka.topic, each): wanted for each in partitions}
+    if not places:
+        return {}
+    with _asking(kafka) as client:
+        asked = client.list_offsets(places, request_timeout=ANSWER_SECONDS_MAX)
+        return {place.partition: each.result(ANSWER_SECONDS_MAX + 1.0).offset for place, each in asked.items()}
+
+
+@contextmanager
+def _asking(kafka: KafkaSettings) -> Iterator[AdminClient]:
+    """A client for one question; raises BusUnavailable where it is not answered, with the cause that is known.
+
+    Where the brokers reject a password or a certificate, the question only times out; librdkafka tells the cause apart.
+    """
+    heard: list[KafkaError] = []
+    properties = {**configuration.client(kafka), "error_cb": heard.append}
+    client = AdminClient(properties, logger=configuration.LOGGER)  # what is asked fails when its client is gone
+    try:
+        yield client
+    except (KafkaException, FutureTimeout) as error:
+        client.poll(0)  # hands over what was heard
+        causes = [each.str() for each in heard if each.name() != "_ALL_BROKERS_DOWN"]
+        what = error.args[0] if isinstance(error, KafkaException) else None
+        raise BusUnavailable(_explained(kafka, what, causes[-1] if causes else None)) from None
+
+
+def _explained(kafka: KafkaSettings, what: KafkaError | None, cause: str | None) -> str:
+    if what is None or what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
+        why = cause or (None if what is None else what.str())
+        return f"no broker of {kafka.bootstrap_servers} answers{'' if why is None else f': {why}'}"
     if what.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return f"the topic {kafka.topic} does not exist: create it (docs/operate/kafka.md)"
-    if what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
-        return _unanswered(kafka, heard, what.str())
     return f"the brokers do not describe the topic {kafka.topic}: {what.name()}, {what.str()}"
-
-
-def _unanswered(kafka: KafkaSettings, heard: Sequence[KafkaError], otherwise: str) -> str:
-    causes = [error.str() for error in heard if error.name() != "_ALL_BROKERS_DOWN"]
-    why = causes[-1] if causes else otherwise
-    return f"no broker of {kafka.bootstrap_servers} answers{f': {why}' if why else ''}"
