@@ -37,7 +37,7 @@ class Topic(msgspec.Struct, frozen=True):
     def check_not_resized(self, former_ids: Iterable[str]) -> None:
         """Raise TopicResized if one of the ids is this topic's with another number of partitions."""
         for former in former_ids:
-            uuid, _, partitions = former.partition("/")
+            uuid, _, partitions = former.rpartition("/")  # the id itself may have one, in base64
             if uuid == self.uuid and former != self.id:
                 raise TopicResized(
                     f"the topic {self.name} had {partitions} partitions and has {self.partitions} now: accounts move "
