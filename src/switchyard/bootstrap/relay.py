@@ -18,7 +18,7 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
         return None
     from switchyard.adapters.kafka.publisher import KafkaPublisher
 
-    publisher = KafkaPublisher(kafka)
+    publisher = KafkaPublisher(kafka, core.installation.id)
     relay = Relay(
         publisher,
         source=RelaySource(database.journal),
