@@ -3,6 +3,7 @@
 import asyncio
 import re
 import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -66,3 +67,25 @@ def run_both(arguments: list[str], settings: dict[str, str]) -> tuple[str, str]:
     plain = run_command(*arguments, **settings, NO_COLOR="1")
     assert (coloured.returncode, plain.returncode) == (0, 0), coloured.stderr + plain.stderr
     return coloured.stdout, plain.stdout
+
+
+def test_a_start_imports_no_library_that_its_settings_do_not_ask_for() -> None:
+    modules = "switchyard.entrypoints.cli.main, switchyard.bootstrap, switchyard.entrypoints.http.app"
+    program = f"import sys, {modules}; print(*(name for name in sys.argv[1:] if name in sys.modules))"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            "redis",
+            "confluent_kafka",
+            "yaml",
+            "markdown_it",
+            "switchyard.adapters.airflow",
+        ],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == []
