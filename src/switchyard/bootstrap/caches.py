@@ -1,18 +1,17 @@
-"""Open the idempotency cache and the rate limits: in memory, or on Redis where one is configured."""
+"""Open the idempotency cache and the rate limits: in memory, or on Redis where one is configured.
+
+The client of Redis is loaded only then: it takes 0.4 s, and loads OpenTelemetry where that is installed.
+"""
 
 import hashlib
 import hmac
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from switchyard.adapters.memory.buckets import MemoryBuckets
 from switchyard.adapters.memory.cache import MemoryCache
 from switchyard.adapters.memory.rates import MemoryRate
-from switchyard.adapters.redis.buckets import RedisBuckets
-from switchyard.adapters.redis.cache import RedisCache
-from switchyard.adapters.redis.host import RedisHost
-from switchyard.adapters.redis.rates import RedisRate
 from switchyard.domain.risk.limits import RiskLimits
 from switchyard.ports.buckets import TokenBuckets
 from switchyard.ports.cache import Cache
@@ -20,6 +19,9 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.rates import SharedRate
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from switchyard.adapters.redis.host import RedisHost
 
 RATE_WINDOW = timedelta(minutes=1)
 
@@ -68,6 +70,10 @@ def _open_caches(settings: Settings, incarnation: str, clock: Clock, metrics: Me
     if idempotency.cache.redis_url is None:
         cache: Cache = MemoryCache(clock=clock, cleanup_every=idempotency.cache.cleanup_interval, watch=metrics.cache)
         return Caches(cache if _is_enabled(settings) else None, rate, idempotency.cache.ttl, own)
+    from switchyard.adapters.redis.cache import RedisCache
+    from switchyard.adapters.redis.host import RedisHost
+    from switchyard.adapters.redis.rates import RedisRate
+
     key = hmac.digest(jwt_secret(settings).encode(), f"idempotency cache, {incarnation}".encode(), hashlib.sha256)
     host = RedisHost(idempotency.cache.redis_url, clock=clock, on_change=metrics.redis_up.set)
     shared = RedisRate(settings.do_rate_per_minute, RATE_WINDOW, host=host, key=key, without_server=rate)
@@ -90,18 +96,22 @@ def _open_pdca_rates(
         "recheck_all": api.recheck_all_rate,
     }
     redis_url = settings.idempotency.cache.redis_url
-    host = None
-    if redis_url is not None:
-        host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
+    own = {
+        name: MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
+        for name, limit in limits.items()
+    }
+    if redis_url is None:
+        return {name: (limits[name], rate) for name, rate in own.items()}
+    from switchyard.adapters.redis.host import RedisHost
+    from switchyard.adapters.redis.rates import RedisRate
+
+    host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
+    key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
     rates: PdcaLimits = {}
     for name, limit in limits.items():
-        own = MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
-        rates[name] = limit, own
-        if host is not None:
-            key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
-            shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own)
-            stack.push_async_callback(shared.close)
-            rates[name] = limit, shared
+        shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own[name])
+        stack.push_async_callback(shared.close)
+        rates[name] = limit, shared
     return rates
 
 
@@ -110,10 +120,12 @@ def _own_buckets(risk: RiskLimits, clock: Clock) -> MemoryBuckets | None:
 
 
 def _shared_buckets(
-    risk: RiskLimits, host: RedisHost, key: bytes, own: MemoryBuckets | None, stack: AsyncExitStack
+    risk: RiskLimits, host: "RedisHost", key: bytes, own: MemoryBuckets | None, stack: AsyncExitStack
 ) -> TokenBuckets | None:
     if risk.rate_per_sec is None or own is None:
         return None
+    from switchyard.adapters.redis.buckets import RedisBuckets
+
     buckets = RedisBuckets(risk.rate_per_sec, risk.burst, host=host, key=key, without_server=own)
     stack.push_async_callback(buckets.close)
     return buckets

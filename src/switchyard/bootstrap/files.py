@@ -6,7 +6,6 @@ import structlog
 
 from switchyard.adapters.files.audit_file import LocalAuditFile
 from switchyard.adapters.files.head_file import LocalHeadFile, head_path_of
-from switchyard.adapters.redis.head import RedisHead
 from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.signed_head import SignedHead, parse_head
 from switchyard.flow.readers.head import head_content, place_of
@@ -29,6 +28,8 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
     files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
     redis_url = settings.idempotency.cache.redis_url
     if redis_url is not None:
+        from switchyard.adapters.redis.head import RedisHead  # loading the client takes long: see `caches.py`
+
         files.append(RedisHead(redis_url, installation))
     return files
 
