@@ -26,7 +26,11 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
     Without a back office: most tests have no use for one, and its port would have to be free.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SWITCHYARD_", "JWT_", "SSE_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SWITCHYARD_", "JWT_", "SSE_", "OTEL_"))
+    }
     return {**kept, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT), "SWITCHYARD_BACKOFFICE": "false", **settings}
 
 

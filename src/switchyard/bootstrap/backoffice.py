@@ -16,6 +16,7 @@ from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
 from switchyard.bootstrap.reconcile import open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.bootstrap.tracing import open_tracer
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
@@ -24,10 +25,12 @@ from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.gauges import show_disks, show_journal
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal
 from switchyard.flow.reconcile.desk import ReconcileDesk
+from switchyard.flow.traced import EventTraces
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -112,11 +115,12 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
     books = await stack.enter_async_context(open_books(core.settings))
     consumer = Consumer(
-        _journal_bus(core.settings, core.database.journal, stack),
+        _journal_bus(core.settings, core.database.journal, core.tracer, stack),
         books.ledger,
         clock=core.clock,
         metrics=core.metrics.backoffice,
         shares=True,
+        tracer=core.tracer,
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
@@ -138,16 +142,17 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
+        clock, metrics = SystemClock(), Metrics()
+        tracer = open_tracer(settings, "backoffice", metrics, stack)
         database = await open_database(settings)
         stack.push_async_callback(database.close)
         books = await stack.enter_async_context(open_books(settings))
-        clock, metrics = SystemClock(), Metrics()
         bus: Bus
         if settings.kafka is not None:
             bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
         else:
-            bus = _journal_bus(settings, database.journal, stack)
-        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+            bus = _journal_bus(settings, database.journal, tracer, stack)
+        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False, tracer=tracer)
         await consumer.open()
         if consumer.source_problem is not None:
             raise CannotStart(consumer.source_problem)
@@ -156,7 +161,13 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
         await start_office_rechecks(
-            settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
+            settings,
+            database,
+            books.ledger,
+            metrics=metrics,
+            tracer=tracer,
+            supervisor=supervisor,
+            stack=stack,
         )
         office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir, database.journal)
         office.reconcile = await start_reconciler(
@@ -175,9 +186,9 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         yield office
 
 
-def _journal_bus(settings: Settings, journal: Journal, stack: AsyncExitStack) -> JournalBus:
+def _journal_bus(settings: Settings, journal: Journal, tracer: Tracer | None, stack: AsyncExitStack) -> JournalBus:
     """The journal as the bus; where the books serve several processes, one at a time reads it."""
     turn = journal_turn(settings)
     if turn is not None:
         stack.push_async_callback(turn.give_up)
-    return JournalBus(journal, turn)
+    return JournalBus(journal, turn, None if tracer is None else EventTraces(journal))

@@ -66,7 +66,7 @@ class Engine:
     """Set while a process publishes to Kafka, or stands by to do so."""
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
-        core = self._core = Core(settings, database, wrappers)
+        core = self._core = Core(settings, database, wrappers, role)
         core.choice = VenueChoice(
             core.router,
             core.quotes,
@@ -88,6 +88,7 @@ class Engine:
         self.sequencer = core.sequencer
         self.quotes = core.quotes
         self.catalogue = core.catalogue
+        self.tracer = core.tracer
         self.hub = StreamHub(
             database.journal,
             database.queries,
@@ -106,7 +107,6 @@ class Engine:
             disks=core.disks,
             metrics=core.metrics,
         )
-        core.metrics.process.describe(role)
         self._sends = role == "worker" or (role == "up" and settings.worker)
         self.readiness = process_checks(core, sends=self._sends)
 
@@ -163,6 +163,7 @@ class Engine:
             pdca.store,
             clock=core.clock,
             metrics=core.metrics,
+            tracer=core.tracer,
             supervisor=core.supervisor,
             wake=pdca.rechecks,
             stack=stack,

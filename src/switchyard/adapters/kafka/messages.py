@@ -10,17 +10,22 @@ from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.lines import hashed_text, parse_line
 
 EPOCH, SEQ, HASH, PREVIOUS_SEQ = "epoch", "seq", "hash", "previousSeq"
+TRACEPARENT = "traceparent"
+"""Only where traces are on; as the W3C specification names it."""
 
 
 def headers_of(event: BusEvent) -> list[tuple[str, str | bytes | None]]:
     """The headers of an event's message."""
     assert event.previous_seq is not None, "the relay links every event"
-    return [
+    headers: list[tuple[str, str | bytes | None]] = [
         (EPOCH, b"%d" % event.epoch),
         (SEQ, b"%d" % event.event.seq),
         (HASH, event.event.hash.encode()),
         (PREVIOUS_SEQ, b"%d" % event.previous_seq),
     ]
+    if event.traceparent is not None:
+        headers.append((TRACEPARENT, event.traceparent.encode()))
+    return headers
 
 
 def event_of(message: Message) -> BusEvent:
@@ -52,7 +57,11 @@ def _event(message: Message) -> BusEvent:
         text=hashed_text(raw).decode(),
         hash=line.hash,
     )
-    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ]))
+    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ]), _text(headers.get(TRACEPARENT)))
+
+
+def _text(header: bytes | str | None) -> str | None:
+    return header.decode("latin-1") if isinstance(header, bytes) else header
 
 
 def _number(text: bytes | str | None) -> int:

@@ -56,6 +56,8 @@ class RecheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter | None = None
     """Of `recheck_all`."""
     trace_id: str | None = None
+    traceparent: str | None = None
+    """The W3C trace context of the request; no behaviour depends on it."""
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
+from switchyard.entrypoints.http.entry_spans import EntrySpans
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
     WireResponse,
@@ -48,6 +49,7 @@ from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 
@@ -90,6 +92,7 @@ class Gateway:
         caps: ConnectionCaps,
         bad_tokens: BadTokens,
         pdca: PdcaApi,
+        tracer: Tracer | None = None,
     ) -> None:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
@@ -99,6 +102,7 @@ class Gateway:
         self._doors = doors
         self._bad_tokens = bad_tokens
         self._pdca = pdca
+        self._enter: ASGIApp = self._serve if tracer is None else EntrySpans(tracer, self._serve)
         self.routes = [
             *monitoring.routes,
             *do_orders.routes,
@@ -133,7 +137,7 @@ class Gateway:
         if peer is not None and self.caps.proxies.trusts(peer[0]):
             await self._serve_forwarded(scope, receive, send)
         else:
-            await self._serve(scope, receive, send)
+            await self._enter(scope, receive, send)
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
@@ -145,7 +149,7 @@ class Gateway:
             await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
             return
         try:
-            await self._serve(scope, receive, send)
+            await self._enter(scope, receive, send)
         finally:
             self.caps.leave(name)
 
@@ -278,6 +282,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
+        tracer=engine.tracer,
     )
 
 

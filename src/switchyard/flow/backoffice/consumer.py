@@ -18,6 +18,7 @@ from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger, OwnershipLost, SourceState
 from switchyard.ports.source import Source
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -32,13 +33,23 @@ SILENCE_SECONDS_MAX = 10.0
 class Consumer:
     """Follows the bus into the ledger; `problem` says what has stopped."""
 
-    def __init__(self, bus: Bus, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        metrics: BackOfficeMetrics,
+        shares: bool,
+        tracer: Tracer | None = None,
+    ) -> None:
         """`shares`: whether the process also accepts or sends orders, which go first."""
         self._bus = bus
         self._ledger = ledger
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
+        self._tracer = tracer
         self._readers: dict[str, SourceReader] = {}
         self._reached: dict[str, tuple[Source, SourcePosition]] = {}
         """The sources as of the last look at them, with the position that was reached."""
@@ -139,7 +150,12 @@ class Consumer:
         for name, source in assigned.items():
             if name not in self._readers:
                 reader = SourceReader(
-                    source, self._ledger, clock=self._clock, metrics=self._metrics, shares=self._shares
+                    source,
+                    self._ledger,
+                    clock=self._clock,
+                    metrics=self._metrics,
+                    shares=self._shares,
+                    tracer=self._tracer,
                 )
                 await reader.open()
                 self._readers[name] = reader

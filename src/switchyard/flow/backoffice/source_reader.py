@@ -10,10 +10,12 @@ from datetime import datetime
 import structlog
 
 from switchyard.domain.errors import HistoryMismatch, Unavailable
+from switchyard.flow.backoffice.post_spans import PostSpans
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
 from switchyard.ports.source import Page, Source
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -32,7 +34,14 @@ class SourceReader:
     """Follows one source; `problem` says why it has stopped."""
 
     def __init__(
-        self, source: Source, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool
+        self,
+        source: Source,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        metrics: BackOfficeMetrics,
+        shares: bool,
+        tracer: Tracer | None = None,
     ) -> None:
         """`shares`: whether the process also accepts or sends orders, which go first."""
         self.source = source
@@ -40,6 +49,7 @@ class SourceReader:
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
+        self._tracer = tracer
         self._claim: Claim | None = None
         self._is_current = False
         self._counted_at = float("-inf")
@@ -150,10 +160,23 @@ class SourceReader:
 
     async def _post(self, claim: Claim, page: Page) -> None:
         self._is_current = False  # until the write returns, only the ledger can tell its position
-        posted = await self._ledger.post(claim, page.events, page.position)
+        if self._tracer is None:
+            posted = await self._ledger.post(claim, page.events, page.position)
+        else:
+            posted = await self._traced_post(self._tracer, claim, page)
         self._claim = posted.claim
         self._is_current = True
         self._note(posted, len(page.events))
+
+    async def _traced_post(self, tracer: Tracer, claim: Claim, page: Page) -> Posted:
+        spans = PostSpans(tracer, self.source.name, page.events)
+        try:
+            posted = await self._ledger.post(claim, page.events, page.position)
+        except BaseException as error:
+            spans.end(error)
+            raise
+        spans.end()
+        return posted
 
     def _note(self, posted: Posted, events: int) -> None:
         self.processed += events

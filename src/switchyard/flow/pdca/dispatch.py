@@ -16,6 +16,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PAGE_MAX, RecheckQueue, RecheckRequests, StoredRequest
 from switchyard.ports.runner import Run, RunConflict, Runner
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.traces import resumed
 
 log = structlog.get_logger()
 
@@ -91,6 +92,10 @@ class Dispatch:
                 return found
 
     async def _submit(self, stored: StoredRequest) -> None:
+        with resumed(stored.request.traceparent):
+            await self._tell(stored)
+
+    async def _tell(self, stored: StoredRequest) -> None:
         request = stored.request
         tries = stored.run.tries + 1
         try:

@@ -134,6 +134,7 @@ CREATE TABLE outbox_orders (
     bytes_sent boolean NOT NULL,
     error_detail text,
     payload text, -- of an amend: what it asks for, as JSON
+    traceparent text, -- the trace of the request that made the row; NULL without traces
     seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)
