@@ -57,6 +57,16 @@ class Collector:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
+        self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.released.set()
+        if self._thread.is_alive():
+            self.server.shutdown()
+            self._thread.join()
+            self.server.server_close()
 
     @property
     def url(self) -> str:
@@ -99,17 +109,12 @@ class Collector:
 
 @contextmanager
 def collecting() -> Iterator[Collector]:
-    """A collector that runs until the block ends."""
+    """A collector that runs until the block ends, unless it was closed before."""
     collector = Collector()
-    thread = threading.Thread(target=collector.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
     try:
         yield collector
     finally:
-        collector.released.set()
-        collector.server.shutdown()
-        collector.server.server_close()
-        thread.join()
+        collector.close()
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterator[Seen]:

@@ -80,7 +80,7 @@ class CommitSpans:
             if traceparent is None:
                 continue
             span = self._tracer.child(name, traceparent)
-            order = next((each for each in change.orders if each.order_id == event.order_id), None)
+            order = next((each for each in reversed(change.orders) if each.order_id == event.order_id), None)
             if order is not None:
                 describe(span, order_id=order.order_id, venue=order.venue, status=order.status)
             span.end()
