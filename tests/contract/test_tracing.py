@@ -1,12 +1,15 @@
 """The parts of tracing alone: the header, the settings, the bounded queue, and what is loaded while it is off."""
 
+import re
 import subprocess
 import sys
 
 import pytest
+import yaml
 
 from switchyard.adapters.otlp.tracer import OtlpTracer
 from switchyard.domain.errors import SettingError
+from switchyard.entrypoints.http.entry_spans import OPERATIONS, route_of
 from switchyard.settings.tracing import TracingSettings, tracing_of
 from switchyard.telemetry.metrics import Metrics
 from switchyard.telemetry.traces import child_span, current_traceparent, entered, parse_traceparent
@@ -115,3 +118,17 @@ def test_the_sdk_is_not_loaded_while_traces_are_off() -> None:
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
+
+
+def test_every_entry_span_is_of_a_route_of_the_contract_and_on_the_page() -> None:
+    contract = yaml.safe_load((ROOT / "contracts" / "openapi.yaml").read_text("utf-8"))
+    routes = {
+        (method.upper(), re.sub(r"{\w+}", "{}", path)) for path, item in contract["paths"].items() for method in item
+    }
+    page = (ROOT / "docs" / "reference" / "traces.md").read_text("utf-8")
+    for (method, route), name in OPERATIONS.items():
+        assert (method, re.sub(r"{\w+}", "{}", route)) in routes, route
+        assert f"`{name}`" in page, name
+    assert route_of("PATCH", "/orders/ord_1") == "/orders/{order_id}"
+    assert route_of("POST", "/orders/ord_1/cancel") == "/orders/{order_id}/cancel"
+    assert route_of("GET", "/orders/ord_1") is route_of("POST", "/orders/ord_1/more/cancel") is None

@@ -4,14 +4,15 @@ Holds the span in a context variable; exports nothing itself (`ports/tracing.py`
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
 
 from switchyard.ports.tracing import AttributeValue, Span, SpanKind, Tracer
 
 PREFIX = "switchyard."
+_Arguments = ParamSpec("_Arguments")
 # W3C Trace Context: version, trace id, span id, flags. Version 00 ends there; a later one may have more parts.
 _TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NO_TRACE = nullcontext()
@@ -93,6 +94,17 @@ def child_span(
 def resumed(traceparent: str | None) -> AbstractContextManager[None]:
     """Do the work of a block for a stored trace, if there is one: its log lines name that trace."""
     return _NO_TRACE if traceparent is None else entered(_Stored(traceparent))
+
+
+def call_for(
+    traceparent: str | None, call: Callable[_Arguments, None], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+) -> None:
+    """Make a call for a stored trace, as `resumed` does; without one it costs next to nothing."""
+    if traceparent is None:
+        call(*args, **kwargs)
+        return
+    with resumed(traceparent):
+        call(*args, **kwargs)
 
 
 class _Stored:

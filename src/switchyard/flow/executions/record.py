@@ -40,7 +40,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import ReportPage, Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
-from switchyard.telemetry.traces import resumed
+from switchyard.telemetry.traces import call_for
 
 log = structlog.get_logger()
 
@@ -330,8 +330,7 @@ class Recorder:
 
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
         row = before.find("new", 1)  # an order that risk rejected has none
-        with resumed(None if row is None else row.traceparent):
-            self._note_report(before, row, change, report)
+        call_for(None if row is None else row.traceparent, self._note_report, before, row, change, report)
 
     def _note_report(self, before: OrderState, row: OutboxRow | None, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]

@@ -30,7 +30,7 @@ from switchyard.ports.outbox import Due
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
 from switchyard.telemetry.metrics import Metrics
-from switchyard.telemetry.traces import resumed
+from switchyard.telemetry.traces import call_for, resumed
 
 log = structlog.get_logger()
 
@@ -113,8 +113,7 @@ class OutcomeWriter:
             for attempt, answer in zip(waiting, answers, strict=True):
                 match answer:
                     case Decided(_, change):
-                        with resumed(attempt.row.traceparent):
-                            self._note(attempt.row, attempt.outcome, change)
+                        call_for(attempt.row.traceparent, self._note, attempt.row, attempt.outcome, change)
                         written += 1
                     case Failed(Unavailable() | OutcomeUnknown() as error) if not isinstance(error, GroupRejected):
                         log.warning("send_outcome_waiting", order_id=attempt.row.order_id, error=str(error))
