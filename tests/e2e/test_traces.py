@@ -14,7 +14,7 @@ from tests.support.cluster import Cluster
 from tests.support.collector import Collector, Seen, collecting
 from tests.support.do_order import body
 from tests.support.figures import scrape
-from tests.support.orders import MARKET, PATIENT, place, until_all_final
+from tests.support.orders import MARKET, PATIENT, cancel, place, until_all_final
 from tests.support.polling import until
 from tests.support.process import Process, run_command
 
@@ -85,6 +85,7 @@ async def test_an_order_is_one_trace_from_http_to_posting(
     assert (send["outcome"], send["attempt"], send["venue"]) == ("Accepted", 1, "sim")
     assert {span["account_hash"] for span in collector.spans} == {None, account_hash("do")}
     for event in ("do_order", "outbox_row_moved"):
+        await until(lambda event=event: len(lines(process, event)) == 1, lambda: process.log)
         [line] = lines(process, event)
         assert (line["otel_trace_id"], line["trace_id"]) == (TRACE, "trace of one")
 
@@ -96,6 +97,13 @@ async def test_an_order_is_one_trace_from_http_to_posting(
     await until(lambda: len(collector.named("orders")) == 2)
     assert {span["order_id"] for span in collector.named("orders")} == {plain["order_id"]}
     await collector.one("venue.send", plain.trace_id)
+
+    # A cancel belongs to the trace of its own request.
+    resting = await place(session, process, "resting", PATIENT, price=1)
+    await cancel(session, process, resting)
+    cancelling = await collector.one("orders.cancel")
+    assert is_child(await collector.one("venue.cancel", message=lambda: process.log), cancelling)
+    assert collector.named("journal.commit", cancelling.trace_id)[0]["events"] == "CancelRequested"
 
     # A malformed header is ignored, and one that says 'not sampled' is obeyed.
     for key, header in enumerate(("", "00-" + "0" * 32 + f"-{CALLER}-01", TRACEPARENT + "-more", "zz")):

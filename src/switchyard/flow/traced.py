@@ -38,8 +38,9 @@ class TracedCommit:
         if traceparent is None:
             return await self._commit(change)
         if change.outbox:
-            rows = tuple([replace(row, traceparent=row.traceparent or traceparent) for row in change.outbox])
-            change = replace(change, outbox=rows)
+            # A row keeps the trace of the request that made it: the column is written with the first version only.
+            rows = [replace(row, traceparent=traceparent) if row.version == 1 else row for row in change.outbox]
+            change = replace(change, outbox=tuple(rows))
         if change.orders:
             order = change.orders[0]
             annotate(
