@@ -39,9 +39,16 @@ async def do_order(session: aiohttp.ClientSession, process: Process, key: str, *
         return shown
 
 
-def lines(process: Process, event: str) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in process.log.splitlines() if line.startswith("{")]
-    return [line for line in found if line["event"] == event]
+async def one_line(process: Process, event: str) -> dict[str, Any]:
+    """The one log line of an event, once it is written."""
+
+    def found() -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in process.log.splitlines() if line.endswith("}")]
+        return [line for line in lines if line["event"] == event]
+
+    await until(lambda: bool(found()), lambda: process.log)
+    [line] = found()
+    return line
 
 
 async def seen(collector: Collector, name: str) -> list[Seen]:
@@ -85,8 +92,7 @@ async def test_an_order_is_one_trace_from_http_to_posting(
     assert (send["outcome"], send["attempt"], send["venue"]) == ("Accepted", 1, "sim")
     assert {span["account_hash"] for span in collector.spans} == {None, account_hash("do")}
     for event in ("do_order", "outbox_row_moved"):
-        await until(lambda event=event: len(lines(process, event)) == 1, lambda: process.log)
-        [line] = lines(process, event)
+        line = await one_line(process, event)
         assert (line["otel_trace_id"], line["trace_id"]) == (TRACE, "trace of one")
 
     # A repeat, also in a trace of its own, is the same order and sends nothing.

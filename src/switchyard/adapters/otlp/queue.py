@@ -80,9 +80,11 @@ class SpanQueue(SpanProcessor):
         return True
 
     def _run(self) -> None:
-        while not self._is_closing:
+        is_last = False
+        while not is_last:
             self._wanted.wait(self._delay_seconds)
             self._wanted.clear()
+            is_last = self._is_closing  # read before the queue is emptied: nothing is added from then on
             while self._waiting:
                 self._export([self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))])
 
