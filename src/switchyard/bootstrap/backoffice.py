@@ -44,7 +44,13 @@ class BackOffice:
     """Set once the venues that it compares with are open."""
 
     def __init__(
-        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
+        self,
+        books: OpenBooks,
+        consumer: Consumer,
+        metrics: Metrics,
+        clock: Clock,
+        marks: Marks | None = None,
+        posting_clock: Clock | None = None,
     ) -> None:
         self.books = books
         self.ledger = books.ledger
@@ -54,6 +60,8 @@ class BackOffice:
         self.metrics = metrics
         self.clock = clock
         """Wall time, for tokens."""
+        self.posting_clock = posting_clock or clock
+        """For entries of people: the time of the journal's events, where this process writes them."""
         self.readiness = ReadinessChecks(clock)
         self.readiness.add("books", self.check)
 
@@ -124,7 +132,8 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    return BackOffice(books, consumer, core.metrics, core.wall_clock, Marks(core.quotes, core.router))
+    marks = Marks(core.quotes, core.router)
+    return BackOffice(books, consumer, core.metrics, core.wall_clock, marks, posting_clock=core.clock)
 
 
 @asynccontextmanager
@@ -149,7 +158,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         books = await stack.enter_async_context(open_books(settings))
         bus: Bus
         if settings.kafka is not None:
-            bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
+            installation = (await database.journal.installation()).id
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, installation, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, tracer, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False, tracer=tracer)
@@ -163,7 +173,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         await start_office_rechecks(
             settings,
             database,
-            books.ledger,
+            books,
             metrics=metrics,
             tracer=tracer,
             supervisor=supervisor,

@@ -49,6 +49,7 @@ from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
@@ -92,6 +93,7 @@ class Gateway:
         caps: ConnectionCaps,
         bad_tokens: BadTokens,
         pdca: PdcaApi,
+        dashboard: DashboardRoutes | None,
         tracer: Tracer | None = None,
     ) -> None:
         self.caps = caps
@@ -114,7 +116,8 @@ class Gateway:
             *admin.routes,
             *market.routes,
             *pdca.routes,
-            *ReferenceRoutes().routes,
+            *([] if dashboard is None else dashboard.routes),
+            *ReferenceRoutes(None if dashboard is None else dashboard.show_page).routes,
         ]
         starlette = Starlette(
             routes=self.routes,
@@ -282,6 +285,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
+        dashboard=build_dashboard(settings, engine.backoffice, tokens),
         tracer=engine.tracer,
     )
 
