@@ -28,7 +28,7 @@ async def test_all_checks_pass_in_a_process_that_works(embedded: RunningGateway)
     code, out, _ = await command(embedded, "doctor", "--json")
     found = json.loads(out)
     assert {check["check"]: check["status"] for check in found["checks"] if check["check"] != "disk"} == dict.fromkeys(
-        ("process", "journal", "worker", "venues", "cache", "clock"), "ok"
+        ("process", "journal", "worker", "venues", "cache", "pdca", "clock"), "ok"
     )
     assert code == (0 if found["status"] == "ready" else 1)
 

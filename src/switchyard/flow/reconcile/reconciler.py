@@ -99,13 +99,14 @@ class Reconciler:
         self._pace = pace
         self._metrics = metrics
         self._quiet = quiet
-        self._interval_seconds = interval.total_seconds()
+        self.interval_seconds = interval.total_seconds()
         self._passing = asyncio.Lock()
         self.last: Pass | None = None
         self._began_at = clock.monotonic()
         self._compared_at: float | None = None
         self._restart()
-        metrics.age.set_function(self._age_seconds)
+        metrics.age.set_function(self.age_seconds)
+        metrics.interval.set(self.interval_seconds)
 
     async def run(self) -> None:
         """Make a pass at every interval, for as long as the process lives."""
@@ -118,8 +119,8 @@ class Reconciler:
                 raise  # the process must not go on
             except Exception:
                 # Not at once again, as the supervisor would: a pass from the start is long.
-                log.exception("reconcile_failed", retry_seconds=self._interval_seconds)
-            await asyncio.sleep(self._interval_seconds)
+                log.exception("reconcile_failed", retry_seconds=self.interval_seconds)
+            await asyncio.sleep(self.interval_seconds)
 
     async def run_once(self, *, full: bool = False) -> Pass:
         """Make one pass; with `full` everything is read again."""
@@ -329,7 +330,7 @@ class Reconciler:
         )
         return self.last
 
-    def _age_seconds(self) -> float:
+    def age_seconds(self) -> float:
         """Since the last pass, or since the start where there was none."""
         since = self._began_at if self._compared_at is None else self._compared_at
         return self._clock.monotonic() - since
