@@ -160,7 +160,7 @@ class SqlQueue:
         """How many items have ever ended."""
         async with self._engine.reading() as session:
             rows = await session.rows("SELECT outcome, items FROM pdca_tally")
-        counts = {outcome: items for outcome, items in rows}
+        counts = {row[0]: row[1] for row in rows}
         return Tally(succeeded=counts["succeeded"], failed=counts["failed"])
 
     async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:

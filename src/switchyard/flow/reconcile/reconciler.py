@@ -4,7 +4,7 @@ Reads the ledger, the gateway's rows and the venues; writes only breaks. It repa
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,7 +33,7 @@ from switchyard.flow.reconcile.open_orders import compare_open_orders
 from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.settling import current_breaks, settle
-from switchyard.flow.reconcile.statement_match import AccountOf, StatementMatch, TooMany
+from switchyard.flow.reconcile.statement_match import AccountsOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
 from switchyard.ports.breaks import BreakStore
 from switchyard.ports.clock import Clock
@@ -160,9 +160,16 @@ class Reconciler:
 
         orphans = Orphans(await self._orphans())
 
-        def account_of(venue: VenueName, fill: StatementFill) -> AccountId | None:
-            one = known.get(break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)))
-            return orphans.account_of(venue, fill) if one is None else one.adopted_account
+        async def accounts_of(venue: VenueName, fills: Sequence[StatementFill]) -> list[AccountId | None]:
+            ids = [break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)) for fill in fills]
+            # An adoption closes its break, and a pass from the start meets its fill again.
+            former = await self.breaks.find([each for each in ids if each not in known])
+            return [
+                known[each].adopted_account
+                if each in known
+                else (former[each].adopted_account if each in former else None) or orphans.account_of(venue, fill)
+                for each, fill in zip(ids, fills, strict=True)
+            ]
 
         for name, why in self._venues.items():
             if isinstance(why, str):
@@ -170,9 +177,9 @@ class Reconciler:
                 findings.skip(open_orders_scope(name), why)
         # The venues first: what they have, the gateway and the books have soon after.
         open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
-        await self._read_statements(account_of, findings)
+        await self._read_statements(accounts_of, findings)
         behind = await self._fold_all(findings)
-        fills = await self._match_fills(account_of, behind, quiet_since, findings)
+        fills = await self._match_fills(accounts_of, behind, quiet_since, findings)
         for found in open_orders:
             for one, is_active in found:
                 # Another quantity is the sum of fills that are reported one by one.
@@ -196,7 +203,7 @@ class Reconciler:
         findings.compared.add(scope)
         return found
 
-    async def _read_statements(self, account_of: AccountOf, findings: Collected) -> None:
+    async def _read_statements(self, accounts_of: AccountsOf, findings: Collected) -> None:
         """Read every statement to its end: always the one that is furthest behind, and the ledger as far as all are.
 
         So neither side gets far ahead of the other, however long their histories are.
@@ -207,7 +214,7 @@ class Reconciler:
         while reading:
             match = min(reading.values(), key=lambda each: each.reached_at)
             try:
-                accounts = await match.read_page(account_of)
+                accounts = await match.read_page(accounts_of)
             except VenueUnavailable as error:
                 findings.skip(fills_scope(match.name), str(error))
                 del reading[match.name]
@@ -253,7 +260,7 @@ class Reconciler:
         return account
 
     async def _match_fills(
-        self, account_of: AccountOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
+        self, accounts_of: AccountsOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
     ) -> dict[OrderId, list[tuple[Difference, bool]]]:
         """Compare the statements with the folded entries; returns the differences by order.
 
@@ -262,7 +269,7 @@ class Reconciler:
         by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
         for match in self._matches.values():
             scope = fills_scope(match.name)
-            await match.recheck(account_of)
+            await match.recheck(accounts_of)
             if scope not in findings.skipped:
                 findings.compared.add(scope)
                 for one, found_id in match.differences(quiet_since):
