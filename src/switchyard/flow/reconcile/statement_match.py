@@ -235,12 +235,23 @@ class StatementMatch:
                 for entry_id in entry_ids(self.name, line.account, line.fill, names):
                     wanted.setdefault(entry_id, []).append(line)
         ids = list(wanted)
+        of_others: dict[OrderId, list[tuple[Line, LedgerEntry]]] = {}
         for start in range(0, len(ids), PAGE):
             for stored in await self._lookup.find_entries(ids[start : start + PAGE]):
                 entry = readable(stored)
                 for line in () if entry is None else wanted[entry.entry_id]:
-                    if entry is not None and (line.order is None or entry.order_id == line.order.order_id):
+                    if entry is None:
+                        continue
+                    if line.order is None or entry.order_id == line.order.order_id:
                         line.entry = entry
+                    else:
+                        of_others.setdefault(entry.order_id, []).append((line, entry))
+        # Booked before a restore, under an order that the journal has lost: a repeat of its key is another order here
+        # and the same one at the venue. Where the journal has both orders, the venue used the id for two executions.
+        known = await self._journal.load(list(of_others)) if of_others else {}
+        for order_id, found in of_others.items():
+            for line, entry in () if order_id in known else found:
+                line.entry = line.entry or entry
 
     def _place(self, line: Line, *, again: bool) -> None:
         """File the line by what was found."""

@@ -129,6 +129,14 @@ class Desk:
         await self.until(f"order {order_id} becomes {' or '.join(statuses)}", is_reached)
         return found[0]
 
+    async def until_event(self, account: str, order_id: str, kind: str) -> None:
+        """Wait until the order's history has an event of this type, whatever came after it."""
+
+        async def has_happened() -> bool:
+            return kind in [event.type async for event in self.clients[account].events(order_id=order_id)]
+
+        await self.until(f"order {order_id} has the event {kind}", has_happened)
+
     async def _call(self, method: str, url: str, token: str | None, body: object = None, key: str | None = None) -> Any:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         if key is not None:

@@ -59,21 +59,22 @@ async def outage(desk: Desk, trading: Trading) -> None:
     client = desk.clients["borealis"]
     doubts: dict[str, str] = {}
     async with trading.paused():  # for seconds only: the others' orders shall not all be in doubt
-        for fault, what in (("drop_answer", "its answer was lost"), ("refused_5xx", "it was answered with 503")):
+        # First the one that London does not have: it takes longer to prove.
+        for fault, what in (("refused_5xx", "London answered 503"), ("drop_answer", "the answer was lost")):
             price = await desk.away_from_market("borealis", "EURUSD", "BUY")
             await desk.faults("london", **{fault: 1})
             placed = await client.place("EURUSD", "BUY", 3000, limit_price=price, strategy="meanrev.m1")
             trading.acknowledged[placed.order_id] = "borealis"
-            await desk.until_status("borealis", placed.order_id, "UNKNOWN")
+            await desk.until_event("borealis", placed.order_id, "OrderUncertain")
             await desk.faults("london", **{fault: 0})
             doubts[placed.order_id] = what
         await desk.faults("london", refuse_connections=OUTAGE_SECONDS)
-    desk.story.tell(f"London goes down for {OUTAGE_SECONDS} s; two orders are in doubt: they may have arrived or not")
+    desk.story.tell(f"two orders to London came into doubt, and London goes down for {OUTAGE_SECONDS} s")
     for order_id, what in doubts.items():
         order = await desk.until_status("borealis", order_id, "WORKING", "PARTIALLY_FILLED", "FILLED")
         kinds = [event.type async for event in client.events(order_id=order_id)]
         how = "proven absent and sent again" if kinds.count("OrderSending") > 1 else "found at the venue"
-        desk.story.tell(f"the order for which {what} was {how}, without a person: it is {order.status}")
+        desk.story.tell(f"{what}: the order was {how} without a person, and is {order.status}")
 
 
 async def decided_by_a_person(desk: Desk, trading: Trading) -> None:
