@@ -18,14 +18,16 @@ A_DEFECT = "only a defect, a broken file or a wrong setting makes it rise"
 OVERLOAD = "the demo has a few orders a second and is never overloaded"
 NO_REDIS = "the demo runs without Redis, so its cache cannot fail"
 A_BREACH = "no venue of the demo breaks its promises"
-# Queries that stay at zero on the demo's day, and why; all others must rise above it.
+# Queries that may stay at zero on the demo's day, and why; all others must rise above it.
 ZERO = {
     "backoffice_halted": A_DEFECT,
     "backoffice_halted_accounts": A_DEFECT,
+    "backoffice_lag_events": "the books follow within milliseconds, a scrape seldom finds them behind",
     "backoffice_repeats_total": "a repeat needs a crash of the back office",
     "backoffice_notes_total": "a note needs a total that the fills do not explain",
     "outbox_uncertain_by_age": "the doubts of the demo end within a minute",
     "outbox_sending_by_age": "a send takes at most 5 s",
+    "outbox_retry_count_bucket": "far fewer than one order in twenty is sent again",
     "idempotency_collisions_total": A_DEFECT,
     "idempotency_expired_keys_reused_total": "keys live longer than the demo",
     "idempotency_cache_errors_total": NO_REDIS,
@@ -45,9 +47,11 @@ ZERO = {
     "gateway_queue_depth": OVERLOAD,
     "stage_failures_total": A_DEFECT,
     "sent_ids_exceeded_total": A_DEFECT,
+    "kill_switch_blocked_total": "an order has to be on its way at the moment of the kill",
     "clock_skew_seconds": "the clock of this machine is right",
     "clock_step_seconds": "the clock of this machine is right",
     "quotes_unusable_total": A_BREACH,
+    "quotes_missing_total": "an order has to arrive while London is down and its last quote is too old",
 }
 
 
@@ -79,7 +83,8 @@ async def test_every_panel_shows_something_after_a_minute_of_the_demo(
                         empty.append(place)
                     elif max(values) <= 0 and not operations.metric_names(query) <= ZERO.keys():
                         flat.append(place)
-        assert (empty, flat) == ([], []), demo.log
+        assert not empty, f"without data: {empty}"
+        assert not flat, f"never above zero: {flat}"
         assert demo.stop() == 0, demo.log
     finally:
         demo.close()

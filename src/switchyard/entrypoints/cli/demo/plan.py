@@ -20,10 +20,10 @@ Manner = Literal[
 ]
 # Per hundred orders. Repeats stay below 5 %, above which an alert fires.
 MANNERS: dict[Manner, int] = {
-    "market": 60,
+    "market": 62,
     "resting": 16,
     "amended": 6,
-    "repeated": 4,
+    "repeated": 2,
     "lots": 8,
     "too_large": 4,
     "restricted": 2,

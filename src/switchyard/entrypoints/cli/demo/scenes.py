@@ -1,5 +1,6 @@
 """The events of the demo's day, one function each: they call the API as users and operators do, and tell about it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -14,6 +15,8 @@ from switchyard.entrypoints.cli.demo.processes import DemoFailed
 from switchyard.entrypoints.cli.demo.trading import Trading
 
 OUTAGE_SECONDS = 4
+# Long enough for a scrape to see it.
+KILL_SECONDS = 6
 # Deposits of the morning, in the currencies that the accounts trade.
 DEPOSITS = {"JPY": Decimal(50_000_000), "USD": Decimal(500_000)}
 
@@ -116,6 +119,7 @@ async def kill_switch(desk: Desk, trading: Trading) -> None:
         return (await desk.operator.kill_state(killed.kill_id)).drained
 
     await desk.until("the kill is drained", is_drained)
+    await asyncio.sleep(KILL_SECONDS)
     await desk.operator.clear_kill(killed.kill_id, reason="the model was corrected")
     desk.story.tell("kill switch: breakout.m5 was corrected and trades again")
 
