@@ -14,7 +14,7 @@ def test_the_same_seed_gives_the_same_orders() -> None:
 
 
 def test_a_minute_of_the_day_has_every_kind_of_order_of_every_strategy() -> None:
-    orders = list(islice(planned_orders(1), 150))
+    orders = list(islice(planned_orders(1), 200))
     assert {order.manner for order in orders} == set(MANNERS)
     assert {order.trader for order in orders} == set(TRADERS)
     for order in orders:

@@ -68,6 +68,9 @@ class Gauges:
         if self.cache is not None:
             self._metrics.cache.show(await self.cache.stats())
         await show_disks(self._disks, self._metrics)
+        await asyncio.gather(self._show_database(), self._show_rechecks())
+
+    async def _show_database(self) -> None:
         try:
             async with asyncio.timeout(READ_SECONDS_MAX):
                 await self._read_database()
@@ -75,7 +78,6 @@ class Gauges:
             self._metrics.process.journal_up.set(0)
         else:
             self._metrics.process.journal_up.set(1)
-        await self._show_rechecks()
 
     async def _show_rechecks(self) -> None:
         if self.rechecks is None:

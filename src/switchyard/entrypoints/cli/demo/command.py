@@ -81,7 +81,7 @@ async def _run(site: Site, seconds: int, seed: int, *, keep: bool) -> int:
     from switchyard.entrypoints.cli.demo.day import Stay, run_day
 
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the last: its terminal was closed
         loop.add_signal_handler(number, stop.set)
     stay = Stay(asyncio.Event(), stop)
     limit = None if keep else seconds + GRACE_SECONDS
