@@ -42,7 +42,9 @@ async def run_day(site: Site, session: "ClientSession", seconds: int, seed: int,
             await _until(story, seconds, site, trading)
         story.tell("the market closes: open orders are cancelled")
         ok = await _close(desk, trading)
-        if stay is not None:
+        if stay is None:
+            typer.echo("\nWith --keep it stays open, to look around; with --folder its files stay.")
+        else:
             stay.began.set()
             typer.echo(f"\nIt stays open, with an order a second, until Ctrl-C. Look around:\n{_places(site)}")
             trading.pause_seconds = QUIET_PAUSE_SECONDS
@@ -68,15 +70,18 @@ async def _close(desk: Desk, trading: Trading) -> bool:
 
 
 def _places(site: Site) -> str:
+    name = program()
     return f"""
 API reference  {site.url}/docs
 Metrics        {site.url}/metrics
 Back office    {site.backoffice_url}
-Commands       . {site.folder}/demo.env   in another terminal, then for example:
-               {program()} top
-               {program()} orders --account atlas
-               {program()} venues
-               {program()} reconcile list
+
+In another terminal:
+  . {site.folder}/demo.env
+  {name} top
+  {name} orders --account atlas
+  {name} venues
+  {name} reconcile list
 """
 
 

@@ -32,7 +32,7 @@ START_SECONDS_MAX = 60.0
 # `up` finishes its requests and sends within 10 s.
 STOP_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.1
-LOG_LINES_SHOWN = 8
+LOG_LINES_SHOWN = 2
 # Not the disk: a demo needs little of it.
 NEEDED_CHECKS = ("journal", "worker", "venues", "books")
 
@@ -110,8 +110,8 @@ class Child:
     def check(self) -> None:
         """Raise DemoFailed if it has ended."""
         if self._process is not None and self._process.poll() is not None:
-            lines = self.log.read_text("utf-8", "replace").splitlines()[-LOG_LINES_SHOWN:]
-            raise DemoFailed("\n".join([f"{self.name} ended with exit code {self._process.returncode}:", *lines]))
+            end = " ".join(self.log.read_text("utf-8", "replace").splitlines()[-LOG_LINES_SHOWN:])
+            raise DemoFailed(f"{self.name} ended with exit code {self._process.returncode}; the end of its log: {end}")
 
     async def stop(self) -> None:
         """Let it finish; kill it if that takes too long."""
