@@ -327,7 +327,7 @@ class Reconciler:
 
     async def _note(self, findings: Findings) -> Pass:
         await self.show_counts()
-        self._metrics.not_compared.set(len(findings.not_compared))
+        self._metrics.not_compared.set(len(findings.not_compared.keys() - self._without_lookup()))
         self._compared_at = self._clock.monotonic()
         self.last = Pass(
             compared_at=self._clock.now(),
@@ -336,6 +336,11 @@ class Reconciler:
             not_compared=findings.not_compared,
         )
         return self.last
+
+    def _without_lookup(self) -> set[str]:
+        """The comparisons that a setting rules out (`VENUE_LOOKUP_` is none): they are told, and are no alarm."""
+        matches = self._matches.values()
+        return {open_orders_scope(each.name) for each in matches if each.venue.capabilities.lookup == "none"}
 
     def age_seconds(self) -> float:
         """Since the last pass, or since the start where there was none."""

@@ -2,18 +2,13 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple
 
 import msgspec
 
-from switchyard.client import is_final
-from switchyard.domain.lifecycle import Status
 from switchyard.entrypoints.cli.demo.desk import Desk
 from switchyard.entrypoints.cli.demo.processes import VENUES
-from switchyard.entrypoints.cli.demo.trading import Trading
-
-_STATUSES: tuple[Status, ...] = get_args(Status)
-OPEN_STATUSES: Final = tuple(status for status in _STATUSES if not is_final(status))
+from switchyard.entrypoints.cli.demo.trading import OPEN_STATUSES, Trading
 
 # A venue without a lookup does not tell which orders are open.
 NOT_COMPARABLE: Final = {f"open_orders:{venue.name}" for venue in VENUES if venue.lookup == "none"}

@@ -88,10 +88,12 @@ class Desk:
         """Switch faults of a venue on or off."""
         await self._call("POST", f"{self.site.venue_urls[venue]}/admin/faults", None, values)
 
-    async def order_at_venue(self, venue: str, client_order_id: str) -> bool:
-        """Whether the venue has the order, as a person sees it on the venue's own screen."""
-        async with self._session.get(f"{self.site.venue_urls[venue]}/orders/{client_order_id}") as response:
-            return response.status == 200
+    async def has_arrived(self, venue: str, row: dict[str, str]) -> bool:
+        """Whether the venue has carried out an order or a cancel, as a person sees it on the venue's own screen."""
+        url = f"{self.site.venue_urls[venue]}/orders/{row['venue_client_order_id']}"
+        async with self._session.get(url) as response:
+            shown = msgspec.json.decode(await response.read())
+            return response.status == 200 and (row["kind"] == "new" or shown["status"] == "canceled")
 
     async def place_by_telephone(self, venue: str, symbol: str, side: Side, qty: int) -> None:
         """Trade at the venue under our credentials, without Switchyard."""

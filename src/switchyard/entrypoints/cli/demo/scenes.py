@@ -89,15 +89,12 @@ async def decided_by_a_person(desk: Desk, trading: Trading) -> None:
         trading.acknowledged[placed.order_id] = "cirrus"
         await desk.until_status("cirrus", placed.order_id, "UNKNOWN")
         await desk.faults("newyork", refused_5xx=0)
-    [row] = [
-        one
-        for one in msgspec.json.decode(await desk.site.command("outbox", "list", "--json"))
-        if one["row"]["order_id"] == placed.order_id
-    ]
-    if await desk.order_at_venue("newyork", row["row"]["venue_client_order_id"]):
-        raise DemoFailed("New York has an order that it answered with 503")
-    verdict = ("--as", "not-sent", "--by", OPERATOR, "--reason", "not on the venue's screen")
-    await desk.site.command("outbox", "resolve", row["id"], *verdict)
+    for one in msgspec.json.decode(await desk.site.command("outbox", "list", "--json")):
+        if one["row"]["venue"] == "newyork":
+            verdict = "sent" if await desk.has_arrived("newyork", one["row"]) else "not-sent"
+            decided = ("--as", verdict, "--by", OPERATOR, "--reason", "looked up on the venue's screen")
+            await desk.site.command("outbox", "resolve", one["id"], *decided)
+    await desk.until_status("cirrus", placed.order_id, "CANCELED")
     desk.story.tell("New York has no lookup: an operator looks at its screen and runs `outbox resolve --as not-sent`")
 
 
@@ -156,9 +153,11 @@ async def breaks(desk: Desk, _trading: Trading) -> None:
         if one["kind"] == "fill" and one["class"] == "missing_here":
             await desk.books("POST", f"{path}/adopt", {"reason": "traded by telephone", "accountId": "borealis"})
             desk.story.tell("the trade by telephone is adopted into the books of borealis")
-        else:
+        elif one["kind"] == "order":
             await desk.books("POST", f"{path}/explain", {"reason": "bust by the venue, confirmed"})
-            desk.story.tell(f"a break ({one['kind']}, {one['class']}) is explained: the venue voided the fill")
+            desk.story.tell(
+                "the break of the voided fill is explained: the gateway keeps counting it, the books do not"
+            )
 
 
 async def close_positions(desk: Desk, trading: Trading) -> None:

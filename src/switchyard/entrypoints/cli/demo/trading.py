@@ -7,11 +7,15 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
+from typing import Final, get_args
 
-from switchyard.client import ApiError, ExecutionReported
+from switchyard.client import ApiError, ExecutionReported, is_final
+from switchyard.domain.lifecycle import Status
 from switchyard.entrypoints.cli.demo.desk import Desk
 from switchyard.entrypoints.cli.demo.plan import ACCOUNTS, LOT, PlannedOrder
 
+_STATUSES: tuple[Status, ...] = get_args(Status)
+OPEN_STATUSES: Final = tuple(status for status in _STATUSES if not is_final(status))
 PAUSE_SECONDS = 0.2
 # After the day, in a demo that is kept open: enough for a live dashboard.
 QUIET_PAUSE_SECONDS = 1.0
@@ -60,9 +64,18 @@ class Trading:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Place nothing until the end of the block."""
+        """Place nothing until the end of the block, which begins when no order is under way: faults are for its own."""
         async with self._turn:
+            await self._desk.until("the orders under way come to rest", self._is_quiet)
             yield
+
+    async def _is_quiet(self) -> bool:
+        for client in self._desk.clients.values():
+            async for order in client.orders(statuses=OPEN_STATUSES):
+                rests = order.status == "WORKING" and order.type == "LIMIT"
+                if not rests and order.status != "UNKNOWN":
+                    return False
+        return True
 
     async def _trade(self) -> None:
         for order in self._orders:
