@@ -33,7 +33,8 @@ def files(folder: Path) -> list[str]:
 
 async def started(cluster: Cluster, name: str) -> tuple[Process, list[int]]:
     """A demo that has begun to trade, with settings around it that must not reach it, and its processes."""
-    demo = cluster.process("demo", name, SWITCHYARD_DATABASE_URL="postgresql://production/", SOR_VENUES="broker")
+    foreign = {"SWITCHYARD_DATABASE_URL": "postgresql://production/", "SOR_VENUES": "broker"}
+    demo = cluster.process("demo", name, TMPDIR=str(cluster.folder), **foreign)
     demo.spawn()
 
     def trades() -> bool:

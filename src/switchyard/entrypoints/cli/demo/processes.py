@@ -235,7 +235,7 @@ def _variables(folder: Path, port: int, backoffice_port: int, venue_urls: Mappin
         "SWITCHYARD_HOST": HOST,
         "SWITCHYARD_PORT": str(port),
         "SWITCHYARD_BACKOFFICE_PORT": str(backoffice_port),
-        "SWITCHYARD_RECONCILE_SEC": "5",
+        "SWITCHYARD_RECONCILE_SEC": "3",
         "SWITCHYARD_RECONCILE_QUIET_SEC": "1",
         "SOR_VENUES": ",".join([*venue_urls, PAPER]),
         "SOR_DEFAULT_VENUE": PAPER,

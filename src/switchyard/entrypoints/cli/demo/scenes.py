@@ -14,7 +14,8 @@ from switchyard.entrypoints.cli.demo.plan import ACCOUNTS, TRADERS
 from switchyard.entrypoints.cli.demo.processes import DemoFailed
 from switchyard.entrypoints.cli.demo.trading import Trading
 
-OUTAGE_SECONDS = 4
+# Longer than the pause between two passes of the reconciliation, which shall meet it.
+OUTAGE_SECONDS = 5
 # Long enough for a scrape to see it.
 KILL_SECONDS = 6
 # Deposits of the morning, in the currencies that the accounts trade.
