@@ -76,9 +76,9 @@ def post_orders(url: str, bearer: Sequence[str], connections: int, seconds: int)
     return load
 
 
-def press_orders(url: str, bearer: Sequence[str], connections: int, seconds: int) -> Load:
-    """Post market orders without pause, also after a refusal, and count the answers by status."""
-    return _run_wrk(url, bearer, connections, seconds, MARKET_ORDER, {STATUSES_VARIABLE: "1"})
+def press_orders(url: str, bearer: Sequence[str], connections: int, seconds: int, body: str = MARKET_ORDER) -> Load:
+    """Post orders without pause, also after a refusal, and count the answers by status."""
+    return _run_wrk(url, bearer, connections, seconds, body, {STATUSES_VARIABLE: "1"})
 
 
 def _run_wrk(

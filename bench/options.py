@@ -21,7 +21,7 @@ class Options(argparse.Namespace):
     rate: int | None
     streams: int
     rows: int
-    bus: int
+    entries: int
     growth: list[int]
     base: Path | None
     only: list[str]
@@ -50,10 +50,10 @@ def parsed_options() -> Options:
     parser.add_argument("--streams", type=_positive, default=1_000, help="idle streams (%(default)s)")
     parser.add_argument("--rows", type=_positive, default=50_000, help="rows of each drain (%(default)s)")
     parser.add_argument(
-        "--bus",
+        "--entries",
         type=_positive,
-        default=20_000,
-        help="orders through relay and back office; two entries each (%(default)s)",
+        default=40_000,
+        help="entries of the books that are rebuilt (%(default)s)",
     )
     parser.add_argument(
         "--growth",

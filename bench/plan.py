@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.bus.measure import measure_bus
+from bench.bus.rebuild import measure_rebuild
 from bench.bus.report import BusStep
 from bench.drain.measure import drain, queues
 from bench.drain.report import Drain
@@ -52,8 +53,9 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
             title = f"{queue.name}, drain of {options.rows:,}"
             yield Measurement(title, drain(queue, options.rows, bench.folder, bench.new_database))
     if "bus" in options.only:
-        title = f"relay, back office and rebuild of {options.bus:,} orders"
-        yield Measurement(title, measure_bus(options.bus, bench.folder, bench.new_database))
+        yield Measurement("orders, relay and back office together", measure_bus(bench))
+        title = f"rebuild of {options.entries:,} entries"
+        yield Measurement(title, measure_rebuild(options.entries, bench.folder, bench.new_database))
     if "growth" in options.only:
         for part in ENGINES:
             yield Measurement(f"{NAMES[part]}, growth", measure_growth(bench, part, options.growth))

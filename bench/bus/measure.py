@@ -1,110 +1,131 @@
-"""Measures whether relay and back office keep up with orders that are filled, and how fast books are rebuilt.
+"""Measures whether relay and back office keep up with the orders of the end-to-end measurement.
 
-A worker drains orders with fills (as in `bench/drain`) and relays; a back office reads the topic at the same time.
+The same load on the same server, without and with them; on a few cores they take their share of the machine.
 """
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.bus.report import BusStep
 from bench.checkouts import PROGRAM
-from bench.drain.measure import fill_queue
-from bench.drain.queues import switchyard
-from bench.memory import resident_bytes, watched
-from bench.processes import BenchError, environment_of, free_port, running, serving
-from bench.stores import PostgresStore, SqliteStore
+from bench.load import ORDER, press_orders, tokens
+from bench.measure import END_TO_END_CONNECTIONS, WARM_UP_SECONDS, Bench, sustained
+from bench.memory import watched
+from bench.processes import BenchError, free_port, serving
+from bench.stores import PostgresStore, SqliteStore, Store, check_filled, wait_until_finished
 from tests.support.kafka import Kafka, start_kafka
 
 PARTITIONS = 6
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 STALLED_SECONDS_MAX = 120.0
 
-_LEFT = "SELECT count(*) FROM orders WHERE status <> 'FILLED'"
 _HEAD = "SELECT max(seq) FROM journal_heads"
 _RELAYED = "SELECT coalesce(max(seq), 0) FROM relays"
-_BOOKED = "SELECT coalesce(max(seq), 0), coalesce(sum(entries), 0) FROM accounts"
+_LAST = "SELECT account_id, max(seq) FROM events GROUP BY account_id"
+_BOOKED = "SELECT account_id, seq FROM accounts"
+_ENTRIES = "SELECT coalesce(sum(entries), 0) FROM accounts"
 
 
-def measure_bus(
-    orders: int, folder: Path, new_database: Callable[[], AbstractContextManager[str]]
-) -> Iterator[BusStep]:
-    """Yield the steps for so many orders."""
+def measure_bus(bench: Bench) -> Iterator[BusStep]:
+    """Yield the steps: orders alone, then orders, relay and back office at the same time."""
     kafka = start_kafka()
     try:
-        with TemporaryDirectory(dir=folder) as own, new_database() as url:
-            yield from _measure(orders, Path(own), url, kafka)
+        yield from _orders_alone(bench)
+        yield from _together(bench, kafka)
     finally:
         kafka.remove()
 
 
-def _measure(orders: int, folder: Path, url: str, kafka: Kafka) -> Iterator[BusStep]:
-    queue, broker = switchyard(fills=True), "Apache Kafka" if kafka.is_real else "mock cluster"
+def _orders_alone(bench: Bench) -> Iterator[BusStep]:
+    with bench.fresh("postgres", worker=True) as contender, contender.serving() as server:
+        assert contender.store is not None, "Switchyard has a database"
+        with watched(server.pid) as peak:
+            orders, per_second = _load(bench, server.url, contender.store)
+    yield BusStep("orders alone", "", "orders", orders, orders / per_second, peak.bytes)
+
+
+def _together(bench: Bench, kafka: Kafka) -> Iterator[BusStep]:
+    broker = "Apache Kafka" if kafka.is_real else "mock cluster"
     bus = {
         "KAFKA_ENABLE": "1",
         "KAFKA_TOPIC": kafka.create_topic(PARTITIONS),
         "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap,
     }
-    port = free_port()
-    worker = queue.environment(folder / "data", url) | bus
-    office = {
+    with bench.fresh("postgres", worker=True) as alone, ExitStack() as stack:
+        store = alone.store
+        assert isinstance(store, PostgresStore), "it was asked for"
+        folder = Path(stack.enter_context(TemporaryDirectory(dir=bench.folder)))
+        server = stack.enter_context(replace(alone, environment={**alone.environment, **bus}).serving())
+        port = free_port()
+        environment = {**_office(folder, port, store.url), **bus}
+        office = stack.enter_context(serving([str(PROGRAM), "backoffice"], environment, folder, port))
+        books = SqliteStore(folder / "office", "backoffice.db")
+        press_orders(server.url, tokens(bench.secret), END_TO_END_CONNECTIONS, WARM_UP_SECONDS, ORDER)
+        wait_until_finished(store)
+        _until(lambda: _not_booked(books, store))  # the group has shared the partitions out
+        before, head_before = _entries(books), _head(store)
+        with watched(server.pid) as server_peak, watched(office.pid) as office_peak:
+            began = time.monotonic()
+            orders, per_second = _load(bench, server.url, store)
+            filled_seconds, head = orders / per_second, _head(store)
+            _until(lambda: head - int(store.rows(_RELAYED)[0][0]))
+            relayed_seconds = time.monotonic() - began
+            _until(lambda: _not_booked(books, store))
+            booked_seconds = time.monotonic() - began
+        entries = _entries(books) - before
+    if entries < 2 * orders:
+        raise BenchError(f"{orders} orders were filled, and {entries} entries were booked")
+    yield BusStep("orders", broker, "orders", orders, orders / per_second)
+    for step, what, count, seconds, peak in (
+        ("relay", "events", head - head_before, relayed_seconds, server_peak),
+        ("back office", "entries", entries, booked_seconds, office_peak),
+    ):
+        yield BusStep(step, broker, what, count, seconds, peak.bytes, seconds - filled_seconds)
+
+
+def _load(bench: Bench, url: str, store: Store) -> tuple[int, float]:
+    """Post orders for a while, more than are filled in time; returns how many were, and how many per second."""
+    started = datetime.now(UTC)
+    press_orders(url, tokens(bench.secret), END_TO_END_CONNECTIONS, bench.seconds, ORDER)
+    wait_until_finished(store)
+    orders = store.orders(started)
+    check_filled(orders)
+    return len(orders), sustained(orders, started)
+
+
+def _office(folder: Path, port: int, url: str) -> Mapping[str, str]:
+    return {
         "SWITCHYARD_DATA_DIR": str(folder / "office"),
         "SWITCHYARD_BACKOFFICE_PORT": str(port),
         "SWITCHYARD_BACKOFFICE_URL": "sqlite",
         "SWITCHYARD_DATABASE_URL": url,
         "SWITCHYARD_LOG_LEVEL": "warning",
-        **bus,
     }
-    fill_queue(queue, orders, queue.environment(folder / "data", url), folder)
-    store, books = PostgresStore(url), SqliteStore(folder / "office", "backoffice.db")
-    with (
-        serving([str(PROGRAM), "backoffice"], office, folder, port) as server,
-        running(queue.work, worker, folder, "worker.log") as process,
-        watched(server.pid) as office_peak,
-        watched(process.pid) as worker_peak,
-    ):
-        began = time.monotonic()
-        _until(lambda: int(store.rows(_LEFT)[0][0]), 0)
-        filled_seconds = time.monotonic() - began
-        head = int(store.rows(_HEAD)[0][0])
-        _until(lambda: head - int(store.rows(_RELAYED)[0][0]), 0)
-        relayed_seconds = time.monotonic() - began
-        _until(lambda: head - int(books.rows(_BOOKED)[0][0]), 0)
-        booked_seconds = time.monotonic() - began
-        entries = int(books.rows(_BOOKED)[0][1])
-    yield BusStep("orders filled", broker, "orders", orders, filled_seconds)
-    yield BusStep("relay", broker, "events", head, relayed_seconds, worker_peak.bytes, relayed_seconds - filled_seconds)
-    yield BusStep(
-        "back office", broker, "entries", entries, booked_seconds, office_peak.bytes, booked_seconds - filled_seconds
-    )
-    yield _rebuild(entries, folder, office)
 
 
-def _rebuild(entries: int, folder: Path, environment: dict[str, str]) -> BusStep:
-    began, peak = time.monotonic(), 0
-    with (folder / "rebuild.log").open("wb") as output:
-        process = subprocess.Popen(
-            [str(PROGRAM), "backoffice", "rebuild"], env=environment_of(environment), stdout=output, stderr=output
-        )
-        while process.poll() is None:
-            try:
-                peak = max(peak, resident_bytes(process.pid))
-            except ValueError:
-                break  # it has just ended
-            time.sleep(POLL_SECONDS)
-        code = process.wait()
-    if code:
-        raise BenchError(f"the rebuild failed:\n{(folder / 'rebuild.log').read_text('utf-8', 'replace')}")
-    return BusStep("rebuild", "journal", "entries", entries, time.monotonic() - began, peak)
+def _head(store: Store) -> int:
+    return int(store.rows(_HEAD)[0][0])
 
 
-def _until(left: Callable[[], int], target: int) -> None:
-    """Wait until no more than the target is left; raises BenchError if nothing moves."""
+def _entries(books: Store) -> int:
+    return int(books.rows(_ENTRIES)[0][0])
+
+
+def _not_booked(books: Store, store: Store) -> int:
+    """How far the accounts together are behind their last events: each partition is read on its own."""
+    booked = {row[0]: int(row[1]) for row in books.rows(_BOOKED)}
+    return sum(int(row[1]) - booked.get(row[0], 0) for row in store.rows(_LAST))
+
+
+def _until(left: Callable[[], int]) -> None:
+    """Wait until nothing is left; raises BenchError if nothing moves."""
     last, since = left(), time.monotonic()
-    while last > target:
+    while last > 0:
         time.sleep(POLL_SECONDS)
         now = left()
         if now < last:

@@ -7,7 +7,7 @@ from bench.memory import MIB
 from bench.tables import Goal, Section, at_least
 
 HEADINGS = ("step", "broker", "what", "number", "seconds", "per second", "peak memory (MiB)")
-# The bus must not be slower than the orders that fill it; the tenth is for the last page and the once-a-second place.
+# They must not be slower than the orders that they follow; the tenth is for the last page and the once-a-second place.
 RATIO_MIN = 0.9
 
 

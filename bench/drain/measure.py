@@ -35,7 +35,7 @@ def drain(
         if (queued := _left(queue, store)) != rows:
             raise BenchError(f"{queued} of {rows} rows were queued")
         with running(queue.work, environment, Path(own)):
-            _wait_until_empty(queue, store)
+            wait_until_empty(queue, store)
         first, last, finished = store.rows(queue.done)[0]
     if finished != rows:
         raise BenchError(f"{finished} of {rows} rows were finished")
@@ -56,7 +56,8 @@ def fill_queue(queue: Queue, rows: int, environment: dict[str, str], folder: Pat
         raise BenchError(f"{queue.name} could not be filled:\n{completed.stdout}{completed.stderr}")
 
 
-def _wait_until_empty(queue: Queue, store: PostgresStore) -> None:
+def wait_until_empty(queue: Queue, store: PostgresStore) -> None:
+    """Wait until every row is finished; raises BenchError if none moves."""
     left, since = _left(queue, store), time.monotonic()
     while left:
         time.sleep(POLL_SECONDS)

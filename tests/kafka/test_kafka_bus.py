@@ -128,19 +128,27 @@ async def test_a_message_that_is_no_event_stops_the_partition(
     await office.close()
 
 
-async def test_a_partition_that_was_full_when_it_moved_away_is_read_again_when_it_is_back(
-    embedded: Database, kafka: Kafka, ledger: SqliteLedger, tmp_path: Path
+@pytest.mark.parametrize("full_seconds_max", [0.0, 60.0])
+async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_back(
+    embedded: Database,
+    kafka: Kafka,
+    ledger: SqliteLedger,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_seconds_max: float,
 ) -> None:
-    """librdkafka keeps a partition paused that is taken away and given back."""
+    """Whether its reader stands still, so that it is not fetched any more, or only lags."""
+    monkeypatch.setattr("switchyard.adapters.kafka.bus.FULL_SECONDS_MAX", full_seconds_max)
     topic = kafka.create_topic(1)
     await Desks(embedded).trade(MESSAGES_MAX // 20 * 3)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
     assert isinstance(office.bus, KafkaBus)
-    await office.run_until(lambda: office.consumer.processed > 0)
+    await office.run_until(lambda: office.consumer.readers)
     [source] = await office.bus.sources()
     assert isinstance(source, PartitionSource)
-    await until(lambda: source.is_paused)
+    await until(lambda: source.is_full)
+    await office.run_until(lambda: office.consumer.processed > MESSAGES_MAX)
     await office.bus.release(source)
     await office.catch_up(embedded)
     await office.close()

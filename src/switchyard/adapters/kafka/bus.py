@@ -29,13 +29,11 @@ log = structlog.get_logger()
 # The longest wait for messages before the thread looks what else it is to do.
 POLL_SECONDS = 0.05
 MESSAGES_MAX = 500
-# Longer than a broker needs that has just started.
-ANSWER_SECONDS_MAX = 10.0
-# For a figure that is asked for every second: messages wait meanwhile.
-COUNT_SECONDS_MAX = 1.0
+# A partition that stays full for so long has a reader that stands still: it is not fetched until that goes on.
+FULL_SECONDS_MAX = 1.0
 # A partition that another process has claimed is not read again before the group has had time to notice.
 RELEASE_SECONDS = 5.0
-# How often the topic is compared with the one that was opened.
+# How often the topic is compared with the one that was opened, and the brokers are asked for the partitions' ends.
 TOPIC_CHECK_SECONDS = 10.0
 # The pause before Kafka is asked again for the topic.
 RETRY_SECONDS = 2.0
@@ -65,7 +63,11 @@ class KafkaBus:
         self._assigned: set[int] = set()
         self._fetched: set[int] = set()
         """The partitions that librdkafka fetches: assigned, and with a position."""
+        self._room = threading.Event()
+        """Set when a reader has taken messages of a full partition."""
         self._released: dict[int, float] = {}
+        self._ends: dict[int, int] = {}
+        """The partitions' ends as the brokers said lately, in case that nothing is fetched."""
         self._ask_at = 0.0
         self._topic_id = ""
         self.trouble: str | None = None
@@ -126,24 +128,17 @@ class KafkaBus:
 
     async def bounds(self, partition: int) -> tuple[int, int]:
         """The first message that the brokers have, and the number of the next one."""
-        return await self._bounds(partition, ANSWER_SECONDS_MAX)
+        return await asyncio.to_thread(topics.bounds, self._kafka, partition)
 
     async def end(self, partition: int) -> int:
-        """The number of the next message to come."""
-        return (await self._bounds(partition, COUNT_SECONDS_MAX))[1]
-
-    def resume(self, partition: int) -> None:
-        """Fetch again after a pause."""
-
-        def work(consumer: Consumer) -> None:
-            if partition in self._fetched:
-                consumer.resume([TopicPartition(self._kafka.topic, partition)])
-
-        self._calls.put(work)
-
-    async def _bounds(self, partition: int, seconds_max: float) -> tuple[int, int]:
+        """The number of the next message to come, as of the last fetch or of the last look at the topic."""
         place = TopicPartition(self._kafka.topic, partition)
-        return await self._call(lambda consumer: consumer.get_watermark_offsets(place, seconds_max))
+        _, fetched = await self._call(lambda consumer: consumer.get_watermark_offsets(place, cached=True))
+        return max(fetched, self._ends.get(partition, 0))
+
+    def has_room(self) -> None:
+        """Take messages again."""
+        self._room.set()
 
     async def _call(self, work: Callable[[Consumer], T]) -> T:
         """Have the thread do it: calls of other threads would wait for as long as the thread waits for messages."""
@@ -175,6 +170,9 @@ class KafkaBus:
         topic = await asyncio.to_thread(topics.describe, self._kafka)
         if topic.id != self._topic_id:
             raise _replaced(self._kafka.topic, self._topic_id, topic.id)
+        with self._lock:
+            partitions = sorted(self._assigned)
+        self._ends = await asyncio.to_thread(topics.ends, self._kafka, partitions)
 
     def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
         place = TopicPartition(self._kafka.topic, partition, offset)
@@ -183,8 +181,6 @@ class KafkaBus:
         if partition in self._fetched:
             consumer.incremental_unassign([place])
         consumer.incremental_assign([place])
-        # A pause outlives the assignment: without this, a partition that was full when it moved away is never read.
-        consumer.resume([place])
         self._fetched.add(partition)
 
     def _unfetch(self, consumer: Consumer, partitions: Sequence[int]) -> None:
@@ -193,19 +189,41 @@ class KafkaBus:
         consumer.incremental_unassign([TopicPartition(self._kafka.topic, each) for each in fetched])
 
     def _read(self, consumer: Consumer) -> None:
-        """The thread, which alone uses the consumer: hand the messages to their partitions until it is to end."""
+        """The thread, which alone uses the consumer: hand the messages to their partitions until it is to end.
+
+        librdkafka's own pause is not used: it outlives the assignment, and a resume may be lost.
+        """
+        full_since: float | None = None
         try:
             while not self._is_closing.is_set():
                 self._make_calls(consumer)
+                full = self._full()
+                if full:
+                    full_since = time.monotonic() if full_since is None else full_since
+                    if time.monotonic() - full_since < FULL_SECONDS_MAX:
+                        self._room.wait(POLL_SECONDS)
+                        self._room.clear()
+                        continue
+                    self._stop_fetching(consumer, full)
+                full_since = None
                 messages = consumer.consume(MESSAGES_MAX, POLL_SECONDS)
                 for message in messages:
-                    self._take(consumer, message)
+                    self._take(message)
                 if messages:
                     self._loop.call_soon_threadsafe(self._arrived)
         except KafkaException as error:  # a fatal error: a new consumer joins
             self._loop.call_soon_threadsafe(self._break, str(error))
         consumer.close()
         self._make_calls(consumer)
+
+    def _full(self) -> list[PartitionSource]:
+        with self._lock:
+            return [self._sources[each] for each in self._assigned & self._fetched if self._sources[each].is_full]
+
+    def _stop_fetching(self, consumer: Consumer, sources: Sequence[PartitionSource]) -> None:
+        for source in sources:
+            source.stop()
+        self._unfetch(consumer, [source.partition for source in sources])
 
     def _make_calls(self, consumer: Consumer) -> None:
         is_closed = self._is_closing.is_set()  # then each fails at once, and none waits for brokers
@@ -217,13 +235,13 @@ class KafkaBus:
         self._consumer = None
         self._ask_at = time.monotonic() + RETRY_SECONDS
 
-    def _take(self, consumer: Consumer, message: Message) -> None:
+    def _take(self, message: Message) -> None:
         number, error = message.partition(), message.error()
         with self._lock:
             source = self._sources[number] if number is not None and number in self._assigned else None
         if error is None:
-            if source is not None and number is not None:
-                source.put(message, lambda: consumer.pause([TopicPartition(self._kafka.topic, number)]))
+            if source is not None:
+                source.put(message)
             return
         if error.code() == KafkaError._AUTO_OFFSET_RESET and source is not None:
             source.fail(error.str())

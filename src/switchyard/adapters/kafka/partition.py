@@ -1,11 +1,10 @@
 """One partition of the topic as a source of events: messages wait here until the reader of the books takes them.
 
-Filled by the thread that polls librdkafka, emptied by the event loop; bounded by pausing the partition.
+Filled by the thread that polls librdkafka, emptied by the event loop; while one is full, the thread takes no messages.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from typing import Protocol
 
 from confluent_kafka import Message
@@ -15,7 +14,7 @@ from switchyard.domain.bus import Offset, SourcePosition
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.ports.source import Page
 
-# Two pages of the books; librdkafka keeps further messages itself (`queued.min.messages`).
+# Two pages of the books. A partition with so many is full; the batch in which it gets full is added whole.
 MESSAGES_MAX = 400
 _PREFIX = "kafka:"
 
@@ -32,11 +31,11 @@ class Fetching(Protocol):
         ...
 
     async def end(self, partition: int) -> int:
-        """Return the number of the next message to come; soon, or not at all."""
+        """Return the number of the next message to come, as far as it is known."""
         ...
 
-    def resume(self, partition: int) -> None:
-        """Fetch again after a pause."""
+    def has_room(self) -> None:
+        """Take messages again: a partition that was full is not full any more."""
         ...
 
 
@@ -53,8 +52,7 @@ class PartitionSource:
         self._waiting: deque[Message] = deque()
         self._next: int | None = None
         """The message after the last one that was taken; none before the first fetch."""
-        self.is_paused = False
-        """Whether too many messages wait for the reader."""
+        self._is_fetched = False
         self._problem: str | None = None
 
     async def check(self, position: SourcePosition) -> None:
@@ -67,7 +65,7 @@ class PartitionSource:
     async def page(self, after: SourcePosition, limit: int) -> Page:
         """The messages that have arrived; HistoryMismatch where the brokers do not have the next one."""
         wanted = _offset(after)
-        if self._next != wanted:
+        if self._next != wanted or not (self._is_fetched or self._waiting):
             await self._fetch_from(wanted)
         with self._lock:
             if self._problem is not None:
@@ -75,11 +73,9 @@ class PartitionSource:
             taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
             if taken and self._next is not None:
                 self._next = offset_of(taken[-1]) + 1
-            resumes = self.is_paused and len(self._waiting) <= MESSAGES_MAX // 2
-            if resumes:
-                self.is_paused = False
-        if resumes:
-            self._fetching.resume(self.partition)
+            has_room = len(taken) + len(self._waiting) >= MESSAGES_MAX > len(self._waiting)
+        if has_room:
+            self._fetching.has_room()
         if not taken:
             return Page((), after)
         return Page(tuple(map(event_of, taken)), Offset(offset_of(taken[-1]) + 1))
@@ -88,23 +84,29 @@ class PartitionSource:
         """How many messages are after the position, repeats included."""
         return max(await self._fetching.end(self.partition) - _offset(position), 0)
 
-    def put(self, message: Message, pause: Callable[[], None]) -> None:
-        """Add a message that has arrived, and pause the partition if too many wait; called by the thread."""
+    @property
+    def is_full(self) -> bool:
+        """Whether so many messages wait that the reader has to take some first."""
+        return len(self._waiting) >= MESSAGES_MAX
+
+    def put(self, message: Message) -> None:
+        """Add a message that has arrived; called by the thread."""
         with self._lock:
             expected = offset_of(self._waiting[-1]) + 1 if self._waiting else self._next
             if expected is None or offset_of(message) < expected:
                 return  # of a fetch from another position
             self._waiting.append(message)
-            if len(self._waiting) < MESSAGES_MAX or self.is_paused:
-                return
-            self.is_paused = True
-        pause()
+
+    def stop(self) -> None:
+        """It is not fetched any more; once its reader has taken what waits, it is fetched from there on."""
+        with self._lock:
+            self._is_fetched = False
 
     def forget(self) -> None:
         """Drop what has arrived: the partition is not fetched any more, and its reader has to name a position again."""
         with self._lock:
             self._waiting.clear()
-            self._next, self.is_paused, self._problem = None, False, None
+            self._next, self._is_fetched, self._problem = None, False, None
 
     def fail(self, error: str) -> None:
         """The brokers do not have the message to fetch; called by the thread."""
@@ -114,7 +116,7 @@ class PartitionSource:
     async def _fetch_from(self, offset: int) -> None:
         with self._lock:
             self._waiting.clear()
-            self._next, self.is_paused, self._problem = offset, False, None
+            self._next, self._is_fetched, self._problem = offset, True, None
         await self._fetching.fetch_from(self.partition, offset)
 
     def _missing(self, wanted: int, why: str) -> str:
