@@ -1,6 +1,7 @@
 """`demo`: a day of trading in about a minute, against processes that it starts itself."""
 
 import asyncio
+import contextlib
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -96,7 +97,8 @@ async def _run(site: Site, seconds: int, seed: int, *, keep: bool) -> int:
                 return INTERRUPTED
             return 0 if await day else FAILED
         finally:
-            typer.echo("Ending the processes …")
+            with contextlib.suppress(BrokenPipeError):  # the reader of the output may have ended
+                typer.echo("Ending the processes …")
             for task in (day, stopping):
                 task.cancel()
             await asyncio.gather(day, stopping, return_exceptions=True)
