@@ -22,7 +22,7 @@ SECONDS_MIN = 40
 GRACE_SECONDS = 240.0
 
 SecondsOption = Annotated[int, typer.Option("--seconds", min=SECONDS_MIN, max=86_400, help="Length of the day.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="The same seed places the same orders and faults.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The same seed plans the same orders in the same sequence.")]
 FolderOption = Annotated[
     Path | None,
     typer.Option(
