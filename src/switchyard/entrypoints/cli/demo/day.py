@@ -72,6 +72,7 @@ async def _close(desk: Desk, trading: Trading) -> bool:
 def _places(site: Site) -> str:
     name = program()
     return f"""
+Dashboard      {site.url}/dashboard (paste the token of the last command below)
 API reference  {site.url}/docs
 Metrics        {site.url}/metrics
 Back office    {site.backoffice_url}
@@ -82,6 +83,7 @@ In another terminal:
   {name} orders --account atlas
   {name} venues
   {name} reconcile list
+  {name} token --account atlas
 """
 
 
