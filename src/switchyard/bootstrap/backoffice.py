@@ -14,7 +14,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
-from switchyard.bootstrap.reconcile import open_statements, start_reconciler
+from switchyard.bootstrap.reconcile import add_reconcile_check, open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.tracing import open_tracer
 from switchyard.domain.errors import CannotStart, SettingError
@@ -192,6 +192,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             stack=stack,
             shares=False,
         )
+        add_reconcile_check(office.reconcile, office.readiness)
         office.kafka_bus = kafka_bus
         yield office
 
