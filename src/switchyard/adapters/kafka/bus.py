@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from switchyard.adapters.kafka import configuration, topics
+from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.partition import PartitionSource
 from switchyard.domain.errors import CannotStart
 from switchyard.ports.ledger import SourceState
@@ -56,6 +56,7 @@ class KafkaBus:
         self._consumer: Consumer | None = None
         self._reading: threading.Thread | None = None
         self._is_closing = threading.Event()
+        self._has_lost_brokers = threading.Event()
         self._calls: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._sources: dict[int, PartitionSource] = {}
@@ -78,7 +79,9 @@ class KafkaBus:
         if self._former_ids and topic.id not in self._former_ids:
             raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
         self._topic_id = topic.id
-        self._consumer = Consumer(configuration.consumer(self._kafka, self._hear), logger=configuration.LOGGER)
+        self._has_lost_brokers.clear()
+        properties = configuration.consumer(self._kafka, self._hear, self._count_brokers)
+        self._consumer = Consumer(properties, logger=configuration.LOGGER)
         self._consumer.subscribe(
             [self._kafka.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
         )
@@ -194,8 +197,9 @@ class KafkaBus:
         librdkafka's own pause is not used: it outlives the assignment, and a resume may be lost.
         """
         full_since: float | None = None
+        failure: str | None = None
         try:
-            while not self._is_closing.is_set():
+            while not self._is_closing.is_set() and not self._has_lost_brokers.is_set():
                 self._make_calls(consumer)
                 full = self._full()
                 if full:
@@ -211,10 +215,14 @@ class KafkaBus:
                     self._take(message)
                 if messages:
                     self._loop.call_soon_threadsafe(self._arrived)
-        except KafkaException as error:  # a fatal error: a new consumer joins
-            self._loop.call_soon_threadsafe(self._break, str(error))
+            if self._has_lost_brokers.is_set():
+                failure = brokers.LOST
+        except Exception as error:  # of the client, or of a callback: without the thread nothing would be read
+            failure = str(error) or repr(error)
         consumer.close()
         self._make_calls(consumer)
+        if failure is not None:
+            self._loop.call_soon_threadsafe(self._break, failure)
 
     def _full(self) -> list[PartitionSource]:
         with self._lock:
@@ -231,6 +239,7 @@ class KafkaBus:
             self._calls.get()(consumer)
 
     def _break(self, error: str) -> None:
+        """A new consumer joins after a pause; the last one is closed, and has no partitions any more."""
         self._note(error)
         self._consumer = None
         self._ask_at = time.monotonic() + RETRY_SECONDS
@@ -271,6 +280,11 @@ class KafkaBus:
     def _arrived(self) -> None:
         self.trouble = None
         self._on_messages()
+
+    def _count_brokers(self, statistics: str) -> None:
+        """Called by the thread."""
+        if brokers.are_lost(statistics):
+            self._has_lost_brokers.set()
 
     def _hear(self, error: KafkaError) -> None:
         """What librdkafka says about the brokers; called by the thread."""
