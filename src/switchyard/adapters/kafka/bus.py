@@ -15,7 +15,8 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from switchyard.adapters.kafka import brokers, configuration, topics
-from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
+from switchyard.domain.bus import Offset
 from switchyard.domain.errors import CannotStart
 from switchyard.ports.ledger import SourceState
 from switchyard.ports.publisher import BusUnavailable
@@ -68,7 +69,7 @@ class KafkaBus:
         """Set when a reader has taken messages of a full partition."""
         self._released: dict[int, float] = {}
         self._ends: dict[int, int] = {}
-        """The partitions' ends as the brokers said lately, in case that nothing is fetched."""
+        """The ends of all partitions as the brokers said lately, in case that nothing is fetched."""
         self._ask_at = 0.0
         self._topic_id = ""
         self.trouble: str | None = None
@@ -107,8 +108,14 @@ class KafkaBus:
             ]
 
     async def left_to_others(self, states: Sequence[SourceState]) -> int:
-        """None: the group gives the partitions of a process that is gone or paused to the others."""
-        return 0
+        """What the partitions have after the books' positions, as of the last look at the topic.
+
+        The group gives the partitions of a process that is gone to the others, if there is a group: a coordinator that
+        does not answer assigns none to anybody.
+        """
+        reached = {state.source: state.position for state in states}
+        ends = {source_name(self._topic_id, number): end for number, end in self._ends.items()}
+        return sum(max(end - offset_in(reached.get(name, Offset())), 0) for name, end in ends.items())
 
     async def release(self, source: Source) -> None:
         """Leave a partition alone for a while: the group may have given it to another process."""
@@ -173,9 +180,7 @@ class KafkaBus:
         topic = await asyncio.to_thread(topics.describe, self._kafka)
         if topic.id != self._topic_id:
             raise _replaced(self._kafka.topic, self._topic_id, topic.id)
-        with self._lock:
-            partitions = sorted(self._assigned)
-        self._ends = await asyncio.to_thread(topics.ends, self._kafka, partitions)
+        self._ends = await asyncio.to_thread(topics.ends, self._kafka, range(topic.partitions))
 
     def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
         place = TopicPartition(self._kafka.topic, partition, offset)

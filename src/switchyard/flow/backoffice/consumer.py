@@ -215,8 +215,8 @@ class Consumer:
         self._others_stuck = None
         if now - self._moved_at > SILENCE_SECONDS_MAX:
             self._others_stuck = (
-                f"another process reads the journal: it has {self._others_lag} events left, and has booked none for "
-                f"more than {SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
+                f"another process is to read: it has {self._others_lag} events left, and has booked none for more than "
+                f"{SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
             )
 
     async def _show_behind(self) -> None:
