@@ -167,7 +167,7 @@ async def test_messages_that_do_not_arrive_are_counted_and_then_named(
     office = await opened(kafka, topic, ledger)
     running = asyncio.create_task(office.consumer.run(Wake()))
     await until(lambda: office.consumer.trouble is not None)
-    assert "has 20 events left, and none has arrived for more than" in (office.consumer.trouble or "")
+    assert "has 20 events left, and none was booked for more than" in (office.consumer.trouble or "")
     assert office.metrics.registry.get_sample_value("backoffice_lag_events") == 20
     running.cancel()
     await office.close()
