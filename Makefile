@@ -9,7 +9,7 @@ TEST_PROCESSES ?= 3
 REDOCLY := @redocly/cli@2.73.0
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev up test test-contract test-kafka test-airflow test-operate chaos check compose-gateway format bench audit sbom lock clean
+.PHONY: help install install-dev up test test-contract test-kafka test-airflow test-operate test-browser chaos check compose-gateway format bench audit sbom lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -22,7 +22,7 @@ up: install ## Run everything in one process on embedded defaults
 	$(BIN)/switchyard up
 
 test: install-dev $(VENV)/.installed-generator ## Run all tests; they start PostgreSQL and Redis themselves
-	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make chaos (longer faults)"
+	@echo "Kafka is librdkafka's mock cluster here. Left to targets of their own: make test-kafka (a real Apache Kafka, needs Java 17 and Maven), make test-contract (Redocly, needs Node.js), make test-airflow (a real Airflow), make test-operate (alerts, needs Prometheus), make test-browser (the dashboard, needs Chromium), make chaos (longer faults)"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTTP contract (needs Node.js 20 or newer)
@@ -32,13 +32,16 @@ test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTT
 		tests/api/test_generated_client.py $(ARGS)
 
 test-kafka: install-dev $(VENV)/.installed-kafka ## Run the Kafka tests on a real Apache Kafka (needs Java 17 and Maven)
-	TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka $(BIN)/python -m pytest tests/kafka $(ARGS)
+	TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka $(BIN)/python -m pytest tests/kafka tests/kafka/secured_suite.py $(ARGS)
 
 test-operate: install-dev ## Test alert rules, then real alerts on killed dependencies (needs Debian's package prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is missing: apt-get install prometheus"; exit 1; }
 	promtool check config ops/prometheus/prometheus.yml ops/prometheus/prometheus-host.yml
 	promtool test rules ops/prometheus/tests/*.yml
 	$(BIN)/python -m pytest -q tests/operate $(ARGS)
+
+test-browser: install-dev ## Test the dashboard in a real browser (needs Debian's package chromium)
+	$(BIN)/python -m pytest -q tests/browser $(ARGS)
 
 test-airflow: install-dev $(VENV)/.installed-airflow ## Run rechecks by a real Airflow 3 (installs it, about 650 MB)
 	$(BIN)/python -m pytest -q tests/e2e/airflow_suite.py $(ARGS)

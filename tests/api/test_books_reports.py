@@ -44,6 +44,7 @@ async def test_a_day_of_trading_has_a_statement_that_adds_up_and_results_by_day_
             {"type": "Reversal", "reverses": "\0"},
             {"type": "Fill", "currency": "JPY"},
             {"type": "Bonus"},
+            {"type": "Deposit", "currency": "JPY", "amount": 1, "effectiveAt": "2999-01-01T00:00:00Z"},
             {
                 "type": "OpeningPosition",
                 "currency": "JPY",

@@ -93,14 +93,14 @@ def test_operations_have_distinct_ids_and_declare_their_path_parameters() -> Non
     assert len(set(ids)) == len(ids)
 
 
-def test_only_health_metrics_documentation_and_do_order_are_open_to_everyone() -> None:
-    documentation = {"/", "/docs", "/docs/reference.css", "/openapi.json", "/openapi.yaml"}
+def test_only_health_metrics_pages_and_do_order_are_open_to_everyone() -> None:
+    pages = {"/", "/docs", "/docs/reference.css", "/openapi.json", "/openapi.yaml", "/dashboard", "/dashboard/{file}"}
     open_paths = {path for path, _, _, operation in operations() if operation.get("security") in ([], [{}])}
     signed = "/pdca/artifacts/{request_id}/{strategy_id}/{name}"
     partly = {path for path, _, _, operation in operations() if {} in operation.get("security", [])}
-    assert open_paths | partly == {*HEALTH_PATHS, "/metrics", "/do/order", signed, *documentation}
+    assert open_paths | partly == {*HEALTH_PATHS, "/metrics", "/do/order", signed, *pages}
     for path, _, _, operation in operations():
-        assert ("401" in operation["responses"]) == (path not in {*HEALTH_PATHS, *documentation})
+        assert ("401" in operation["responses"]) == (path not in {*HEALTH_PATHS, *pages})
 
 
 def test_every_body_parameter_and_header_has_a_valid_example() -> None:

@@ -161,6 +161,7 @@ def test_acceptable_requests_get_an_answer_of_the_contract(
             body.pop("accountId", None)  # it must be the token's
             known = {"orderId": order_id, "accountId": "demo", "symbol": "BTC", "killId": kill_id, "breakId": NO_BREAK}
             known |= {"request_id": REQUEST_ID, "strategy_id": STRATEGY, "name": FILLS.name}
+            known |= {"file": "page.js", "report": "balances"}
             case.path_parameters.update({name: known[name] for name in case.path_parameters})
     case.call_and_validate(base_url=server_of(case, process), headers=headers, checks=CHECKS)
 

@@ -1,10 +1,14 @@
 """The disk of the gateway fails: every response is correct, and after a failed fsync no order is accepted."""
 
+import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
+from switchyard.telemetry.logs import configure_logs
 from tests.support.disk import FailingDisk
 from tests.support.gateway import running_gateway
 
@@ -35,7 +39,21 @@ async def test_after_a_failed_fsync_no_order_is_accepted_and_the_process_ends(
         assert "journal is broken" in str(gateway.engine.failure)
 
 
+@pytest.fixture
+def full_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Standard error is on a full disk."""
+    with Path("/dev/full").open("w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        configure_logs("info", "text")
+        yield
+        structlog.reset_defaults()
+        with contextlib.suppress(OSError):
+            stream.close()
+
+
+@pytest.mark.usefixtures("full_log")
 async def test_a_full_disk_is_503_until_there_is_room_again(disk: FailingDisk, tmp_path: Path) -> None:
+    """The log is on the same disk: a line that cannot be written must not keep the error from its caller."""
     async with running_gateway(tmp_path, SWITCHYARD_WORKER="false") as gateway:
         assert (await gateway.place(key="before")).status == 202
         disk.is_full = True

@@ -97,8 +97,8 @@ async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) 
     await tell_story(embedded.engine.pdca.store)
     kill = await embedded.engine.kill_switch.set(KillRequest(symbol="EURUSD", by="ann", reason="drill"))
     for command in shown.commands:
-        if "/stream" in command or "$BACKOFFICE" in command or "/pdca/artifacts/" in command:
-            # It does not end; it is not served here; its URL has to be signed.
+        if "/stream" in command or "$BACKOFFICE" in command or "/books/" in command or "/pdca/artifacts/" in command:
+            # It does not end; it is not served here, without books; its URL has to be signed.
             continue
         pasted = command.replace("ord_01JCQ8Z4M0W6T1V9K3X5R7N2BD", order_id).replace("acct-1", "demo")
         pasted = pasted.replace("kill_01JCQ8Z4M0W6T1V9K3X5R7N2BD", kill.kill_id)
@@ -115,9 +115,7 @@ async def test_the_commands_of_the_page_can_be_pasted(embedded: RunningGateway) 
         ), command
 
 
-async def test_a_browser_gets_the_page_at_the_root_and_other_clients_an_index(embedded: RunningGateway) -> None:
-    shown = await page(embedded, "/")
-    assert "placeOrder" in shown.ids
+async def test_a_client_that_is_no_browser_gets_an_index_at_the_root(embedded: RunningGateway) -> None:
     index = await embedded.get("/", account=None)
     assert index.json["version"] == __version__
     for path in (index.json["docs"], index.json["health"], *index.json["openapi"]):

@@ -1,5 +1,6 @@
 """The ledger on its SQLite file: books balance after every page, and any way through the same events ends alike."""
 
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from switchyard.domain.errors import AlreadyRunning, CannotStart, SchemaMismatch
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.entries import fill_entry_id, parse_entry
 from switchyard.domain.ledger.manual import ManualEntry
-from switchyard.ports.ledger import EntryFilter, LedgerBroken, OwnershipLost
+from switchyard.ports.ledger import EntryFilter, LedgerBroken, LedgerUnavailable, OwnershipLost
 from tests.support.ledgers import Ledgers
 from tests.support.postgres import PostgresServer
 from tests.support.posting import Posting, differences, digest, post_all
@@ -242,6 +243,31 @@ async def test_a_rebuild_does_not_lose_what_people_book_meanwhile(postgres_serve
         assert not (await live.enter(deposit, START)).repeated
     finally:
         await live.close()
+
+
+async def test_two_rebuilds_of_one_database_do_not_meet(postgres_server: PostgresServer) -> None:
+    url = postgres_server.create_database()
+    async with NewSchema(url).empty() as first:
+        with pytest.raises(AlreadyRunning, match="another `switchyard backoffice rebuild`, or a check"):
+            async with NewSchema(url).empty():
+                pass
+        assert await first.ledger.count() == 0
+    async with NewSchema(url).empty() as second:
+        assert await second.ledger.count() == 0
+
+
+async def test_an_entry_of_a_person_whose_clock_is_ahead_is_rejected(postgres_server: PostgresServer) -> None:
+    """It would move the account's later entries to a day to come."""
+    ledger = await PostgresLedger.open(postgres_server.create_database())
+    deposit = ManualEntry(
+        type="Deposit", account_id=DEMO, key="k1", by="ann", reason="a test", currency="JPY", amount=Decimal(1)
+    )
+    try:
+        with pytest.raises(LedgerUnavailable, match=r"clock of this machine is 3[56]\d\d s ahead"):
+            await ledger.enter(deposit, datetime.now(UTC) + timedelta(hours=1))
+        assert not (await ledger.enter(deposit, datetime.now(UTC) + timedelta(seconds=30))).repeated
+    finally:
+        await ledger.close()
 
 
 async def test_a_value_that_no_row_can_have_finds_nothing(ledgers: Ledgers) -> None:

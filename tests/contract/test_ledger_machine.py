@@ -39,7 +39,9 @@ instruments = st.sampled_from(
 )
 sides: st.SearchStrategy[Side] = st.sampled_from(["BUY", "SELL"])
 fees = st.one_of(st.none(), st.tuples(st.decimals("-0.5", 2, places=8), st.sampled_from([None, "BTC", "EUR"])))
-steps = st.sampled_from(["order", "fill", "fill", "fill", "repeat", "bust", "correct", "unknown", "person", "page"])
+steps = st.sampled_from(
+    ["order", "fill", "fill", "fill", "repeat", "bust", "correct", "unknown", "early", "person", "page"]
+)
 _numbers = count(1)
 
 
@@ -85,6 +87,8 @@ class Run:
         self.orders: list[Order] = []
         self.live: dict[str, tuple[Order, str, tuple[Decimal, str | None] | None]] = {}
         """Executions that can be taken back: by the id of the first, its order, the newest id, and the fee."""
+        self.early: list[tuple[Order, str, str, tuple[Decimal, Decimal] | None]] = []
+        """Revisions before their executions: order, execution, revision, and the corrected quantity and price."""
         self.done = 0
         self.number = 0
 
@@ -98,8 +102,13 @@ class Run:
             await self._person()
         elif kind == "page":
             await self.post()
+        elif kind == "early":
+            self._revise_early()
         elif kind == "fill" or not self.live:
-            self._fill()
+            if bool(self.early) and self.data.draw(st.booleans()):
+                self._fill_revised()
+            else:
+                self._fill()
         elif kind == "repeat":
             first = self.data.draw(st.sampled_from(sorted(self.live)))
             order = self.live[first][0]
@@ -141,6 +150,25 @@ class Run:
         trade = order.trade(name, qty, price, fee)
         self.pending.append(lambda: self.plain.trades.append(trade))
         self.live[name] = order, name, fee
+
+    def _revise_early(self) -> None:
+        order = self.data.draw(st.sampled_from(self.orders))
+        corrected = self.data.draw(st.one_of(st.none(), st.tuples(quantities, prices)))
+        name, revision = f"l{self.number}", f"r{self.number}"
+        self.tape.revise(order.name, revision, name, account=order.account, corrected=corrected)
+        self.early.append((order, name, revision, corrected))
+
+    def _fill_revised(self) -> None:
+        """The execution of an early revision comes: of a bust it counts for nothing."""
+        order, name, revision, corrected = self.early.pop(self.data.draw(st.integers(0, len(self.early) - 1)))
+        fee = self.data.draw(fees)
+        changes = {} if fee is None else {"fee": fee[0], "fee_currency": fee[1]}
+        price = self.data.draw(prices)
+        self.tape.fill(order.name, name, self.data.draw(quantities), account=order.account, last_price=price, **changes)
+        if corrected is not None:
+            trade = order.trade(revision, *corrected, fee)
+            self.pending.append(lambda: self.plain.trades.append(trade))
+            self.live[name] = order, revision, fee
 
     def _revise(self, kind: str) -> None:
         first = self.data.draw(st.sampled_from(sorted(self.live)))

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.domain.bus import Place, bus_event
+from switchyard.domain.bus import Offset, bus_event
 from switchyard.domain.errors import OutcomeUnknown
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import fill_entry_id
 from switchyard.domain.ledger.manual import ManualEntry
 from switchyard.domain.pdca.metric_names import MetricName
@@ -29,17 +30,19 @@ from switchyard.domain.pdca.strategies import StrategyBody, Threshold
 from switchyard.flow.pdca import worker as worker_module
 from switchyard.flow.pdca.worker import LEASE
 from switchyard.flow.wake import Wake
-from switchyard.ports.ledger import LedgerUnavailable
+from switchyard.ports.ledger import Claim, LedgerUnavailable
 from switchyard.ports.pdca import LostFence
 from switchyard.ports.strategy_fills import BooksState
-from tests.support.build import ACCOUNT, VENUE
+from tests.support.build import ACCOUNT, VENUE, an_accept
 from tests.support.databases import Database
+from tests.support.journal_checks import commit
 from tests.support.pdca import a_recheck
 from tests.support.recheck_site import ACCEPTED_AT, STRATEGY, RecheckSite, recheck_site
 from tests.support.strategies import CAPITAL, FIGURES, FILLS, WINDOW
 
 FIRST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
 SECOND = "01J8TPZ7YJ1E1X4C5N9ZP3M3QB"
+THIRD = "01J8TPZ7YJ1E1X4C5N9ZP3M3QC"
 
 
 @pytest.fixture
@@ -153,21 +156,29 @@ async def test_what_people_take_back_or_enter_in_the_books_counts(site: RecheckS
     assert (report["fills"], report["round_trips"], result.metrics["fees"].value) == (4, 1, Decimal(8))
 
 
-async def test_books_that_have_stopped_give_an_error_and_no_figures(site: RecheckSite) -> None:
-    # A fill of an order that the books have not read halts the account.
-    stray = msgspec.structs.replace(bus_event((await site.database.journal.read(0, 3, 1))[0]), previous_seq=10**6)
-    claim = await site.ledger.claim("journal", Place())
-    await site.ledger.post(
-        claim,
-        [msgspec.structs.replace(stray, event=msgspec.structs.replace(stray.event, seq=10**7))],
-        claim.position,
-    )
-    assert await site.ledger.halted(1)
-    await ask(site, a_request())
+async def test_only_a_halted_account_of_the_strategy_stops_its_recheck(site: RecheckSite) -> None:
+    async def lose_an_event(account: AccountId, claim: Claim) -> Claim:
+        """Have the books read the account's newest event without the one before it."""
+        [seq] = await commit(site.database.journal, an_accept(account=account))
+        [event] = await site.database.journal.read(0, seq - 1, 1)
+        taken = msgspec.structs.replace(bus_event(event), previous_seq=seq - 1)
+        return (await site.ledger.post(claim, [taken], Offset(seq))).claim
+
+    # The source of books that read Kafka, whose offsets say nothing about events.
+    claim = await lose_an_event(AccountId("unconcerned"), await site.ledger.claim("kafka:topic:0", Offset()))
+    assert [halted.account_id for halted in await site.ledger.halted(9)] == ["unconcerned"]
+    assert (await rechecked(site, a_request(dry_run=True))).health == "unhealthy"
+
+    await lose_an_event(ACCOUNT, claim)
+    await ask(site, a_request(SECOND, dry_run=True))
     await site.worker().run_once()
-    item = await item_of(site, FIRST)
+    item = await item_of(site, SECOND)
     assert item.state == "failed" and item.result is None
     assert isinstance(item.error, ItemError) and item.error.code == "BOOKS_HALTED"
+    assert f"the account {ACCOUNT} has halted" in item.error.message
+
+    await site.book()  # by the journal, which has the event
+    assert (await rechecked(site, a_request(THIRD, dry_run=True))).health == "unhealthy"
 
 
 async def test_a_worker_that_was_paused_past_its_lease_ends_nothing(site: RecheckSite) -> None:
@@ -192,14 +203,14 @@ async def test_a_worker_that_lost_its_item_restricts_nothing(site: RecheckSite) 
     assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "lost"}) == 1
 
 
-async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite) -> None:
+async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite, monkeypatch: pytest.MonkeyPatch) -> None:
     reached, blocked = asyncio.Event(), asyncio.Event()
 
-    async def hold() -> Any:
+    async def hold(_account: AccountId) -> Any:
         reached.set()
         await blocked.wait()
 
-    site.fills.state = hold  # type: ignore[method-assign]
+    monkeypatch.setattr(site.fills, "state", hold)
     await ask(site, a_request())
     running = asyncio.create_task(site.worker().run(Wake()))
     await asyncio.wait_for(reached.wait(), 30)
@@ -215,16 +226,16 @@ async def test_an_outage_uses_up_no_attempts_and_a_long_one_is_named(
     monkeypatch.setattr(worker_module, "RETRY_SECONDS", 0)
     state, faults = site.fills.state, [LedgerUnavailable("away"), OutcomeUnknown("lost")] * ATTEMPTS_MAX
 
-    async def fails_for_a_while() -> BooksState:
+    async def fails_for_a_while(account: AccountId) -> BooksState:
         if faults:
             raise faults.pop()
-        return await state()
+        return await state(account)
 
     monkeypatch.setattr(site.fills, "state", fails_for_a_while)
     await rechecked(site, a_request())
     assert ((await item_of(site, FIRST)).attempts, faults) == (1, [])
 
-    async def fails_for_good() -> BooksState:
+    async def fails_for_good(_account: AccountId) -> BooksState:
         site.clock.advance(timedelta(seconds=worker_module.OUTAGE_SECONDS_MAX))
         raise LedgerUnavailable("away")
 

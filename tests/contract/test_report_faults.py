@@ -210,7 +210,7 @@ async def test_an_unstorable_report_on_an_unknown_order_still_marks_its_client_o
 
 
 @pytest.mark.parametrize("exec_type", ["CORRECT", "CANCEL"])
-async def test_a_correction_or_bust_of_an_execution_is_recorded_for_the_books_and_changes_no_quantity(
+async def test_a_correction_or_bust_of_an_execution_changes_the_position_and_not_the_order(
     harness: RecorderHarness, exec_type: ExecType
 ) -> None:
     [state] = await harness.orders(an_accept())
@@ -226,19 +226,26 @@ async def test_a_correction_or_bust_of_an_execution_is_recorded_for_the_books_an
 
     order = (await harness.state(state)).order
     assert (order.status, order.filled_qty) == ("PARTIALLY_FILLED", Decimal(15))
-    assert (await harness.position()).qty == Decimal(15)
+    assert (await harness.position()).qty == Decimal(5 if exec_type == "CANCEL" else 12)
     assert (harness.report_count("applied"), harness.report_count("revised")) == (2, 1)
     [fact] = await events(harness, "ExecutionRevised")
     assert (fact["execType"], fact["refExecId"], fact["lastQty"]) == (exec_type, fill.exec_id, 7)
 
 
-async def test_a_bust_of_an_execution_that_is_not_known_is_set_aside(harness: RecorderHarness) -> None:
-    [state] = await harness.orders(an_accept())
-    [fill] = fills([state], "10")
-    harness.venue.script = [replace(fill, exec_id="bust", exec_type="CANCEL", ref_exec_id="other")]
+async def test_a_bust_that_names_no_execution_or_one_of_another_order_is_set_aside(harness: RecorderHarness) -> None:
+    state, other = await harness.orders(an_accept(), an_accept())
+    [fill], [foreign] = fills([state], "10"), fills([other], "10")
+    harness.venue.script = [
+        foreign,
+        replace(fill, exec_id="bust-1", exec_type="CANCEL", ref_exec_id=foreign.exec_id),
+        replace(fill, exec_id="bust-2", exec_type="CANCEL"),
+    ]
     await harness.recorder.run_once()
-    [fact] = await events(harness, "ReportSetAside")
-    assert fact["error"] == "CANCEL of the execution other, which is not recorded for its order"
+    assert [fact["error"] for fact in await events(harness, "ReportSetAside")] == [
+        f"CANCEL of the execution {foreign.exec_id}, which is one of another order",
+        "CANCEL without refExecId",
+    ]
+    assert await events(harness, "ExecutionRevised") == []
 
 
 async def test_a_correction_on_an_unknown_order_marks_its_client_order_id(harness: RecorderHarness) -> None:

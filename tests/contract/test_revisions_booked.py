@@ -1,6 +1,8 @@
 """Busts and corrections in the books, and books that follow a restored journal."""
 
+from collections.abc import Callable
 from decimal import Decimal
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -88,6 +90,60 @@ async def test_a_revision_of_nothing_is_a_memo_with_a_note(ledgers: Ledgers) -> 
     for entry_id in ("ord_1", again.entry_id, fill_entry_id("sim", "demo", "e1"), "none"):
         with pytest.raises(InvalidField, match="reverses"):
             await books.ledger.enter(ManualEntry(type="Reversal", reverses=entry_id, **fields), START)
+
+
+@pytest.mark.parametrize("named", ["e1", "c1"])
+async def test_fill_correction_and_bust_end_alike_in_every_order_of_arrival(ledgers: Ledgers, named: str) -> None:
+    steps: dict[str, Callable[[Tape], None]] = {
+        "fill": lambda tape: tape.fill("ord_1", "e1", Decimal(100), last_price=Decimal(10), fee=Decimal(2)),
+        "correct": lambda tape: tape.revise(
+            "ord_1", "c1", "e1", corrected=(Decimal(70), Decimal(11)), fee=Decimal(3), fee_currency="BTC"
+        ),
+        "bust": lambda tape: tape.revise("ord_1", "b1", named),
+    }
+    orders = [*permutations(steps), *permutations(("fill", "correct"))]
+    for number, order in enumerate(orders):
+        tape = Tape()
+        tape.accept("ord_1", strategy="trend")
+        tape.fill("ord_1", "e0", Decimal(5), last_price=Decimal(20), fee=Decimal(1), fee_currency="BTC")
+        for name in order:
+            steps[name](tape)
+            tape.fill("ord_1", f"after {name}", Decimal(1), last_price=Decimal(30))
+        books = await ledgers.open(f"books_{number}")
+        await post_all(books.ledger, tape.events)
+        assert await differences(books.dump) == [], order
+        [holding] = await books.ledger.holdings(DEMO, "", "", 10)
+        balances = {(row.account, row.unit): row.amount for row in await books.ledger.balances(DEMO, "", 10)}
+        rest = 5 * 20 + 30 * len(order)
+        found: tuple[Any, ...] = holding.qty, holding.cost_basis, balances["cash", "JPY"], balances["cash", "BTC"]
+        if "bust" in order:
+            assert found == (5 + len(order), rest, -rest, -1), order
+        else:
+            assert found == (75 + len(order), rest + 770, -rest - 770, -4), order
+        assert holding.realised_pnl == 0, order
+        # The entries do not depend on where a page begins.
+        again = await ledgers.open(f"again_{number}")
+        for each in tape.events:
+            await post_all(again.ledger, [each])
+        assert await digest(books.dump) == await digest(again.dump), order
+
+
+async def test_a_bust_before_its_fill_leaves_evidence_of_both(ledgers: Ledgers) -> None:
+    tape = Tape()
+    tape.accept("ord_1")
+    tape.revise("ord_1", "b1", "e1")
+    tape.fill("ord_1", "e1", Decimal(100))
+    books = await ledgers.open()
+    await post_all(books.ledger, [*tape.events, *tape.events])
+    memo, fill, reversal = (await entries_of(books.ledger))[1:]
+    assert (memo.type, memo.waits_for, memo.notes) == (
+        "RevisionNoted",
+        "e1",
+        ("UNKNOWN_EXECUTION: the books have no execution e1",),
+    )
+    assert fill.type == "Fill" and fill.qty == 100
+    assert (reversal.type, reversal.reverses, reversal.seq) == ("Reversal", fill.entry_id, fill.seq)
+    assert reversal.notes == (f"CAME_BEFORE_ITS_EXECUTION: the entry {memo.entry_id}",)
 
 
 def restored(tape: Tape, kept: int) -> Tape:

@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.adapters.system_clock import SystemClock
@@ -14,6 +16,7 @@ from switchyard.domain.pdca.requests import RecheckItem
 from switchyard.domain.pdca.strategies import StrategyBody
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
+from tests.support.kafka import start_kafka
 from tests.support.orders import until_all_final
 from tests.support.pdca import a_recheck
 from tests.support.polling import until
@@ -23,10 +26,20 @@ STRATEGY = "trend.h1"
 COMMAND_REQUEST = "01J8TPZ7YJ1E1X4C5N9ZP3M3QC"
 
 
+@pytest.fixture
+def bus() -> Iterator[dict[str, str]]:
+    """The settings of a Kafka with a topic."""
+    kafka = start_kafka()
+    topic = kafka.create_topic()
+    yield {"KAFKA_ENABLE": "1", "KAFKA_TOPIC": topic, "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap}
+    kafka.remove()
+
+
 async def test_a_gateway_accepts_a_recheck_and_the_process_with_the_books_or_a_command_carries_it_out(
-    cluster: Cluster, session: aiohttp.ClientSession, database_url: str
+    cluster: Cluster, session: aiohttp.ClientSession, database_url: str, bus: dict[str, str]
 ) -> None:
-    settings = {"SWITCHYARD_DATABASE_URL": database_url}
+    """The books read Kafka, whose offsets say nothing about the journal's events."""
+    settings = {"SWITCHYARD_DATABASE_URL": database_url, **bus}
     gateway = cluster.process("gateway", "gateway", **settings)
     worker = cluster.process("worker", "worker", **settings)
     office = cluster.process("backoffice", "office", **settings)

@@ -34,7 +34,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_the_contract_the_schemas_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for ending in ("reference/contracts/openapi.yaml", "sqlite/schema/0001_journal.sql", "reference.css", "py.typed"):
+    wanted = (
+        "reference/contracts/openapi.yaml",
+        "sqlite/schema/0001_journal.sql",
+        "reference.css",
+        "page.html",
+        "py.typed",
+    )
+    for ending in wanted:
         assert [name for name in names if name.endswith(ending)], ending
     assert not [name for name in names if name.startswith(("tests", "bench", "examples"))]
 
@@ -53,7 +60,7 @@ async def test_the_wheel_works_in_an_empty_environment(
     process = cluster.process()
     process.command = [str(command)]
     await process.start()
-    for path in ("/health/ready", "/docs", "/openapi.json", "/metrics"):
+    for path in ("/health/ready", "/docs", "/openapi.json", "/metrics", "/dashboard", "/dashboard/page.js"):
         async with session.get(process.url + path) as response:
             assert response.status == 200, path
     assert await asyncio.to_thread(process.stop) == 0

@@ -4,23 +4,28 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from confluent_kafka import Consumer, Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.kafka import topics
 from switchyard.adapters.kafka.bus import KafkaBus
 from switchyard.adapters.kafka.partition import MESSAGES_MAX, PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.domain.bus import BusEvent, Offset, bus_event
 from switchyard.domain.errors import CannotStart
 from switchyard.flow.bus.previous import PreviousEvents
+from switchyard.flow.bus.relay import Relay
 from switchyard.flow.wake import Wake
+from switchyard.ports.publisher import TopicResized
 from switchyard.settings.kafka import KafkaSettings
 from tests.support.databases import Database
 from tests.support.journal_checks import verified
 from tests.support.kafka import Kafka
 from tests.support.kafka_books import Desks, Office, check_books, has_read_all, kafka_bus
 from tests.support.polling import until
+from tests.support.relay import INSTALLATION, RelayUnderTest
 
 
 @pytest.fixture
@@ -35,11 +40,11 @@ async def linked_events(database: Database) -> list[BusEvent]:
     return await PreviousEvents(database.queries).linked([bus_event(each) for each in await verified(database.journal)])
 
 
-async def publish(kafka: Kafka, topic: str, events: Sequence[BusEvent]) -> None:
+async def publish(kafka: Kafka, topic: str, events: Sequence[BusEvent], installation: str = INSTALLATION) -> None:
     """Publish just these events."""
     settings = KafkaSettings(topic=topic, bootstrap_servers=kafka.bootstrap, client_id="test", queue_capacity=10_000)
-    publisher = KafkaPublisher(settings)
-    await publisher.open()
+    publisher = KafkaPublisher(settings, installation)
+    await publisher.open("")
     await (await publisher.send(events))
     await publisher.close()
 
@@ -128,6 +133,61 @@ async def test_a_message_that_is_no_event_stops_the_partition(
     await office.close()
 
 
+async def test_events_of_another_installation_stop_the_partition(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger
+) -> None:
+    topic = kafka.create_topic(1)
+    await Desks(embedded).trade(1)
+    events = await linked_events(embedded)
+    await publish(kafka, topic, events[:3])
+    await publish(kafka, topic, events[:1], installation="another")
+    office = await opened(kafka, topic, ledger)
+    await office.run_until(lambda: office.consumer.source_problem is not None)
+    assert "message 3 of partition 0 is an event of the installation another" in (office.consumer.source_problem or "")
+    assert "two installations publish to one topic" in (office.consumer.source_problem or "")
+    await office.close()
+
+
+async def test_another_number_of_partitions_stops_the_relay_and_the_books(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.create_topic(2)
+    relay = RelayUnderTest(embedded, kafka, topic)
+    await Desks(embedded).trade(1)
+    await relay.catch_up()
+    office = await opened(kafka, topic, ledger)
+    await office.catch_up(embedded)
+    if kafka.is_real:
+        kafka.add_partitions(topic, 3)
+    else:  # the mock cluster cannot add any, so its answer is changed
+        describe = topics.describe
+        monkeypatch.setattr(
+            topics, "describe", lambda settings: msgspec.structs.replace(describe(settings), partitions=3)
+        )
+
+    async def looks_again() -> bool:
+        monkeypatch.setattr(office.bus, "_ask_at", 0.0)
+        await office.consumer.run_once()
+        return False
+
+    with pytest.raises(CannotStart, match=r"had 2 partitions and has 3 now.*Create another topic"):
+        await until(looks_again)
+    await office.close()
+    with pytest.raises(CannotStart, match=r"had 2 partitions and has 3 now"):  # also after a restart
+        await opened(kafka, topic, ledger)
+
+    for running in (relay, RelayUnderTest(embedded, kafka, topic)):  # the second as after a restart
+        monkeypatch.setattr(running.relay, "_check_at", 0.0)
+
+        async def is_halted(of: Relay = running.relay) -> bool:
+            await of.run_once()
+            return of.halted is not None
+
+        await until(is_halted)
+        assert "had 2 partitions and has 3 now" in (running.relay.halted or "")
+        await running.relay.close()
+
+
 @pytest.mark.parametrize("full_seconds_max", [0.0, 60.0])
 async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_back(
     embedded: Database,
@@ -168,7 +228,8 @@ async def test_messages_that_do_not_arrive_are_counted_and_then_named(
     running = asyncio.create_task(office.consumer.run(Wake()))
     await until(lambda: office.consumer.trouble is not None)
     assert "has 20 events left, and none was booked for more than" in (office.consumer.trouble or "")
-    assert office.metrics.registry.get_sample_value("backoffice_lag_events") == 20
+    # Shown once a second, by another task than the one that counts.
+    await until(lambda: office.metrics.registry.get_sample_value("backoffice_lag_events") == 20)
     running.cancel()
     await office.close()
 
@@ -209,3 +270,10 @@ async def test_a_process_without_partitions_counts_and_names_what_no_other_one_r
     assert office.metrics.registry.get_sample_value("backoffice_lag_events") == 20
     await office.close()
     await asyncio.to_thread(idle.close)
+
+
+def test_an_id_of_a_topic_with_slashes_is_compared_as_a_whole() -> None:
+    topic = topics.Topic("events", "AJgzWt8H/P6VQ+9FC/OgDA", 2)
+    topic.check_not_resized(["", topic.id, "AJgzWt8H/another/3"])
+    with pytest.raises(TopicResized, match=r"had 3 partitions and has 2 now"):
+        topic.check_not_resized(["AJgzWt8H/P6VQ+9FC/OgDA/3"])

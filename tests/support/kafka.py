@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.support.ports import free_port
 from tests.support.process import ROOT
@@ -68,6 +68,9 @@ class Kafka(Protocol):
 
     def delete_topic(self, name: str) -> None:
         """Delete it with its messages."""
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        """Give the topic more partitions."""
 
     def delete_messages(self, topic: str, before: int) -> None:
         """Delete the messages of its first partition before this one, as retention does."""
@@ -125,6 +128,9 @@ class MockKafka:
     def delete_topic(self, name: str) -> None:
         self._ask(f"delete {name}")
 
+    def add_partitions(self, topic: str, total: int) -> None:
+        raise NotImplementedError("librdkafka's mock cluster cannot")
+
     def delete_messages(self, topic: str, before: int) -> None:
         self._ask(f"trim {topic} {before}")
 
@@ -162,13 +168,15 @@ class RealKafka:
     is_real = True
     rejection = "Message size too large"
 
-    def __init__(self, libs: Path) -> None:
+    def __init__(self, libs: Path, more: str = "") -> None:
+        """`more`: further lines of the broker's properties, which take precedence."""
         self._libs = libs
         self._folder = Path(tempfile.mkdtemp(prefix="switchyard-kafka-"))
         port, controller = free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{port}"
         self._properties = self._folder / "server.properties"
-        self._properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=self._folder))
+        text = _PROPERTIES.format(port=port, controller=controller, folder=self._folder)
+        self._properties.write_text(text + more.format(port=port, controller=controller))
         (self._folder / "log4j2.xml").write_text(_LOGGING)
         self._process: subprocess.Popen[bytes] | None = None
         try:
@@ -198,6 +206,10 @@ class RealKafka:
     def delete_topic(self, name: str) -> None:
         admin = self._admin()
         admin.delete_topics([name])[name].result(SECONDS_MAX)
+
+    def add_partitions(self, topic: str, total: int) -> None:
+        admin = self._admin()
+        admin.create_partitions([NewPartitions(topic, total)])[topic].result(SECONDS_MAX)
 
     def delete_messages(self, topic: str, before: int) -> None:
         admin = self._admin()

@@ -28,6 +28,7 @@ from tests.support.journal_checks import commit, verified
 from tests.support.kafka import Kafka
 from tests.support.polling import until
 from tests.support.posting import differences, digest
+from tests.support.relay import INSTALLATION
 
 
 class Desks:
@@ -106,7 +107,7 @@ def kafka_bus(kafka: Kafka, topic: str, group: str = "books", *, former_ids: fro
             ("heartbeat.interval.ms", "200"),
         ),
     )
-    return KafkaBus(settings, former_ids=former_ids)
+    return KafkaBus(settings, installation=INSTALLATION, former_ids=former_ids)
 
 
 async def check_books(ledger: SqliteLedger, database: Database, folder: Path) -> LedgerDigest:

@@ -49,6 +49,7 @@ OPERATION = _object(
                     "events",
                     "streams",
                     "market",
+                    "dashboard",
                     "kill switch",
                     "back office",
                     "pdca",

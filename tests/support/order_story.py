@@ -26,6 +26,7 @@ from switchyard.domain.ids import (
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.kills import Kill
 from switchyard.domain.outbox import OrderState
+from switchyard.domain.positions import account_total
 from switchyard.domain.reports import ExecutionReport
 from switchyard.domain.risk.reasons import Violation
 
@@ -144,6 +145,11 @@ def story() -> list[Change]:
     kill = Kill(
         kill_id=kill_id("0" * 26), symbol="BTC", set_by="an operator", set_reason="drill", set_at=NOW, version=1
     )
+    bust = msgspec.structs.replace(report, exec_id="bust", exec_type="CANCEL", ref_exec_id=report.exec_id)
+    busted = facts.RevisionFact(
+        **msgspec.structs.asdict(events.report_fact(bust, filled.orders[0])),
+        revised=facts.Figures(qty=report.last_qty, price=Decimal(1)),
+    )
     return [
         accepted,
         sending,
@@ -154,9 +160,13 @@ def story() -> list[Change]:
         doubt,
         decided,
         denied,
-        decisions.revised_execution(
-            filled.orders[0],
-            msgspec.structs.replace(report, exec_id="bust", exec_type="CANCEL", ref_exec_id=report.exec_id),
+        *(
+            decisions.revise_execution(filled.orders[0], filled.positions[0], account_total(ACCOUNT, NOW), each, NOW)
+            for each in (
+                busted,
+                msgspec.structs.replace(busted, exec_id="bust-2", early=True, revised=None),
+                msgspec.structs.replace(busted, exec_id="bust-2", late=True),
+            )
         ),
         decisions.unmatched_report(report),
         decisions.set_aside_report(report.venue, "a\0b", "its exec_id cannot be stored", VenueClientOrderId("lost")),

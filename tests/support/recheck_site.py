@@ -8,6 +8,7 @@ from itertools import count
 from pathlib import Path
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.backoffice.lookup import SqliteLedgerLookup
 from switchyard.adapters.memory.clock import ManualClock, SeededRandomness
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.changes import Change, Committed, Outcome
@@ -53,7 +54,7 @@ class RecheckSite:
             JournalBus(database.journal), ledger, clock=self.clock, metrics=self.metrics.backoffice, shares=False
         )
         self.ledger = ledger
-        self.fills = LedgerFills(ledger)
+        self.fills = LedgerFills(ledger, SqliteLedgerLookup(ledger))
         self.switch = KillSwitch(
             journal=database.journal,
             kills=database.kills,
@@ -71,6 +72,7 @@ class RecheckSite:
     def worker(self, name: str = "worker-1", *, minimum: Minimum = LOW, parallel: int = 2) -> RecheckWorker:
         recheck = Recheck(
             journal=self.database.journal,
+            queries=self.database.queries,
             orders=self.database.strategy_orders,
             fills=self.fills,
             clock=self.clock,

@@ -22,6 +22,8 @@ from tests.support.journal_checks import commit, verified
 from tests.support.kafka import Kafka, stored_messages
 from tests.support.polling import until
 
+INSTALLATION = "01J8TPZ7YJ1E1X4C5N9ZP3M3QA"
+
 
 class RelayUnderTest:
     """A relay with the parts that a process would give it; the test calls its steps."""
@@ -49,7 +51,7 @@ class RelayUnderTest:
             queue_capacity=capacity,
             properties=(("log_level", "0"), *passed),
         )
-        publisher = KafkaPublisher(settings)
+        publisher = KafkaPublisher(settings, INSTALLATION)
         self.lease = HeldLease(
             topic, WorkerId(owner), leases=database.relay_leases, liveness=database.liveness, clock=clock
         )

@@ -2,7 +2,7 @@
 
 import json
 from decimal import Decimal
-from typing import cast
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +13,7 @@ from switchyard.domain.pdca.metrics.health import Minimum, judge
 from switchyard.domain.pdca.metrics.tables import FillsTable
 from switchyard.domain.pdca.strategies import Health, Threshold
 from switchyard.flow.pdca.fills import LedgerFills
-from switchyard.ports.ledger import EntryKey, Ledger, StoredEntry
+from switchyard.ports.ledger import EntryKey, StoredEntry
 from tests.support.strategies import FILLS, ORDERS, fill, measured
 
 ALL = Minimum(days=2, count=1)
@@ -128,5 +128,5 @@ async def test_a_reversed_fill_counts_as_if_it_had_never_been() -> None:
         entry(4, "Fill", price=7),
         entry(5, "Reversal", reverses="e3", reasonCode="BUST"),
     )
-    pages = [page async for page in LedgerFills(cast(Ledger, ledger)).pages("s")]
+    pages = [page async for page in LedgerFills(cast(Any, ledger), cast(Any, None)).pages("s")]
     assert [entry.entry_id for page in pages for entry in page] == ["e2", "e4"]

@@ -26,10 +26,10 @@ class Shelf:
     def __init__(self) -> None:
         self.events: list[BusEvent] = []
 
-    async def open(self) -> str:
+    async def open(self, former_id: str) -> str:
         return "topic"
 
-    async def topic_id(self) -> str:
+    async def topic_id(self, former_id: str) -> str:
         return "topic"
 
     async def send(self, events: Sequence[BusEvent]) -> "asyncio.Future[None]":

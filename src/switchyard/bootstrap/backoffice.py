@@ -41,7 +41,13 @@ class BackOffice:
     """Set once the venues that it compares with are open."""
 
     def __init__(
-        self, books: OpenBooks, consumer: Consumer, metrics: Metrics, clock: Clock, marks: Marks | None = None
+        self,
+        books: OpenBooks,
+        consumer: Consumer,
+        metrics: Metrics,
+        clock: Clock,
+        marks: Marks | None = None,
+        posting_clock: Clock | None = None,
     ) -> None:
         self.books = books
         self.ledger = books.ledger
@@ -51,6 +57,8 @@ class BackOffice:
         self.metrics = metrics
         self.clock = clock
         """Wall time, for tokens."""
+        self.posting_clock = posting_clock or clock
+        """For entries of people: the time of the journal's events, where this process writes them."""
         self.readiness = ReadinessChecks(clock)
         self.readiness.add("books", self.check)
 
@@ -120,7 +128,8 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
-    return BackOffice(books, consumer, core.metrics, core.wall_clock, Marks(core.quotes, core.router))
+    marks = Marks(core.quotes, core.router)
+    return BackOffice(books, consumer, core.metrics, core.wall_clock, marks, posting_clock=core.clock)
 
 
 @asynccontextmanager
@@ -144,7 +153,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         clock, metrics = SystemClock(), Metrics()
         bus: Bus
         if settings.kafka is not None:
-            bus = kafka_bus = await open_kafka_bus(settings.kafka, books.ledger, wake, stack)
+            installation = (await database.journal.installation()).id
+            bus = kafka_bus = await open_kafka_bus(settings.kafka, installation, books.ledger, wake, stack)
         else:
             bus = _journal_bus(settings, database.journal, stack)
         consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
@@ -155,9 +165,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
-        await start_office_rechecks(
-            settings, database, books.ledger, metrics=metrics, supervisor=supervisor, stack=stack
-        )
+        await start_office_rechecks(settings, database, books, metrics=metrics, supervisor=supervisor, stack=stack)
         office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir, database.journal)
         office.reconcile = await start_reconciler(
             settings,

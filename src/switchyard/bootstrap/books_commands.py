@@ -11,7 +11,7 @@ from switchyard.domain.errors import CannotStart, HistoryMismatch
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.accounts import Adoption
 from switchyard.domain.ledger.entries import shown
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.ledger.manual import ManualEntry, check_has_happened
 from switchyard.flow.backoffice.adopt import fork_of
 from switchyard.flow.backoffice.check import read_events_of
 from switchyard.flow.backoffice.journal_bus import JOURNAL
@@ -30,7 +30,9 @@ async def enter_in_books(settings: Settings, wanted: ManualEntry) -> EnteredLine
     """Book an entry by a person; where the books are a file, no other process may keep them meanwhile."""
     prepare_data_folder(settings.data_dir)
     async with open_books(settings) as books:
-        entered = await books.ledger.enter(wanted, SystemClock().now())
+        now = SystemClock().now()
+        check_has_happened(wanted, now)
+        entered = await books.ledger.enter(wanted, now)
     return EnteredLine(shown(entered.entry.text, entered.entry.hash), entered.repeated)
 
 

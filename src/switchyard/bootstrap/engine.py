@@ -168,8 +168,8 @@ class Engine:
             stack=stack,
         )
         if self._role == "up":
-            ledger = None if self.backoffice is None else self.backoffice.ledger
-            self._rechecks = start_rechecks(core, ledger, pdca, stack)
+            books = None if self.backoffice is None else self.backoffice.books
+            self._rechecks = start_rechecks(core, books, pdca, stack)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

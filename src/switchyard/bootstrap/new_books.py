@@ -13,7 +13,7 @@ from switchyard.adapters.backoffice.postgres.ledger import (
     has_books,
     replace_books,
 )
-from switchyard.adapters.backoffice.postgres.turn import PostgresTurn
+from switchyard.adapters.backoffice.postgres.turn import PostgresTurn, take_rebuilt
 from switchyard.adapters.files.durable import sync_folder
 from switchyard.adapters.files.private import create_file
 from switchyard.adapters.postgres.connection import single_connection
@@ -125,19 +125,25 @@ class NewSchema:
 
     @asynccontextmanager
     async def empty(self, *, keep: bool = False) -> AsyncIterator[OpenBooks]:
-        """An empty ledger, removed afterwards unless it is complete and kept."""
-        await self._drop()
-        is_complete = False
-        try:
-            ledger = await PostgresLedger.open(self._url, _REBUILT_SCHEMA)
+        """An empty ledger, removed afterwards unless it is complete and kept; AlreadyRunning where another has it."""
+        async with single_connection(self._url) as holder:
+            if not await take_rebuilt(holder):
+                raise AlreadyRunning(
+                    "another `switchyard backoffice rebuild`, or a check by --verify, is at work on this database: "
+                    "run it again when that has ended"
+                )
+            await self._drop()
+            is_complete = False
             try:
-                yield OpenBooks(ledger)
+                ledger = await PostgresLedger.open(self._url, _REBUILT_SCHEMA)
+                try:
+                    yield OpenBooks(ledger)
+                finally:
+                    await ledger.close()
+                is_complete = True
             finally:
-                await ledger.close()
-            is_complete = True
-        finally:
-            if not (keep and is_complete):
-                await self._drop()
+                if not (keep and is_complete):
+                    await self._drop()
 
     async def put_in_place(self, *, discard: bool) -> str | None:
         """Put the new books in the place of those in use; returns the schema in which those are now.

@@ -33,7 +33,7 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
         worker = recheck_worker(
             settings,
             database,
-            LedgerFills(books.ledger),
+            LedgerFills(books.ledger, books.lookup),
             store,
             clock=clock,
             metrics=metrics,

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 from switchyard.adapters.airflow.client import AirflowClient
 from switchyard.adapters.airflow.runner import AirflowRunner
+from switchyard.bootstrap.books import OpenBooks
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import Database, kill_switch_of, started_clock
 from switchyard.bootstrap.pdca import PdcaOffice, open_pdca_store
@@ -26,7 +27,6 @@ from switchyard.flow.pdca.recheck import Recheck, RecheckRules
 from switchyard.flow.pdca.worker import RecheckWorker
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.ledger import Ledger
 from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.strategy_fills import StrategyFills
 from switchyard.settings import Settings
@@ -59,6 +59,7 @@ def recheck_worker(
 
     recheck = Recheck(
         journal=database.journal,
+        queries=database.queries,
         orders=database.strategy_orders,
         fills=fills,
         clock=clock,
@@ -102,18 +103,18 @@ class Rechecks:
         return count
 
 
-def start_rechecks(core: Core, ledger: Ledger | None, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks | None:
+def start_rechecks(core: Core, books: OpenBooks | None, pdca: PdcaOffice, stack: AsyncExitStack) -> Rechecks | None:
     """Start the workers in a process that also accepts orders: beside its books, where it keeps them.
 
     On SQLite no other process can keep them, so that without books a recheck ends with an error. On PostgreSQL the
     process that keeps the books works on it.
     """
-    if ledger is None and core.settings.database_url is not None:
+    if books is None and core.settings.database_url is not None:
         return None
     worker = recheck_worker(
         core.settings,
         core.database,
-        NoBooks() if ledger is None else LedgerFills(ledger),
+        NoBooks() if books is None else LedgerFills(books.ledger, books.lookup),
         pdca.store,
         clock=core.clock,
         metrics=core.metrics,
@@ -128,7 +129,7 @@ def start_rechecks(core: Core, ledger: Ledger | None, pdca: PdcaOffice, stack: A
 async def start_office_rechecks(
     settings: Settings,
     database: Database,
-    ledger: Ledger,
+    books: OpenBooks,
     *,
     metrics: Metrics,
     supervisor: Supervisor,
@@ -140,7 +141,7 @@ async def start_office_rechecks(
     worker = recheck_worker(
         settings,
         database,
-        LedgerFills(ledger),
+        LedgerFills(books.ledger, books.lookup),
         store,
         clock=await started_clock(database),
         metrics=metrics,

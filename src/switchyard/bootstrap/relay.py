@@ -17,7 +17,7 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
     kafka, database = core.settings.kafka, core.database
     if kafka is None:
         return None
-    publisher = KafkaPublisher(kafka)
+    publisher = KafkaPublisher(kafka, core.installation.id)
     relay = Relay(
         publisher,
         source=RelaySource(database.journal),

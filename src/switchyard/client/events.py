@@ -17,6 +17,7 @@ from switchyard.domain.facts import (
     RejectedFact,
     ReportFact,
     ResultFact,
+    RevisionFact,
     SetAsideFact,
 )
 from switchyard.domain.ids import AccountId, OrderId
@@ -52,7 +53,7 @@ _FACTS: dict[str, type[Fact] | type[dict[str, Any]]] = {
     "AmendRefused": OrderFact,
     "ResultRecorded": ResultFact,
     "ExecutionReport": ReportFact,
-    "ExecutionRevised": ReportFact,
+    "ExecutionRevised": RevisionFact,
     "ReportUnmatched": ReportFact,
     "ReportSetAside": SetAsideFact,
     "EpochOpened": EpochFact,

@@ -40,7 +40,7 @@ EventType = Literal[
     "Amended",  # the order has its new quantity and prices
     "AmendRefused",  # an amend ended without effect
     "ExecutionReport",
-    "ExecutionRevised",  # a venue corrected or voided an earlier execution; the books take it back, the order stays
+    "ExecutionRevised",  # a venue corrected or voided an execution; position and books take it back, the order stays
     "ReportUnmatched",  # a venue reports on, or shows, an order that is not in this database
     "ReportSetAside",  # a report that cannot be read or stored; an operator has to look at it
     "EpochOpened",  # the database was restored or rebuilt, or an operator stated that it is the newest

@@ -256,9 +256,9 @@ class OrderFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
 
 
 class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """The data of `ExecutionReport`, `ExecutionRevised` and `ReportUnmatched`: the venue's report.
+    """The data of `ExecutionReport` and `ReportUnmatched`: the venue's report.
 
-    On the first two the venue and the two order ids are absent where they are those of the order.
+    On an event of an order the venue and the two order ids are absent where they are those of the order.
     """
 
     exec_id: str
@@ -276,6 +276,29 @@ class ReportFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     exec_type: ExecType | None = None
     ref_exec_id: str | None = None
     leg_client_order_id: VenueClientOrderId | None = None
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """Quantity and price of an execution, as the account's position counts it."""
+
+    qty: Decimal
+    price: Decimal
+
+
+class RevisionFact(ReportFact, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """The data of `ExecutionRevised`: the venue's report, and what it changed of the account's position.
+
+    The order keeps its quantities, because it may have ended with them.
+    """
+
+    revised: Figures | None = None
+    """What the position had of the execution; absent where it had nothing of it and is unchanged."""
+    early: bool = False
+    """The execution had not been reported yet."""
+    late: bool = False
+    """A repeat of an early one, after its execution was reported."""
+    position: PositionFact | None = None
+    account_total: PositionFact | None = None
 
 
 class SetAsideFact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

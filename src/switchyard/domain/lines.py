@@ -20,6 +20,7 @@ from switchyard.domain.facts import (
     RejectedFact,
     ReportFact,
     ResultFact,
+    RevisionFact,
     SetAsideFact,
 )
 from switchyard.domain.ids import AccountId, OrderId
@@ -62,6 +63,7 @@ _accepted_fact = msgspec.json.Decoder(AcceptedFact)
 _rejected_fact = msgspec.json.Decoder(RejectedFact)
 _order_fact = msgspec.json.Decoder(OrderFact)
 _report_fact = msgspec.json.Decoder(ReportFact)
+_revision_fact = msgspec.json.Decoder(RevisionFact)
 _epoch_fact = msgspec.json.Decoder(EpochFact)
 _result_fact = msgspec.json.Decoder(ResultFact)
 _set_aside_fact = msgspec.json.Decoder(SetAsideFact)
@@ -131,8 +133,13 @@ def decode_order_fact(data: msgspec.Raw) -> OrderFact:
 
 
 def decode_report_fact(data: msgspec.Raw) -> ReportFact:
-    """The data of `ExecutionReport`, `ExecutionRevised` and `ReportUnmatched`."""
+    """The data of `ExecutionReport` and `ReportUnmatched`, and the report of an `ExecutionRevised`."""
     return _report_fact.decode(data)
+
+
+def decode_revision_fact(data: msgspec.Raw) -> RevisionFact:
+    """The data of `ExecutionRevised`."""
+    return _revision_fact.decode(data)
 
 
 def decode_epoch_fact(data: msgspec.Raw) -> EpochFact:

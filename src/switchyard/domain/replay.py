@@ -9,6 +9,7 @@ import msgspec
 from switchyard.domain import fold
 from switchyard.domain.amends import amend_result, current_id
 from switchyard.domain.changes import Execution
+from switchyard.domain.decisions.revise import recorded_ids
 from switchyard.domain.events import position_fact
 from switchyard.domain.facts import (
     AcceptedFact,
@@ -20,6 +21,7 @@ from switchyard.domain.facts import (
     RejectedFact,
     ReportFact,
     ResultFact,
+    RevisionFact,
 )
 from switchyard.domain.idempotency import KeyEntry, KeyResult
 from switchyard.domain.ids import AccountId, OrderId, VenueName, tag_of
@@ -34,6 +36,7 @@ from switchyard.domain.lines import (
     decode_rejected_fact,
     decode_report_fact,
     decode_result_fact,
+    decode_revision_fact,
     decode_set_aside_fact,
 )
 from switchyard.domain.orders import Order
@@ -42,6 +45,7 @@ from switchyard.domain.positions import ACCOUNT_TOTAL, Position, PositionKey, ac
 from switchyard.domain.replay_kills import KillReplay
 from switchyard.domain.replay_mismatch import ReplayMismatch
 from switchyard.domain.replay_reroutes import check_reroute
+from switchyard.domain.replay_revisions import revised_positions
 from switchyard.domain.results import answer_status, order_result
 
 __all__ = ["Replay", "ReplayMismatch"]
@@ -97,7 +101,7 @@ class Replay:
                 self._apply_report(line)
             case "ExecutionRevised":
                 self._expect_no_report(line)
-                self._apply_revision(line, _decoded(decode_report_fact, line))
+                self._apply_revision(line, _decoded(decode_revision_fact, line))
             case "ReportUnmatched":
                 self._expect_no_report(line)
                 self._apply_unmatched(line, _decoded(decode_report_fact, line))
@@ -158,11 +162,17 @@ class Replay:
             raise ReplayMismatch(line.seq, f"a report on order {line.order_id}, which was never accepted")
         self._report = (line.order_id, _decoded(decode_report_fact, line))
 
-    def _apply_revision(self, line: AuditLine, report: ReportFact) -> None:
+    def _apply_revision(self, line: AuditLine, fact: RevisionFact) -> None:
         order = None if line.order_id is None else self.orders.get(line.order_id)
         if order is None or order.account_id != line.account_id:
             raise ReplayMismatch(line.seq, f"a revision of order {line.order_id}, which was never accepted")
-        self._put_execution(line, Execution(report.venue or order.venue, report.exec_id, order.order_id))
+        moved = revised_positions(line, order, self.positions, fact)
+        venue = fact.venue or order.venue
+        first, *marks = recorded_ids(fact)
+        self._put_execution(line, Execution(venue, first, order.order_id))
+        for mark in marks:  # of two early revisions, the first has marked the execution
+            self.executions.setdefault((venue, mark), Execution(venue, mark, order.order_id))
+        self.positions |= {position.key: position for position in moved}
 
     def _apply_unmatched(self, line: AuditLine, report: ReportFact) -> None:
         if report.venue is None or report.venue_client_order_id is None:

@@ -159,7 +159,7 @@ class Composition:
         unit = self._joined(order_id, proposal.positions)
         unit.members.append((proposed, Decided(state, change)))
         unit.changes.append(change)
-        unit.states[order_id] = after(state, change.orders[-1], change)
+        unit.states[order_id] = after(state, change.orders[-1] if change.orders else state.order, change)
         for position in change.positions:
             unit.positions[position.key] = position
             self._by_position[position.key] = unit

@@ -27,7 +27,8 @@ class ManualLedger(Protocol):
     async def enter(self, wanted: ManualEntry, at: datetime) -> Entered:
         """Book an entry by a person at the end of its account's chain; durable on return.
 
-        Raises InvalidField, ManualConflict where the key was used for something else, and LedgerUnavailable.
+        Raises InvalidField, ManualConflict where the key was used for something else, and LedgerUnavailable. A ledger
+        with a clock of its own rejects a time that is ahead of it.
         """
         ...
 

@@ -5,7 +5,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from switchyard.domain.bus import BusEvent
-from switchyard.domain.errors import Unavailable
+from switchyard.domain.errors import CannotStart, Unavailable
+
+
+class TopicResized(CannotStart):
+    """The topic has another number of partitions: an account's events would come in another order."""
 
 
 class BusUnavailable(Unavailable):
@@ -15,12 +19,16 @@ class BusUnavailable(Unavailable):
 class Publisher(Protocol):
     """One topic; events of one account keep their order between `open` and `close`."""
 
-    async def open(self) -> str:
-        """Connect and return the topic's id. Raises BusUnavailable if the topic is missing or no broker answers."""
+    async def open(self, former_id: str) -> str:
+        """Connect and return the topic's id. Raises BusUnavailable if the topic is missing or no broker answers.
+
+        `former_id` is the one that this returned before, also in another process, or empty. Raises TopicResized if it
+        is the same topic with another number of partitions.
+        """
         ...
 
-    async def topic_id(self) -> str:
-        """Return the topic's id as it is now. Raises BusUnavailable."""
+    async def topic_id(self, former_id: str) -> str:
+        """Return the topic's id as it is now. Raises BusUnavailable and TopicResized."""
         ...
 
     async def send(self, events: Sequence[BusEvent]) -> "Future[None]":

@@ -20,7 +20,7 @@ class Source(Protocol):
 
     @property
     def name(self) -> str:
-        """Names the source for ever: `journal`, or `kafka:<topic id>:<partition>`."""
+        """Names the source for ever: `journal`, or `kafka:<topic id>/<partitions>:<partition>`."""
         ...
 
     @property

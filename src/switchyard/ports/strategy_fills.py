@@ -5,13 +5,16 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import LedgerEntry
 
 
 class BooksState(msgspec.Struct, frozen=True):
-    """How far the books have read the journal."""
+    """How far the books have read the events of an account."""
 
-    seq: int
+    epoch: int = 0
+    """With `seq`: the last of its events that was read; 0 before the first."""
+    seq: int = 0
     problem: str | None = None
     """Why they do not go on."""
 
@@ -19,8 +22,12 @@ class BooksState(msgspec.Struct, frozen=True):
 class StrategyFills(Protocol):
     """The ledger's entries by strategy, over all accounts."""
 
-    async def state(self) -> BooksState:
-        """Return how far the books are."""
+    async def problem(self) -> str | None:
+        """Return why there are no books to read; none where there are."""
+        ...
+
+    async def state(self, account: AccountId) -> BooksState:
+        """Return how far the books are with an account; in an epoch that they have adopted, where they follow it."""
         ...
 
     def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:

@@ -2,11 +2,12 @@
 
 from typing import Protocol
 
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 
-# Bounds the memory of one read.
+# Bound the memory of one read.
 ORDERS_MAX = 500
+ACCOUNTS_MAX = 1_000
 
 
 class StrategyOrders(Protocol):
@@ -17,4 +18,8 @@ class StrategyOrders(Protocol):
 
         At most ORDERS_MAX, each with its doubt and its arrival quote as they are now.
         """
+        ...
+
+    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
+        """Return the accounts that ever had an order of the strategy, by id, after this one; at most ACCOUNTS_MAX."""
         ...

@@ -300,6 +300,18 @@ def books_url(value: str) -> str:
     return database_url(value)
 
 
+def http_url(value: str) -> str:
+    """The URL of a server, without a user, a path or a query."""
+    try:
+        parts = urlsplit(value.rstrip("/"))
+        is_valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or parts.scheme not in ("http", "https") or parts.path or parts.query or "@" in parts.netloc:
+        raise ValueError("must look like http://host:port or https://host:port")
+    return value.rstrip("/")
+
+
 def redis_url(value: str) -> str:
     """The URL of a Redis server."""
     try:

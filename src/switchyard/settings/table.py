@@ -66,6 +66,12 @@ SETTINGS: tuple[Setting, ...] = (
             "where that is unset.", secret=True),
     Setting("SWITCHYARD_BACKOFFICE_PORT", "backoffice_port", "8082", parse.whole(0, 65535),
             "TCP port of the back office's API, on the address `SWITCHYARD_HOST`; `0` chooses a free port."),
+    Setting("SWITCHYARD_DASHBOARD", "dashboard", "true", parse.flag,
+            "Whether a gateway serves the dashboard page at `/dashboard`, and at `/` to browsers. The page itself contains no "
+            "data: everything that it shows needs the user's token."),
+    Setting("SWITCHYARD_DASHBOARD_BOOKS_URL", "dashboard_books_url", None, parse.http_url,
+            "Back office whose balances, P&L and breaks the dashboard of a gateway without books shows, as `http://host:8082`. The "
+            "gateway passes the user's token on to it. Both must have the same `JWT_HS256_SECRET`."),
     Setting("SWITCHYARD_RECONCILE", "reconcile", "true", parse.flag,
             "Whether a process that keeps the books also compares them, again and again, with its own entries, with the "
             "gateway and with the venues' statements."),
@@ -327,6 +333,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     backoffice: bool
     backoffice_url: str | None
     backoffice_port: int
+    dashboard: bool
+    dashboard_books_url: str | None
     reconcile: bool
     reconcile_interval: timedelta
     reconcile_quiet: timedelta

@@ -1,13 +1,20 @@
-"""Configures structured logs on standard error; secrets are masked and accounts hashed in every line."""
+"""Configures structured logs on standard error; secrets are masked and accounts hashed in every line.
+
+A line that cannot be written, such as on a full disk, is dropped and counted: logging never fails its caller.
+"""
 
 import hashlib
 import logging
 import sys
+import threading
 from collections.abc import Iterable
+from typing import TextIO
 
 import structlog
 
 from switchyard.telemetry.redact import redactor
+
+log = structlog.get_logger()
 
 
 def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
@@ -16,6 +23,7 @@ def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
     redact = redactor(secrets)
+    writer = LineLogger(sys.stderr)
     structlog.configure(
         processors=[
             _hash_account,
@@ -28,7 +36,7 @@ def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
             lambda _logger, _method, line: redact(str(line)),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_names: writer,
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_Bridge()], level=logging.WARNING)
@@ -45,6 +53,33 @@ def _hash_account(_logger: object, _method: str, fields: structlog.typing.EventD
     if account is not None:
         fields["account_hash"] = account_hash(str(account))
     return fields
+
+
+class LineLogger:
+    """Writes each line at once; a line that the stream does not take is dropped and counted, from any thread.
+
+    A caller that reports an error must be able to go on with it: on a full disk the log fails just when a commit fails.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._dropped = 0
+
+    def msg(self, line: str) -> None:
+        """Write a line; the first one that succeeds again is followed by the number of those that were dropped."""
+        with self._lock:
+            try:
+                self._stream.write(f"{line}\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # ValueError: the stream is closed
+                self._dropped += 1
+                return
+            dropped, self._dropped = self._dropped, 0
+        if dropped:
+            log.warning("log_lines_dropped", count=dropped)
+
+    debug = info = warning = error = critical = fatal = exception = log = msg
 
 
 class _Bridge(logging.Handler):

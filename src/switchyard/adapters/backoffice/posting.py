@@ -3,6 +3,7 @@
 Runs in the file's writer thread.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -29,7 +30,7 @@ from switchyard.domain.chain import stamp
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption
 from switchyard.domain.ledger.bookable import ReadEvent, read_events
-from switchyard.domain.ledger.books import Books, Target
+from switchyard.domain.ledger.books import Books
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.ledger.holdings import key_of
 from switchyard.domain.ledger.manual import (
@@ -39,14 +40,18 @@ from switchyard.domain.ledger.manual import (
     manual_entry,
 )
 from switchyard.domain.ledger.refold import Refold
+from switchyard.domain.ledger.revisions import Target, waits_for
 from switchyard.domain.ledger.touched import (
+    Executions,
     Touched,
     account_ids,
-    chunks,
+    executions,
     order_ids,
+    parts_of,
     revised_entry_id,
     touched,
     touched_by,
+    touched_by_late,
 )
 from switchyard.ports.ledger import Claim, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
 from switchyard.ports.manual_ledger import Entered
@@ -66,10 +71,13 @@ def post(connection: apsw.Connection, claim: Claim, events: Sequence[BusEvent], 
     with classified_errors(), connection:
         check_owned(claim, connection.execute(schema.SOURCE, (claim.source,)).get)
         adoptions = list_adoptions(connection)
-        for part in chunks(read_events(events)):
-            books = _booked(connection, part, adoptions)
+        read = read_events(events)
+        for part in parts_of(read, _waited_for(connection, executions(read))):
+            books = _booked(connection, part.events, adoptions)
             _write(connection, books)
             tally.add(books)
+            if part.settles:
+                _settle(connection, books, tally)
         read_at = events[-1].event.at if events else None
         moved = json_text(position), None if read_at is None else stamp(read_at), claim.source
         connection.execute(schema.MOVE, moved)
@@ -158,6 +166,33 @@ def _booked(connection: apsw.Connection, events: Sequence[ReadEvent], adoptions:
                 _load(connection, books, touched_by(target.entry))
         books.read(event, target)
     return books
+
+
+def _waited_for(connection: apsw.Connection, reported: Executions) -> Executions:
+    """Those of the executions that a memo of a revision waits for."""
+    if not reported:
+        return reported
+    found = connection.execute(schema.FIND_WAITED_FOR, (json_text(sorted(reported)),))
+    return frozenset((account, exec_id) for account, exec_id in found)
+
+
+def _settle(connection: apsw.Connection, books: Books, tally: Tally) -> None:
+    """Carry out the revisions that waited for the new fills, and those that waited for the fills that these book."""
+    fills = deque(books.fills)
+    while fills:
+        fill = fills.popleft()
+        rows = connection.execute(schema.WAITING, (fill.account_id, fill.exec_id)).fetchall()
+        for memo in [parse_entry(str(text)) for (text,) in rows]:
+            if not waits_for(memo, fill):
+                continue
+            target, late = _target(connection, fill.entry_id), _books_of(connection, fill.account_id)
+            _load_order(connection, late, fill.order_id)
+            if target.entry is not None:
+                _load(connection, late, touched_by_late(target.entry, memo))
+            late.settle(memo, fill, target)
+            _write(connection, late)
+            tally.add(late)
+            fills.extend(late.fills)
 
 
 def _books_of(connection: apsw.Connection, account: AccountId) -> Books:

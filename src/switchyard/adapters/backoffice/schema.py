@@ -3,7 +3,7 @@
 SCHEMA_VERSION = 3
 SCHEMA = """
 CREATE TABLE sources (              -- how far each source of events was read; the only offsets there are
-    source TEXT PRIMARY KEY,        -- `journal`, or `kafka:<topic id>:<partition>`
+    source TEXT PRIMARY KEY,        -- `journal`, or `kafka:<topic id>/<partitions>:<partition>`
     position TEXT NOT NULL,         -- as JSON: epoch, number and hash of an event, or the next offset
     generation INTEGER NOT NULL,    -- counts the claims: an older one cannot post any more
     read_at TEXT                    -- the time of the last event
@@ -40,6 +40,7 @@ CREATE INDEX entries_of_order ON entries (order_id, number);
 CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_key ON entries (account_id, text ->> 'key') WHERE entered_by IS NOT NULL;
+CREATE INDEX entries_waiting ON entries (account_id, text ->> 'waitsFor') WHERE type = 'RevisionNoted';
 CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id TEXT NOT NULL,
@@ -151,6 +152,14 @@ FROM json_each(?) CROSS JOIN accounts ON account_id = value
 """
 FIND_ORDERS = "SELECT body FROM json_each(?) CROSS JOIN orders ON order_id = value"
 FIND_ENTRIES = "SELECT entry_id FROM json_each(?) CROSS JOIN entries ON entry_id = value"
+FIND_WAITED_FOR = """
+SELECT account_id, text ->> 'waitsFor' FROM json_each(?) CROSS JOIN entries INDEXED BY entries_waiting
+ON account_id = value ->> 0 AND text ->> 'waitsFor' = value ->> 1 AND entries.type = 'RevisionNoted'
+"""
+WAITING = """
+SELECT text FROM entries INDEXED BY entries_waiting
+WHERE account_id = ? AND text ->> 'waitsFor' = ? AND type = 'RevisionNoted' ORDER BY number
+"""
 FIND_POSITIONS = """
 SELECT body FROM json_each(?) CROSS JOIN positions
 ON account_id = value ->> 0 AND strategy = value ->> 1 AND symbol = value ->> 2 AND currency = value ->> 3

@@ -44,13 +44,21 @@ class KafkaBus:
     """ports.bus.Bus on one topic; `trouble` says why nothing can be read at the moment."""
 
     def __init__(
-        self, kafka: KafkaSettings, *, former_ids: Collection[str] = (), on_messages: Callable[[], None] = lambda: None
+        self,
+        kafka: KafkaSettings,
+        *,
+        installation: str,
+        former_ids: Collection[str] = (),
+        on_messages: Callable[[], None] = lambda: None,
     ) -> None:
         """`former_ids` are those of the topics that the books were read from.
+
+        `installation` is the one that they belong to.
 
         `on_messages` is called on the event loop when there is something to read.
         """
         self._kafka = kafka
+        self._installation = installation
         self._former_ids = former_ids
         self._on_messages = on_messages
         self._loop = asyncio.get_running_loop()
@@ -77,8 +85,11 @@ class KafkaBus:
     async def _join(self) -> None:
         """Look the topic up and join the group."""
         topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic.check_not_resized(self._former_ids)
         if self._former_ids and topic.id not in self._former_ids:
             raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
+        if self._topic_id and topic.id != self._topic_id:  # a new consumer after a failure
+            raise _replaced(self._kafka.topic, self._topic_id, topic.id)
         self._topic_id = topic.id
         self._has_lost_brokers.clear()
         properties = configuration.consumer(self._kafka, self._hear, self._count_brokers)
@@ -91,7 +102,10 @@ class KafkaBus:
         log.info("bus_joined", topic=self._kafka.topic, topic_id=topic.id, partitions=topic.partitions)
 
     async def sources(self) -> Sequence[Source]:
-        """The partitions of this process now; none before Kafka has answered. CannotStart if the topic is another."""
+        """The partitions of this process now; none before Kafka has answered.
+
+        CannotStart if the topic is another, or has another number of partitions.
+        """
         now = time.monotonic()
         if now >= self._ask_at:
             try:
@@ -178,6 +192,7 @@ class KafkaBus:
             await self._join()
             return
         topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic.check_not_resized([self._topic_id])
         if topic.id != self._topic_id:
             raise _replaced(self._kafka.topic, self._topic_id, topic.id)
         self._ends = await asyncio.to_thread(topics.ends, self._kafka, range(topic.partitions))
@@ -267,7 +282,9 @@ class KafkaBus:
         consumer.incremental_assign([])
         with self._lock:
             for number in [each.partition for each in partitions]:
-                self._sources.setdefault(number, PartitionSource(self._topic_id, number, self)).forget()
+                self._sources.setdefault(
+                    number, PartitionSource(self._topic_id, number, self, self._installation)
+                ).forget()
                 self._assigned.add(number)
         self._loop.call_soon_threadsafe(self._changed)
 

@@ -1,4 +1,7 @@
-"""Events as messages: the value is the event's line, the key its account, and headers carry its place."""
+"""Events as messages: the value is the event's line, the key its account.
+
+Headers carry its place and the installation whose journal it is of: numbers of two installations cannot be compared.
+"""
 
 from typing import cast
 
@@ -9,10 +12,10 @@ from switchyard.domain.errors import HistoryMismatch
 from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.lines import hashed_text, parse_line
 
-EPOCH, SEQ, HASH, PREVIOUS_SEQ = "epoch", "seq", "hash", "previousSeq"
+EPOCH, SEQ, HASH, PREVIOUS_SEQ, INSTALLATION = "epoch", "seq", "hash", "previousSeq", "installation"
 
 
-def headers_of(event: BusEvent) -> list[tuple[str, str | bytes | None]]:
+def headers_of(event: BusEvent, installation: str) -> list[tuple[str, str | bytes | None]]:
     """The headers of an event's message."""
     assert event.previous_seq is not None, "the relay links every event"
     return [
@@ -20,21 +23,29 @@ def headers_of(event: BusEvent) -> list[tuple[str, str | bytes | None]]:
         (SEQ, b"%d" % event.event.seq),
         (HASH, event.event.hash.encode()),
         (PREVIOUS_SEQ, b"%d" % event.previous_seq),
+        (INSTALLATION, installation.encode()),
     ]
 
 
-def event_of(message: Message) -> BusEvent:
-    """The event of a message; HistoryMismatch where it is none: somebody else writes to the topic."""
+def event_of(message: Message, installation: str) -> BusEvent:
+    """The event of a message; HistoryMismatch where it is none of this installation: somebody else writes there."""
     try:
-        return _event(message)
+        event, owner = _event(message)
     except (ValueError, KeyError) as error:
         raise HistoryMismatch(
             f"message {message.offset()} of partition {message.partition()} is not an event of the journal ({error}): "
             "only the relay may write to the topic"
         ) from None
+    if owner != installation:
+        raise HistoryMismatch(
+            f"message {message.offset()} of partition {message.partition()} is an event of the installation {owner}, "
+            f"and these books are of the installation {installation}: two installations publish to one topic. Give "
+            "each a topic of its own (KAFKA_TOPIC), and have the books read a new one (docs/operate/kafka.md)"
+        )
+    return event
 
 
-def _event(message: Message) -> BusEvent:
+def _event(message: Message) -> tuple[BusEvent, str]:
     value, headers = message.value(), dict(message.headers() or ())
     if value is None:
         raise ValueError("it has no value")
@@ -52,7 +63,10 @@ def _event(message: Message) -> BusEvent:
         text=hashed_text(raw).decode(),
         hash=line.hash,
     )
-    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ]))
+    owner = headers[INSTALLATION]
+    if not isinstance(owner, bytes):
+        raise ValueError("a header has no value")
+    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ])), owner.decode()
 
 
 def _number(text: bytes | str | None) -> int:

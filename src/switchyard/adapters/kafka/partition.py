@@ -44,8 +44,10 @@ class PartitionSource:
 
     start: SourcePosition = Offset()
 
-    def __init__(self, topic_id: str, partition: int, fetching: Fetching) -> None:
+    def __init__(self, topic_id: str, partition: int, fetching: Fetching, installation: str) -> None:
+        """`installation`: the one whose events the books take."""
         self.name = source_name(topic_id, partition)
+        self._installation = installation
         self.partition = partition
         self._fetching = fetching
         self._lock = threading.Lock()
@@ -78,7 +80,8 @@ class PartitionSource:
             self._fetching.has_room()
         if not taken:
             return Page((), after)
-        return Page(tuple(map(event_of, taken)), Offset(offset_of(taken[-1]) + 1))
+        events = tuple(event_of(message, self._installation) for message in taken)
+        return Page(events, Offset(offset_of(taken[-1]) + 1))
 
     async def lag(self, position: SourcePosition) -> int:
         """How many messages are after the position, repeats included."""
@@ -132,7 +135,7 @@ def source_name(topic_id: str, partition: int) -> str:
 
 
 def topic_id_of(source: str) -> str | None:
-    """The id of the topic that a source is a partition of; none for the journal."""
+    """The id, with the number of partitions, of the topic that a source is of; none for the journal."""
     return source.removeprefix(_PREFIX).rpartition(":")[0] if source.startswith(_PREFIX) else None
 
 

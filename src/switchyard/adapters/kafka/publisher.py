@@ -60,8 +60,10 @@ class KafkaPublisher:
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, kafka: KafkaSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, installation: str) -> None:
+        """`installation`: the one whose events these are; every message names it."""
         self._kafka = kafka
+        self._installation = installation
         self._producer: Producer | None = None
         self._polling: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -71,10 +73,10 @@ class KafkaPublisher:
         self._has_lost_brokers = threading.Event()
         self.on_trouble: Callable[[str], None] = lambda _: None
 
-    async def open(self) -> str:
+    async def open(self, former_id: str) -> str:
         """Look the topic up and start a producer; a missing topic or silent brokers raise BusUnavailable."""
         self._loop = asyncio.get_running_loop()
-        topic_id = await self.topic_id()
+        topic_id = await self.topic_id(former_id)
         self._producer = await asyncio.to_thread(self._started)
         self._broken = None
         self._is_closing.clear()
@@ -83,9 +85,11 @@ class KafkaPublisher:
         self._polling.start()
         return topic_id
 
-    async def topic_id(self) -> str:
+    async def topic_id(self, former_id: str) -> str:
         """The topic's id, from the brokers."""
-        return (await asyncio.to_thread(topics.describe, self._kafka)).id
+        topic = await asyncio.to_thread(topics.describe, self._kafka)
+        topic.check_not_resized([former_id])
+        return topic.id
 
     async def send(self, events: Sequence[BusEvent]) -> "asyncio.Future[None]":
         """Hand a page to librdkafka."""
@@ -127,7 +131,7 @@ class KafkaPublisher:
                     topic,
                     value=event.line.encode(),
                     key=event.account_id.encode(),
-                    headers=headers_of(each),
+                    headers=headers_of(each, self._installation),
                     on_delivery=report,
                 )
         except BufferError:

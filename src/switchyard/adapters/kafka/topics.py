@@ -3,16 +3,17 @@
 Each question has a client of its own: on a consumer's connection it would wait for the fetches before it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
 
 import msgspec
-from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from switchyard.adapters.kafka import configuration
-from switchyard.ports.publisher import BusUnavailable
+from switchyard.ports.publisher import BusUnavailable, TopicResized
 from switchyard.settings.kafka import KafkaSettings
 
 # Enough for a broker under load, and well below the silence after which another relay takes over.
@@ -24,21 +25,34 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 class Topic(msgspec.Struct, frozen=True):
     """A topic that exists."""
 
-    id: str
+    name: str
+    uuid: str
     partitions: int
+
+    @property
+    def id(self) -> str:
+        """The brokers' id and the number of partitions: with another number, accounts are in other partitions."""
+        return f"{self.uuid}/{self.partitions}"
+
+    def check_not_resized(self, former_ids: Iterable[str]) -> None:
+        """Raise TopicResized if one of the ids is this topic's with another number of partitions."""
+        for former in former_ids:
+            uuid, _, partitions = former.rpartition("/")  # the id itself may have one, in base64
+            if uuid == self.uuid and former != self.id:
+                raise TopicResized(
+                    f"the topic {self.name} had {partitions} partitions and has {self.partitions} now: accounts move "
+                    "to other partitions, where their events would be read before the earlier ones. Create another "
+                    "topic, set KAFKA_TOPIC to it everywhere, and run `switchyard backoffice reset`: every event is "
+                    "published to it from the first on, and nothing is booked twice"
+                )
 
 
 def describe(kafka: KafkaSettings) -> Topic:
     """Ask the brokers, in the calling thread. Raises BusUnavailable if the topic is missing or they do not answer."""
-    client = _client(kafka)  # what is asked fails when its client is gone
-    asked = client.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
-    try:
+    with _asking(kafka) as client:
+        asked = client.describe_topics(TopicCollection([kafka.topic]), request_timeout=ANSWER_SECONDS_MAX)
         found = asked[kafka.topic].result(ANSWER_SECONDS_MAX + 1.0)
-    except KafkaException as error:
-        raise BusUnavailable(_explained(kafka, error)) from None
-    except FutureTimeout:
-        raise BusUnavailable(f"no broker of {kafka.bootstrap_servers} answers") from None
-    return Topic(str(found.topic_id), len(found.partitions))
+    return Topic(kafka.topic, str(found.topic_id), len(found.partitions))
 
 
 def bounds(kafka: KafkaSettings, partition: int) -> tuple[int, int]:
@@ -57,24 +71,33 @@ def _offsets(kafka: KafkaSettings, partitions: Iterable[int], wanted: OffsetSpec
     places = {TopicPartition(kafka.topic, each): wanted for each in partitions}
     if not places:
         return {}
-    client = _client(kafka)
-    asked = client.list_offsets(places, request_timeout=ANSWER_SECONDS_MAX)
-    try:
+    with _asking(kafka) as client:
+        asked = client.list_offsets(places, request_timeout=ANSWER_SECONDS_MAX)
         return {place.partition: each.result(ANSWER_SECONDS_MAX + 1.0).offset for place, each in asked.items()}
-    except KafkaException as error:
-        raise BusUnavailable(_explained(kafka, error)) from None
-    except FutureTimeout:
-        raise BusUnavailable(f"no broker of {kafka.bootstrap_servers} answers") from None
 
 
-def _client(kafka: KafkaSettings) -> AdminClient:
-    return AdminClient(configuration.client(kafka), logger=configuration.LOGGER)
+@contextmanager
+def _asking(kafka: KafkaSettings) -> Iterator[AdminClient]:
+    """A client for one question; raises BusUnavailable where it is not answered, with the cause that is known.
+
+    Where the brokers reject a password or a certificate, the question only times out; librdkafka tells the cause apart.
+    """
+    heard: list[KafkaError] = []
+    properties = {**configuration.client(kafka), "error_cb": heard.append}
+    client = AdminClient(properties, logger=configuration.LOGGER)  # what is asked fails when its client is gone
+    try:
+        yield client
+    except (KafkaException, FutureTimeout) as error:
+        client.poll(0)  # hands over what was heard
+        causes = [each.str() for each in heard if each.name() != "_ALL_BROKERS_DOWN"]
+        what = error.args[0] if isinstance(error, KafkaException) else None
+        raise BusUnavailable(_explained(kafka, what, causes[-1] if causes else None)) from None
 
 
-def _explained(kafka: KafkaSettings, error: KafkaException) -> str:
-    what = error.args[0]
+def _explained(kafka: KafkaSettings, what: KafkaError | None, cause: str | None) -> str:
+    if what is None or what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
+        why = cause or (None if what is None else what.str())
+        return f"no broker of {kafka.bootstrap_servers} answers{'' if why is None else f': {why}'}"
     if what.name() in ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC"):
         return f"the topic {kafka.topic} does not exist: create it (docs/operate/kafka.md)"
-    if what.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN"):
-        return f"no broker of {kafka.bootstrap_servers} answers: {what.str()}"
     return f"the brokers do not describe the topic {kafka.topic}: {what.name()}, {what.str()}"

@@ -1,11 +1,11 @@
 """Orders by strategy in memory: a plain scan, for tests with few rows."""
 
 from switchyard.adapters.memory.journal import MemoryJournal
-from switchyard.domain.ids import OrderId
+from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.lines import data_text
 from switchyard.domain.pdca.metrics.inputs import StrategyOrder, Window
 from switchyard.domain.pdca.metrics.orders import READ_EVENTS, OrderRow, strategy_orders
-from switchyard.ports.strategy_orders import ORDERS_MAX
+from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX
 
 
 class MemoryStrategyOrders:
@@ -34,3 +34,9 @@ class MemoryStrategyOrders:
                 if event.order_id in ids and event.type in READ_EVENTS
             ],
         )
+
+    async def accounts(self, strategy: str, after: AccountId, limit: int) -> list[AccountId]:
+        """The accounts that have orders of the strategy."""
+        orders = self._journal.orders.values()
+        found = {order.account_id for order in orders if order.strategy == strategy and order.account_id > after}
+        return sorted(found)[: min(limit, ACCOUNTS_MAX)]

@@ -22,8 +22,9 @@ from switchyard.domain.decisions.deadlines import SEND_DEADLINES, backoff, is_pa
 from switchyard.domain.decisions.kill import cancel_killed, clear_kill, end_killed, set_kill
 from switchyard.domain.decisions.moves import may_move, reroute
 from switchyard.domain.decisions.operator import decide_by_hand
-from switchyard.domain.decisions.reports import apply_report, revised_execution, set_aside_report, unmatched_report
+from switchyard.domain.decisions.reports import apply_report, set_aside_report, unmatched_report
 from switchyard.domain.decisions.results import record_result
+from switchyard.domain.decisions.revise import early_mark, revise_execution
 
 __all__ = [
     "SEND_DEADLINES",
@@ -35,6 +36,7 @@ __all__ = [
     "check_amendable",
     "clear_kill",
     "decide_by_hand",
+    "early_mark",
     "end_killed",
     "end_unsent",
     "is_at_venue",
@@ -54,7 +56,7 @@ __all__ = [
     "request_amend",
     "request_cancel",
     "reroute",
-    "revised_execution",
+    "revise_execution",
     "set_aside_report",
     "set_kill",
     "unmatched_report",

@@ -101,18 +101,6 @@ def apply_report(
     )
 
 
-def revised_execution(order: Order, report: ExecutionReport) -> Change:
-    """Record that the venue corrected or voided an execution of the order.
-
-    The order's quantities stay as they are, because it may have ended with them; the back office takes the execution
-    back.
-    """
-    return Change(
-        events=(event("ExecutionRevised", order.account_id, order.order_id, report_fact(report, order)),),
-        executions=(Execution(report.venue, report.exec_id, order.order_id),),
-    )
-
-
 def unmatched_report(report: ExecutionReport) -> Change:
     """Record a report on an order that is not in this database, so that it is recognised if it comes again."""
     return Change(

@@ -21,6 +21,7 @@ from switchyard.domain.lines import (
     decode_rejected_fact,
     decode_report_fact,
     decode_result_fact,
+    decode_revision_fact,
 )
 from switchyard.domain.money import plain
 from switchyard.domain.reasons import split_reason
@@ -248,13 +249,19 @@ def reported(teller: Teller, event: JournalEvent) -> Iterator[Said]:
 
 def revised(teller: Teller, event: JournalEvent) -> Iterator[Said]:
     """The venue corrected or voided an execution; the order stays as it is."""
-    report = decode_report_fact(data_of(event))
+    report = decode_revision_fact(data_of(event))
     if report.exec_type == "CANCEL":
         what = "voided"
     else:
         price = "an unknown price" if report.last_price is None else plain(report.last_price)
         what = f"corrected to {plain(report.last_qty)} at {price}"
-    yield Said("report", f"{teller.venue} {what} the execution {report.ref_exec_id}: the books follow, the order stays")
+    if report.early:
+        follows = "before it reported it: it counts as revised when it is reported"
+    elif report.late:
+        follows = "which came before its report: the position follows now"
+    else:
+        follows = "the position and the books follow, the order stays"
+    yield Said("report", f"{teller.venue} {what} the execution {report.ref_exec_id}: {follows}")
 
 
 def result_recorded(teller: Teller, event: JournalEvent) -> Iterator[Said]:

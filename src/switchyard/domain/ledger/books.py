@@ -3,7 +3,7 @@
 Pure. A `Books` holds the rows that a page of events touches; what changed is written in one transaction.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from copy import copy
 from datetime import datetime
 from decimal import Decimal, DecimalException
@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.domain.errors import InvalidField
+from switchyard.domain.facts import ReportFact
 from switchyard.domain.ids import OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount, Unbookable, check_continues, is_held, is_repeat
 from switchyard.domain.ledger.bookable import Bookable, NewOrder, ReadEvent, Reported, Rerouted, Revised
@@ -25,11 +26,7 @@ from switchyard.domain.ledger.entries import (
     chained,
 )
 from switchyard.domain.ledger.fold import Fold, change_of, later
-from switchyard.domain.ledger.holdings import (
-    Holding,
-    HoldingKey,
-    keys_of,
-)
+from switchyard.domain.ledger.holdings import keys_of
 from switchyard.domain.ledger.manual import (
     ManualEntry,
     check_manual,
@@ -43,18 +40,24 @@ from switchyard.domain.ledger.postings import (
     PositionChanges,
     entry_id_of,
     fill,
+    late_entry_id,
     memo,
     noted_revision,
     reason_of,
     reversal_of,
     revised_fill,
     revision_entry_id,
+    waiting_report,
+)
+from switchyard.domain.ledger.revisions import (
+    ALREADY_REVERSED,
+    CAME_BEFORE,
+    NOT_APPLIED,
+    UNKNOWN_EXECUTION,
+    Reversed,
+    Target,
 )
 from switchyard.domain.money import EXACT, ZERO, canonical
-
-# Notes on memos of revisions, each followed by what a person needs to look at it.
-UNKNOWN_EXECUTION = "UNKNOWN_EXECUTION"
-ALREADY_REVERSED = "ALREADY_REVERSED"
 
 
 class NewEntry(msgspec.Struct, frozen=True):
@@ -68,25 +71,6 @@ class NewEntry(msgspec.Struct, frozen=True):
     def entry(self) -> LedgerEntry:
         """The entry itself."""
         return self.line.entry
-
-
-class Target(msgspec.Struct, frozen=True):
-    """The entry that a reversal takes back, as the store finds it."""
-
-    entry: LedgerEntry | None = None
-    """None where there is no such entry. The newest fill of an execution that was corrected before."""
-    is_reversed: bool = False
-    without: Mapping[HoldingKey, Holding] = {}
-    """The positions that its account's other entries give, without it; missing where there are none."""
-
-
-class Reversed(msgspec.Struct, frozen=True):
-    """A row that says what became of an entry."""
-
-    entry_id: str
-    reversal_id: str
-    replacement_id: str | None = None
-    """The fill that a correction booked instead."""
 
 
 class Books(Fold):
@@ -144,6 +128,11 @@ class Books(Fold):
                 self.set_account(replace(account, halted_seq=seq, halted=str(error)))
         if len(self.entries) == before:
             self.skipped += 1
+
+    @property
+    def fills(self) -> list[LedgerEntry]:
+        """The new fills."""
+        return [new.entry for new in self.entries if new.entry.type == "Fill"]
 
     def enter(self, wanted: ManualEntry, at: datetime, target: Target | None = None) -> NewEntry:
         """Book an entry by a person, posted at this time; raises InvalidField. The key is not checked here."""
@@ -226,18 +215,52 @@ class Books(Fold):
         if entry_id in self.booked:
             self._repeat(entry_id)
             return
-        note = None
+        note, waits = None, False
         if target.entry is None or target.entry.account_id != order.account_id or not target.entry.legs:
             note = f"{UNKNOWN_EXECUTION}: the books have no execution {report.ref_exec_id}"
+            waits = target.entry is None
         elif target.is_reversed:
             note = f"{ALREADY_REVERSED}: the execution {report.ref_exec_id} was taken back before"
-        if note is not None or target.entry is None:
-            self._add(noted_revision(order, report, note or UNKNOWN_EXECUTION, seq=event.seq, at=event.at))
+        if note is not None:
+            self._add(noted_revision(order, report, note, seq=event.seq, at=event.at, waits=waits))
             return
+        self._revise(order, report, target, entry_id, seq=event.seq, at=event.at)
+
+    def settle(self, memo: LedgerEntry, booked: LedgerEntry, target: Target) -> None:
+        """Carry out a revision that came before the execution `booked`; `target` is its newest fill.
+
+        The entries are of the event that brought the execution. Nothing is done where it was taken back meanwhile.
+        """
+        order = self.orders[memo.order_id]
+        if target.entry is None or target.is_reversed:
+            return
+        entry_id, seq, at = late_entry_id(memo), booked.seq, booked.at
+        report = waiting_report(memo)
+        try:
+            self._revise(
+                order, report, target, entry_id, seq=seq, at=at, note=f"{CAME_BEFORE}: the entry {memo.entry_id}"
+            )
+        except (DecimalException, Unbookable) as error:
+            note = f"{NOT_APPLIED}: the revision of the entry {memo.entry_id} ({error!r})"
+            self._add(replace(noted_revision(order, report, note, seq=seq, at=at), entry_id=entry_id))
+
+    def _revise(
+        self,
+        order: BookedOrder,
+        report: ReportFact,
+        target: Target,
+        entry_id: str,
+        *,
+        seq: int,
+        at: datetime,
+        note: str | None = None,
+    ) -> None:
+        """Book the reversal and, of a correction, the new fill; or raise, with nothing changed."""
+        assert target.entry is not None, "the caller has looked"
         entry = target.entry
-        reversal = self._reverse(
-            entry, target, entry_id, reason_of(report), seq=event.seq, at=event.at, effective_at=report.at
-        )
+        reversal = self._reverse(entry, target, entry_id, reason_of(report), seq=seq, at=at, effective_at=report.at)
+        if note is not None:
+            reversal = replace(reversal, notes=(note,))
         order = _counted(order, entry.qty or ZERO, reverses=True)
         if report.exec_type == "CANCEL":
             self._add(reversal)
@@ -247,9 +270,9 @@ class Books(Fold):
             # The venue says nothing about the fee: it stays as it was.
             report = replace(report, fee=entry.fee, fee_currency=entry.fee_currency)
         order = _counted(order, report.last_qty)
-        corrected = revised_fill(order, report, seq=event.seq, at=event.at)
+        corrected = revised_fill(order, report, seq=seq, at=at)
         if corrected.entry_id in self.booked:
-            raise Unbookable(event.seq, f"its own execution id {report.exec_id} is booked already")
+            raise Unbookable(seq, f"its own execution id {report.exec_id} is booked already")
         before = {name: copy(value) for name, value in vars(self).items()}
         try:
             self._add(reversal)

@@ -21,7 +21,7 @@ EntryType = Literal[
     "OrderAccepted",  # a memo: it moves nothing
     "Fill",  # an execution; entered by a person where the journal has none
     "Reversal",  # takes back another entry
-    "RevisionNoted",  # a memo: a venue revised an execution that cannot be reversed
+    "RevisionNoted",  # a memo: a venue revised an execution that cannot be reversed, or not yet
     "Deposit",
     "Withdrawal",
     "OpeningBalance",
@@ -103,6 +103,8 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
     strategy_cost_change: Decimal = ZERO
     reverses: str | None = None
     """The id of the entry that a reversal takes back."""
+    waits_for: str | None = None
+    """Of the memo of a revision: the execution that it revises and that has not come yet, by its id at the venue."""
     reason_code: ReversalReason | None = None
     by: str | None = None
     """The person who entered it."""

@@ -6,7 +6,7 @@ the same place of the account's chain.
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal, DecimalException
 from typing import Final, Literal, TypeVar, assert_never
 
@@ -46,6 +46,8 @@ ManualType = Literal[
 TEXT_LENGTH_MAX = 255
 EXTERNAL: Final = "external"
 """The strategy of a fill that no order of ours explains."""
+# Clocks of two machines that are set by NTP differ by less.
+AHEAD_MAX = timedelta(minutes=1)
 _MINOR_UNITS: Mapping[str, int] = {"JPY": 0, "KRW": 0, "BTC": 8, "ETH": 8}
 _MINOR_UNITS_DEFAULT = 2
 
@@ -142,6 +144,14 @@ def check_manual(wanted: ManualEntry) -> None:
         _check_currency("feeCurrency", wanted.fee_currency)
     if wanted.symbol is not None and not SYMBOL.fullmatch(wanted.symbol):
         raise InvalidField("symbol", f"must match {SYMBOL.pattern}")
+
+
+def check_has_happened(wanted: ManualEntry, now: datetime) -> None:
+    """Raise InvalidField where a person states a time that has not come yet."""
+    if wanted.effective_at is not None and wanted.effective_at - now > AHEAD_MAX:
+        raise InvalidField(
+            "effectiveAt", f"is in the future: {wanted.effective_at.isoformat()}; an entry is of the past"
+        )
 
 
 def manual_entry(wanted: ManualEntry, *, seq: int, at: datetime) -> LedgerEntry:

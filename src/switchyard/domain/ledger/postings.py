@@ -154,8 +154,10 @@ def reversal_of(
     )
 
 
-def noted_revision(order: BookedOrder, report: ReportFact, note: str, *, seq: int, at: datetime) -> LedgerEntry:
-    """The memo of a revision that changes nothing, for a person to look at."""
+def noted_revision(
+    order: BookedOrder, report: ReportFact, note: str, *, seq: int, at: datetime, waits: bool = False
+) -> LedgerEntry:
+    """The memo of a revision that changes nothing, for a person to look at; `waits`: until its execution comes."""
     return LedgerEntry(
         number=0,
         entry_id=revision_entry_id(order, report),
@@ -174,9 +176,36 @@ def noted_revision(order: BookedOrder, report: ReportFact, note: str, *, seq: in
         strategy=order.strategy,
         exec_id=report.exec_id,
         effective_at=report.at,
+        filled_qty_total=report.filled_qty_total if waits else None,
+        fee=report.fee if waits else None,
+        fee_currency=report.fee_currency if waits else None,
+        waits_for=report.ref_exec_id if waits else None,
         reason_code=reason_of(report),
         notes=(note,),
     )
+
+
+def waiting_report(memo: LedgerEntry) -> ReportFact:
+    """The revision that came before its execution, from its memo."""
+    assert memo.exec_id is not None and memo.effective_at is not None, "a revision has both"
+    return ReportFact(
+        exec_id=memo.exec_id,
+        venue=memo.venue,
+        status="PARTIALLY_FILLED",
+        last_qty=memo.qty or ZERO,
+        last_price=memo.price,
+        filled_qty_total=memo.filled_qty_total or ZERO,
+        at=memo.effective_at,
+        fee=memo.fee,
+        fee_currency=memo.fee_currency,
+        exec_type="CANCEL" if memo.reason_code == "BUST" else "CORRECT",
+        ref_exec_id=memo.waits_for,
+    )
+
+
+def late_entry_id(memo: LedgerEntry) -> str:
+    """The id of the reversal by a revision that came before its execution; the memo has the revision's own id."""
+    return reversal_entry_id(memo.venue, memo.account_id, memo.exec_id or "", "late")
 
 
 def revision_entry_id(order: BookedOrder, report: ReportFact) -> str:

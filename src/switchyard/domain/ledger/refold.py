@@ -4,9 +4,9 @@ Pure. A fill that is taken back counts as if it had never been booked: the avera
 fills, in the order of their entries.
 """
 
-from switchyard.domain.ledger.books import Target
 from switchyard.domain.ledger.entries import MOVES_POSITIONS, LedgerEntry
 from switchyard.domain.ledger.holdings import Holding, HoldingKey, after_fill, keys_of
+from switchyard.domain.ledger.revisions import Target
 
 
 class Refold:

@@ -15,7 +15,7 @@ from switchyard.domain.ledger.entries import LedgerEntry, fill_entry_id
 from switchyard.domain.ledger.fold import BalanceKey
 from switchyard.domain.ledger.holdings import WHOLE_ACCOUNT, HoldingKey, keys_of
 from switchyard.domain.ledger.orders import BookedOrder, booked_order
-from switchyard.domain.ledger.postings import entry_id_of, revision_entry_id
+from switchyard.domain.ledger.postings import entry_id_of, late_entry_id, revision_entry_id
 
 
 class Touched(msgspec.Struct, frozen=True):
@@ -65,8 +65,10 @@ def touched(events: Iterable[ReadEvent], orders: Mapping[OrderId, BookedOrder]) 
                 balances |= {(account, name, fee_currency) for name in ("cash", "fees")}
             case Revised():
                 if (order := known.get(fact.order_id)) is not None:
-                    # Its positions and balances are those of the entry that it revises: see `touched_by`.
+                    # Its positions and other balances are those of the entry that it revises: see `touched_by`.
                     entries |= {entry_id_of(order, fact.report), revision_entry_id(order, fact.report)}
+                    fee_currency = fact.report.fee_currency or order.currency
+                    balances |= {(order.account_id, name, fee_currency) for name in ("cash", "fees")}
             case unreachable:
                 assert_never(unreachable)
     return Touched(frozenset(entries), frozenset(holdings), frozenset(balances))
@@ -78,15 +80,53 @@ def touched_by(entry: LedgerEntry) -> Touched:
     return Touched(frozenset({entry.entry_id}), frozenset(keys_of(entry)), frozenset(balances))
 
 
-def chunks(events: Iterable[ReadEvent]) -> list[list[ReadEvent]]:
-    """The events in parts: each revision is one of its own, because what it reverses must be stored before it."""
-    parts: list[list[ReadEvent]] = [[]]
+class Part(msgspec.Struct, frozen=True):
+    """Events that are booked together."""
+
+    events: list[ReadEvent]
+    settles: bool = False
+    """Whether a revision may wait for a fill that they book: it is carried out before the next event."""
+
+
+Executions = frozenset[tuple[AccountId, str]]
+"""Executions by account and the venue's id."""
+
+
+def executions(events: Iterable[ReadEvent]) -> Executions:
+    """The executions that the events report."""
+    facts = (event.fact for event in events)
+    return frozenset((fact.event.account_id, fact.report.exec_id) for fact in facts if isinstance(fact, Reported))
+
+
+def parts_of(events: Iterable[ReadEvent], revised_before: Executions) -> list[Part]:
+    """The events in parts, so that the entries do not depend on where a page begins.
+
+    Each revision is one of its own, because what it reverses must be stored before it; and a part ends with a fill that
+    was revised before it came. `revised_before` are those of the stored memos.
+    """
+    parts: list[Part] = []
+    together: list[ReadEvent] = []
+    revised = set(revised_before)
     for event in events:
-        if isinstance(event.fact, Revised):
-            parts += [[event], []]
-        else:
-            parts[-1].append(event)
-    return [part for part in parts if part]
+        fact = event.fact
+        if isinstance(fact, Revised):
+            revised.add((fact.event.account_id, fact.report.ref_exec_id or ""))
+            parts += [Part(together), Part([event], settles=True)]
+            together = []
+            continue
+        together.append(event)
+        if isinstance(fact, Reported) and (fact.event.account_id, fact.report.exec_id) in revised:
+            parts.append(Part(together, settles=True))
+            together = []
+    return [part for part in (*parts, Part(together)) if part.events]
+
+
+def touched_by_late(target: LedgerEntry, memo: LedgerEntry) -> Touched:
+    """The rows that a revision touches which came before its execution; `target` is the entry that it takes back."""
+    rows, account = touched_by(target), target.account_id
+    ids = {late_entry_id(memo), fill_entry_id(memo.venue, account, memo.exec_id or "")}
+    fees: set[BalanceKey] = {(account, name, memo.fee_currency or target.currency) for name in ("cash", "fees")}
+    return Touched(rows.entry_ids | ids, rows.holdings, rows.balances | fees)
 
 
 def revised_entry_id(event: ReadEvent, orders: Mapping[OrderId, BookedOrder]) -> str | None:

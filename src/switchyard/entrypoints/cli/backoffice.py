@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from switchyard.entrypoints.cli.connection import JsonOption
+from switchyard.entrypoints.cli.ending import bound_the_end, run_to_end
 from switchyard.entrypoints.cli.output import print_json
 from switchyard.entrypoints.cli.processes import Database, Host, configured, say
 from switchyard.settings import Settings
@@ -32,8 +33,6 @@ def run(context: typer.Context, host: Host = None, port: PortOption = None, data
     """Keep the books in a process of its own; needs PostgreSQL. `switchyard up` keeps them as well."""
     if context.invoked_subcommand is not None:
         return
-    import uvloop
-
     settings = configured(
         {
             "SWITCHYARD_HOST": host,
@@ -41,8 +40,7 @@ def run(context: typer.Context, host: Host = None, port: PortOption = None, data
             "SWITCHYARD_DATABASE_URL": database_url,
         }
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings))
+    run_to_end(_serve(settings))
     say(settings, "switchyard backoffice has stopped", "stopped", role="backoffice")
 
 
@@ -164,6 +162,7 @@ async def _serve(settings: Settings) -> None:
             )
             await office.stop.wait()
         finally:
+            bound_the_end()
             await server.stop(grace_seconds=5.0)
     if office.failure is not None:
         raise office.failure

@@ -5,7 +5,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import typer
@@ -63,7 +63,7 @@ def fail(error: BaseException) -> NoReturn:
         case _:
             # The plain traceback is the most useful, but a message in it may quote a URL.
             text = "".join(traceback.format_exception(error))
-            typer.echo(without_credentials(text), err=True)
+            _say(without_credentials(text))
             _exit(DEFECT, "this is a defect: please report it with the lines above")
 
 
@@ -106,5 +106,10 @@ def _fail_usage(error: typer.TyperException) -> NoReturn:
 
 
 def _exit(code: int, line: str) -> NoReturn:
-    typer.echo(f"switchyard: {without_credentials(' '.join(line.split()))}", err=True)
+    _say(f"switchyard: {without_credentials(' '.join(line.split()))}")
     sys.exit(code)
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):  # where the text cannot be written, such as on a full disk, the exit code still tells
+        typer.echo(text, err=True)

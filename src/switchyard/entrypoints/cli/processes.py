@@ -1,6 +1,7 @@
 """`up`, `gateway` and `worker`: the commands that run until SIGINT or SIGTERM."""
 
 import asyncio
+import contextlib
 import errno
 import signal
 import socket
@@ -11,6 +12,7 @@ import structlog
 import typer
 
 from switchyard.domain.errors import SettingError
+from switchyard.entrypoints.cli.ending import bound_the_end, run_to_end
 from switchyard.entrypoints.cli.welcome import welcome
 from switchyard.settings import Settings, configured_secrets, load_settings
 
@@ -66,11 +68,8 @@ def worker(database_url: Database = None) -> None:
 
 def run_process(role: "Role", options: dict[str, str | None], wrappers: "PortWrappers | None" = None) -> None:
     """Run the stages of a role until a signal or a failure ends the process."""
-    import uvloop
-
     settings = configured(options)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(settings, role, wrappers))
+    run_to_end(_serve(settings, role, wrappers))
     say(settings, f"switchyard {role} has stopped", "stopped", role=role)
 
 
@@ -90,7 +89,8 @@ def say(settings: Settings, text: str, event: str, **fields: str) -> None:
     if settings.log_format == "json":
         log.info(event, **fields)
     else:
-        typer.echo(text, err=True)
+        with contextlib.suppress(OSError):  # a full disk or a closed terminal does not stop the process
+            typer.echo(text, err=True)
 
 
 def _check_port(host: str, port: int, setting: str, remedy: str) -> None:
@@ -168,6 +168,7 @@ async def _work(settings: Settings, engine: "Engine") -> None:
         say(settings, f"switchyard worker is running, with metrics on {url}", "running", role="worker", metrics=url)
         await engine.stop.wait()
     finally:
+        bound_the_end()
         await server.stop(grace_seconds=5.0)
 
 
@@ -183,11 +184,13 @@ async def _serve_http(settings: Settings, engine: "Engine", role: "Role") -> Non
         url = gateway_url(settings.host, server.port)
         if role == "up" and settings.log_format != "json":
             books_url = None if books is None else gateway_url(settings.host, books.port)
-            typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
+            with contextlib.suppress(OSError):
+                typer.echo(welcome(settings, engine.wall_clock, url, server.port, books_url))
         else:
             say(settings, f"switchyard {role} is listening on {url}", "listening", role=role, url=url)
         await engine.stop.wait()
     finally:
+        bound_the_end()
         engine.hub.close()
         if books is not None:
             await books.stop(grace_seconds=1.0)

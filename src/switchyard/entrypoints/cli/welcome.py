@@ -35,6 +35,7 @@ def welcome(settings: "Settings", clock: "Clock", url: str, port: int, books_url
         else f"""
 See it booked:  curl -sS {books_url}/positions -H "Authorization: Bearer {token}\""""
     )
+    page = f"\nIn a browser:   {url}/dashboard, with the token" if settings.dashboard else ""
     store = "PostgreSQL" if settings.database_url else f"SQLite in {settings.data_dir}/"
     return f"""
 Switchyard is up: {url} (orders durable in {store}; Ctrl-C stops it)
@@ -47,7 +48,7 @@ curl -sS {url}/orders \\
   -H 'Content-Type: application/json' -H 'Idempotency-Key: my-first-order' \\
   -d '{{"symbol":"USDJPY","side":"BUY","type":"MARKET","qty":1000}}'
 
-Watch it fill:  {command(settings, "watch", port=port)}{booked}
+Watch it fill:  {command(settings, "watch", port=port)}{booked}{page}
 """
 
 

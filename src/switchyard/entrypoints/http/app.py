@@ -48,6 +48,7 @@ from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
+from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 
@@ -90,6 +91,7 @@ class Gateway:
         caps: ConnectionCaps,
         bad_tokens: BadTokens,
         pdca: PdcaApi,
+        dashboard: DashboardRoutes | None,
     ) -> None:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
@@ -110,7 +112,8 @@ class Gateway:
             *admin.routes,
             *market.routes,
             *pdca.routes,
-            *ReferenceRoutes().routes,
+            *([] if dashboard is None else dashboard.routes),
+            *ReferenceRoutes(None if dashboard is None else dashboard.show_page).routes,
         ]
         starlette = Starlette(
             routes=self.routes,
@@ -278,6 +281,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         ),
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
+        dashboard=build_dashboard(settings, engine.backoffice, tokens),
     )
 
 

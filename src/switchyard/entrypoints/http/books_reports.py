@@ -22,7 +22,7 @@ from switchyard.domain.fields import converted
 from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry, shown
 from switchyard.domain.ledger.holdings import Holding
-from switchyard.domain.ledger.manual import ManualEntry
+from switchyard.domain.ledger.manual import ManualEntry, check_has_happened
 from switchyard.domain.money import EXACT, ZERO, canonical, plain
 from switchyard.entrypoints.http.book_views import (
     BALANCES_PAGE_MAX,
@@ -192,7 +192,9 @@ class ReportRoutes:
         body = parse_object(await read_body(request.receive))
         if "by" in body:
             raise InvalidField("by", "is the subject of the token: leave it out")
-        entered = await self._office.ledger.enter(converted({**body, "by": by}, ManualEntry), self._office.clock.now())
+        wanted, now = converted({**body, "by": by}, ManualEntry), self._office.posting_clock.now()
+        check_has_happened(wanted, now)
+        entered = await self._office.ledger.enter(wanted, now)
         text = shown(entered.entry.text, entered.entry.hash)
         return Response(text, 200 if entered.repeated else 201, media_type="application/json")
 

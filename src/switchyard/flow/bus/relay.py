@@ -17,7 +17,7 @@ from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.source import RelaySource
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
-from switchyard.ports.publisher import BusUnavailable, Publisher
+from switchyard.ports.publisher import BusUnavailable, Publisher, TopicResized
 from switchyard.ports.relay_lease import LeaseLost
 from switchyard.telemetry.bus_metrics import BusMetrics
 
@@ -76,7 +76,7 @@ class Relay:
         self._renew_at = self._retry_at = self._check_at = self._measure_at = 0.0
         self._wake: Wake | None = None
         self.halted: str | None = None
-        """Why it has stopped for good: the journal is not the one that it has published."""
+        """Why it has stopped for good: another journal than the one published, or a topic with other partitions."""
         self.trouble: str | None = None
         """Why nothing can be delivered at the moment; it tries again by itself."""
 
@@ -111,7 +111,9 @@ class Relay:
             log.warning("relay_lost_its_lease", error=str(error))
             await self._stand_by()
         except HistoryMismatch as error:
-            await self._halt(error)
+            await self._halt(f"{error}. Bring the right database back, or see docs/operate/kafka.md")
+        except TopicResized as error:
+            await self._halt(str(error))
         return 0
 
     async def run(self, wake: Wake) -> None:
@@ -161,7 +163,7 @@ class Relay:
         """Connect, and continue at the place of this topic; a topic that was created again gets every event."""
         held = self._lease.held
         assert held is not None, "only the owner publishes"
-        topic_id = await self._publisher.open()
+        topic_id = await self._publisher.open(held.topic_id)
         if held.topic_id not in ("", topic_id):
             log.error("bus_topic_replaced", topic=held.topic, former_id=held.topic_id, id=topic_id)
         place = held.place if held.topic_id == topic_id else Place()
@@ -216,7 +218,7 @@ class Relay:
 
     async def _check_topic(self) -> None:
         try:
-            topic_id = await self._publisher.topic_id()
+            topic_id = await self._publisher.topic_id(self._topic_id or "")
         except BusUnavailable as error:
             self.note_trouble(str(error))  # the brokers may be away; the producer keeps what it has
             return
@@ -245,8 +247,8 @@ class Relay:
         self._lease.lose()
         self._metrics.active.set(0)
 
-    async def _halt(self, error: HistoryMismatch) -> None:
-        self.halted = f"{error}. Bring the right database back, or see docs/operate/kafka.md"
+    async def _halt(self, error: str) -> None:
+        self.halted = error
         self._metrics.halted.set(1)
         log.critical("relay_halted", error=self.halted)
         await self._stand_by()

@@ -86,7 +86,14 @@ class Recorder:
             is_ours=is_ours,
         )
         self.revisions = Revisions(
-            venue.name, queries=queries, commit=sequencer.commit, metrics=metrics, strays=self.strays
+            venue.name,
+            journal=journal,
+            queries=queries,
+            sequencer=sequencer,
+            clock=clock,
+            metrics=metrics,
+            strays=self.strays,
+            trading_day=trading_day,
         )
         self.carried = CarriedReports(self._carried_proposal, self._note_applied)
         self._applied = metrics.reports.labels("applied")
@@ -142,6 +149,7 @@ class Recorder:
 
     async def apply(self, reports: Sequence[ExecutionReport]) -> int:
         """Apply reports, each once, from the report stream or from a lookup; returns how many changed an order."""
+        everything = reports
         reports = await self.carried.others(reports)
         reports, states = await self._states(reports)
         if any(state.order.venue != self._venue.name for state in states.values()):
@@ -155,6 +163,8 @@ class Recorder:
         known = [report for report in named if report.venue_client_order_id in states]
         applied = await self._apply([report for report in known if not revises_execution(report)], states)
         await self.revisions.file([report for report in known if revises_execution(report)], states)
+        if await self.revisions.may_wait():
+            await self.revisions.settle(*await self._named(everything))
         # After the others: an execution of an order may replace a stray's with the same id, but not the reverse.
         for report in strays:
             await self.strays.file(report)
@@ -232,6 +242,14 @@ class Recorder:
                     exec_id=report.exec_id,
                 )
         return own
+
+    async def _named(
+        self, reports: Sequence[ExecutionReport]
+    ) -> tuple[list[ExecutionReport], dict[VenueClientOrderId, OrderState]]:
+        """The storable reports under the ids that they are recorded with, and the states of their orders."""
+        reports, states = await self._states(reports)
+        storable = [report for report in reports if unstorable_field(report) is None]
+        return [self._with_unique_id(report, states) for report in storable], states
 
     async def _storable(
         self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]

@@ -1,22 +1,32 @@
 """Corrections and busts: a venue takes an earlier execution back, wholly or in part.
 
-Records them for the books. The order and the gateway's position stay, because the order may have ended with them.
+Reads the events of the order to find what counts of the execution; records the revision with the account's position
+after it. The order's quantities stay, because the order may have ended with them.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 import structlog
+from msgspec.structs import asdict
 
 from switchyard.domain import decisions
-from switchyard.domain.changes import Committed
+from switchyard.domain.changes import Change, Conflict, Cursor
 from switchyard.domain.errors import GroupRejected
+from switchyard.domain.events import report_fact
+from switchyard.domain.executed import Executed
+from switchyard.domain.facts import RevisionFact
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OrderState
-from switchyard.domain.reports import ExecutionReport
-from switchyard.flow.decide import Commit
+from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
+from switchyard.domain.reports import ExecutionReport, revises_execution
+from switchyard.domain.risk.trading_day import TradingDay
+from switchyard.flow.decide import TRIES_MAX, Contention
 from switchyard.flow.executions.strays import Strays
+from switchyard.flow.proposals import Decided, Failed, Positions, Proposal
+from switchyard.flow.sequencer import Sequencer
+from switchyard.ports.clock import Clock
+from switchyard.ports.journal import PAGE_MAX, Journal
 from switchyard.ports.queries import Queries
 from switchyard.telemetry.metrics import Metrics
 
@@ -26,50 +36,162 @@ log = structlog.get_logger()
 class Revisions:
     """Records the revisions of one venue."""
 
-    def __init__(self, venue: VenueName, *, queries: Queries, commit: Commit, metrics: Metrics, strays: Strays) -> None:
+    def __init__(
+        self,
+        venue: VenueName,
+        *,
+        journal: Journal,
+        queries: Queries,
+        sequencer: Sequencer,
+        clock: Clock,
+        metrics: Metrics,
+        strays: Strays,
+        trading_day: TradingDay | None = None,
+    ) -> None:
         self._venue = venue
+        self._journal = journal
         self._queries = queries
-        self._commit = commit
+        self._sequencer = sequencer
+        self._clock = clock
         self._metrics = metrics
         self._strays = strays
+        self._trading_day = trading_day
+        self._has_early: bool | None = None
+        """Whether the venue ever revised an execution before it reported it; none before it was looked up."""
 
     async def file(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> None:
-        """Record revisions of executions of known orders; one of an execution that is not recorded is set aside.
+        """Record revisions of executions of known orders, also of one that has not come yet.
 
-        It comes after the executions of its page were applied. An execution that comes on a later page would be booked
-        in full, so a person has to compare with the venue's statement.
+        They come after the executions of their page were applied. One that names no execution, or one of another order,
+        is set aside.
         """
         if not reports:
             return
-        named = [name for report in reports for name in (report.exec_id, report.ref_exec_id) if name is not None]
-        recorded = await self._queries.executions(self._venue, named)
-        new: list[tuple[Order, ExecutionReport]] = []
+        named = {name for report in reports for name in _names(report)}
+        recorded = dict(await self._queries.executions(self._venue, sorted(named)))
         for report in reports:
             order = states[report.venue_client_order_id].order
-            referred = None if report.ref_exec_id is None else recorded.get(report.ref_exec_id)
-            if referred is None or referred.order_id != order.order_id:
-                error = f"{report.exec_type} of the execution {report.ref_exec_id}, which is not recorded for its order"
+            if report.ref_exec_id is None:
+                await self._strays.set_aside(report, f"{report.exec_type} without refExecId", is_stray=False)
+                continue
+            referred, known = recorded.get(report.ref_exec_id), recorded.get(report.exec_id)
+            if referred is not None and referred.order_id != order.order_id:
+                error = f"{report.exec_type} of the execution {report.ref_exec_id}, which is one of another order"
                 await self._strays.set_aside(report, error, is_stray=False)
-            elif (known := recorded.get(report.exec_id)) is None:
-                new.append((order, report))
+            elif known is None:
+                await self._record(order, report)
             elif known.order_id != order.order_id:
                 await self._strays.set_aside(report, "its execution id is that of another order", is_stray=False)
-        # Together, so that they share commits; the sequencer keeps their order.
-        await asyncio.gather(*(self._record(order, report) for order, report in new))
+            if decisions.early_mark(report.ref_exec_id) in recorded:
+                self._has_early = True  # by another process
+
+    async def settle(self, reports: Sequence[ExecutionReport], states: Mapping[VenueClientOrderId, OrderState]) -> None:
+        """Carry out revisions that came before these executions, which are applied now."""
+        marks = {
+            decisions.early_mark(report.exec_id): states[report.venue_client_order_id].order
+            for report in reports
+            if report.last_qty and not revises_execution(report) and report.venue_client_order_id in states
+        }
+        marked = await self._queries.executions(self._venue, list(marks)) if marks else {}
+        for order in {marks[mark].order_id: marks[mark] for mark in marked}.values():
+            await self._settle(order)
+
+    async def may_wait(self) -> bool:
+        """Whether a revision may wait for an execution; asks the journal once."""
+        if self._has_early is None:
+            self._has_early = await self._journal.cursor(self._cursor_name) is not None
+        return self._has_early
+
+    @property
+    def _cursor_name(self) -> str:
+        return f"early-revisions:{self._venue}"
 
     async def _record(self, order: Order, report: ExecutionReport) -> None:
-        try:
-            outcome = await self._commit(decisions.revised_execution(order, report))
-        except GroupRejected as error:
-            await self._strays.set_aside(report, str(error), is_stray=False)
-            return
-        if isinstance(outcome, Committed):
-            self._metrics.reports.labels("revised").inc()
-            log.error(
-                "execution_revised",
-                venue=self._venue,
-                order_id=order.order_id,
-                exec_type=report.exec_type,
-                exec_id=report.exec_id,
-                ref_exec_id=report.ref_exec_id,
+        fact = RevisionFact(**asdict(report_fact(report, order)))
+        assert fact.ref_exec_id is not None, "the caller has looked"
+        for _ in range(TRIES_MAX):
+            executed = await self._executed(order)
+            counted, is_early = executed.counted(fact.ref_exec_id), not executed.is_known(fact.ref_exec_id)
+            mark = decisions.early_mark(fact.ref_exec_id)
+            names = [fact.exec_id, mark] if is_early else [fact.exec_id]
+            recorded = await self._queries.executions(self._venue, names)
+            if fact.exec_id in recorded:
+                return  # by another process
+            changed = _with(fact, revised=counted, early=is_early)
+            answer = await self._propose(order, changed, is_marked=mark in recorded)
+            if isinstance(answer, Failed):
+                if not isinstance(answer.error, GroupRejected | ArithmeticError):
+                    raise answer.error
+                await self._strays.set_aside(report, repr(answer.error), is_stray=False)
+                return
+            if isinstance(answer, Decided):
+                if is_early:
+                    await self._note_early()
+                self._note(order, changed)
+                await self._settle(order)  # a correction may be what another revision waited for
+                return
+        raise Contention(f"revision {report.exec_id} could not be written in {TRIES_MAX} tries")
+
+    async def _settle(self, order: Order) -> None:
+        """Carry out the order's revisions that waited, the earliest first."""
+        for _ in range(PAGE_MAX):
+            executed = await self._executed(order)
+            due = executed.due()
+            if due is None or due.ref_exec_id is None:
+                return
+            due = _with(due, revised=executed.counted(due.ref_exec_id))
+            answer = await self._propose(order, due, is_marked=True)
+            if isinstance(answer, Failed):
+                raise answer.error
+            if isinstance(answer, Decided):
+                self._note(order, due)
+
+    async def _propose(
+        self, order: Order, fact: RevisionFact, *, is_marked: bool
+    ) -> Decided | Conflict | Failed | None:
+        position, total = (order.account_id, order.symbol), (order.account_id, ACCOUNT_TOTAL)
+        now = self._clock.now()
+        day = None if self._trading_day is None else self._trading_day.of(now)
+
+        def decision(state: OrderState, held: Positions) -> Change:
+            results = held[total] or account_total(order.account_id, now)
+            return decisions.revise_execution(
+                state.order, held[position], results, fact, now, is_marked=is_marked, day=day
             )
+
+        [answer] = await self._sequencer.propose([Proposal(order.order_id, decision, (position, total))])
+        return answer
+
+    async def _executed(self, order: Order) -> Executed:
+        """What the order's events tell of its executions."""
+        executed, seq = Executed(order), 0
+        while page := await self._queries.events_after(seq, order_id=order.order_id, limit=PAGE_MAX):
+            for event in page:
+                executed.take(event)
+            seq = page[-1].seq
+        return executed
+
+    async def _note_early(self) -> None:
+        """Have every later start look for executions that were revised before they came."""
+        self._has_early = True
+        await self._sequencer.commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=1, hash=""),)))
+
+    def _note(self, order: Order, fact: RevisionFact) -> None:
+        self._metrics.reports.labels("revised").inc()
+        log.error(
+            "execution_revised",
+            venue=self._venue,
+            order_id=order.order_id,
+            exec_type=fact.exec_type,
+            exec_id=fact.exec_id,
+            ref_exec_id=fact.ref_exec_id,
+        )
+
+
+def _names(report: ExecutionReport) -> list[str]:
+    ref = report.ref_exec_id
+    return [report.exec_id] if ref is None else [report.exec_id, ref, decisions.early_mark(ref)]
+
+
+def _with(fact: RevisionFact, **changes: object) -> RevisionFact:
+    return RevisionFact(**{**asdict(fact), **changes})

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Collection
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from switchyard.domain.bus import Place
 from switchyard.domain.ids import AccountId
+from switchyard.domain.ledger.accounts import Adoption
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
-from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, Ledger, StoredEntry
+from switchyard.ports.ledger import ENTRIES_MAX, EntryKey, StoredEntry
+from switchyard.ports.ledger_lookup import LedgerLookup
 from switchyard.ports.strategy_fills import BooksState
 
 # Of the types of entries, those that the results of a strategy follow from.
@@ -37,23 +38,36 @@ _kind = msgspec.json.Decoder(_Kind)
 _place = msgspec.json.Decoder(_Place)
 
 
+class FollowingLedger(Protocol):
+    """What is read of a ledger."""
+
+    async def strategy_entries(self, strategy: str, after: EntryKey | None, limit: int) -> list[StoredEntry]:
+        """Return the next entries of a strategy over all accounts, by time, account and number."""
+        ...
+
+    async def adoptions(self) -> list[Adoption]:
+        """Return the epochs that people had the books follow."""
+        ...
+
+
 class LedgerFills:
     """ports.strategy_fills.StrategyFills over the back office's ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: FollowingLedger, lookup: LedgerLookup) -> None:
         self._ledger = ledger
+        self._lookup = lookup
 
-    async def state(self) -> BooksState:
-        """How far the books are; an account that has halted is a problem of all strategies, which may have used it."""
-        seq = 0
-        for source in await self._ledger.sources():
-            if not isinstance(source.position, Place):
-                return BooksState(
-                    0, f"they are read from {source.source}, whose offsets cannot be compared with events"
-                )
-            seq = max(seq, source.position.seq)
-        halted = await self._ledger.halted(1)
-        return BooksState(seq, f"the account {halted[0].account_id} has halted" if halted else None)
+    async def problem(self) -> str | None:
+        """None: there are books."""
+        return None
+
+    async def state(self, account: AccountId) -> BooksState:
+        """How far the books are with an account, whichever bus they read it from."""
+        found = await self._lookup.find_account(account)
+        if found is None:
+            return BooksState()
+        adopted = max((each.epoch for each in await self._ledger.adoptions()), default=0)
+        return BooksState(max(found.epoch, adopted), found.seq, found.halted)
 
     async def pages(self, strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """All fills of the strategy; one that was reversed counts as if it had never been."""
@@ -85,9 +99,13 @@ def _moving(rows: list[StoredEntry], reversed_ids: Collection[str | None]) -> li
 class NoBooks:
     """ports.strategy_fills.StrategyFills of a process whose installation keeps no books."""
 
-    async def state(self) -> BooksState:
+    async def problem(self) -> str | None:
         """Why there is nothing to read."""
-        return BooksState(0, "no process keeps them (SWITCHYARD_BACKOFFICE=false)")
+        return "no process keeps them (SWITCHYARD_BACKOFFICE=false)"
+
+    async def state(self, _account: AccountId) -> BooksState:
+        """Nothing was read."""
+        return BooksState()
 
     async def pages(self, _strategy: str) -> AsyncIterator[list[LedgerEntry]]:
         """Nothing."""

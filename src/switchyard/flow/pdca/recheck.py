@@ -4,13 +4,14 @@ Reads the books and the journal; writes nothing but, through `enforce`, a kill. 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import msgspec
 import structlog
 
 from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.ids import AccountId
 from switchyard.domain.ledger.entries import LedgerEntry
 from switchyard.domain.pdca.metrics.compute import Basis, Slippage, measure
 from switchyard.domain.pdca.metrics.health import Minimum, judge, shown
@@ -21,10 +22,11 @@ from switchyard.domain.pdca.metrics.track import Track
 from switchyard.domain.pdca.requests import ARTIFACT_BYTES_MAX, ItemResult, RecheckRequest
 from switchyard.domain.pdca.strategies import Strategy
 from switchyard.ports.clock import Clock
-from switchyard.ports.journal import Journal
+from switchyard.ports.journal import Epoch, Journal
 from switchyard.ports.pdca import NewArtifact
-from switchyard.ports.strategy_fills import StrategyFills
-from switchyard.ports.strategy_orders import ORDERS_MAX, StrategyOrders
+from switchyard.ports.queries import Queries
+from switchyard.ports.strategy_fills import BooksState, StrategyFills
+from switchyard.ports.strategy_orders import ACCOUNTS_MAX, ORDERS_MAX, StrategyOrders
 
 log = structlog.get_logger()
 
@@ -70,6 +72,7 @@ class Recheck:
         self,
         *,
         journal: Journal,
+        queries: Queries,
         orders: StrategyOrders,
         fills: StrategyFills,
         clock: Clock,
@@ -77,6 +80,7 @@ class Recheck:
         enforce: Enforce,
     ) -> None:
         self._journal = journal
+        self._queries = queries
         self._orders = orders
         self._fills = fills
         self._clock = clock
@@ -91,7 +95,7 @@ class Recheck:
         # A time after the acceptance has not happened yet: it is no idle day, and a repeat must find the same window.
         last = min(request.window.to, request.created_at)
         window = Window(request.window.from_, last + _SMALLEST)
-        books_seq = await self._wait_for_books()
+        books_seq = await self._wait_for_books(strategy.strategy_id)
         orders = await self._read_orders(strategy.strategy_id, window)
         course = _Course(window, orders)
         async for page in self._fills.pages(strategy.strategy_id):
@@ -143,23 +147,55 @@ class Recheck:
             ),
         )
 
-    async def _wait_for_books(self) -> int:
-        """Wait until the books have all that the journal has now, so that no fill of the window is missing."""
+    async def _wait_for_books(self, strategy: str) -> int:
+        """Wait until the books have all that the journal has now of the strategy's accounts; returns its last event.
+
+        Only these accounts matter: the entries of one account never depend on another.
+        """
+        problem = await self._fills.problem()
+        if problem is not None:
+            raise CannotRecheck("BOOKS_HALTED", f"there are no books: {problem}")
         head = await self._journal.head(0)
+        epochs = await self._journal.epochs(0)
+        missing = await self._last_events(strategy, head.seq)
         deadline = self._clock.monotonic() + BOOKS_SECONDS_MAX
         while True:
-            state = await self._fills.state()
-            if state.problem is not None:
-                raise CannotRecheck("BOOKS_HALTED", f"the books are not complete: {state.problem}")
-            if state.seq >= head.seq:
+            states = {account: await self._fills.state(account) for account in missing}
+            for account, state in states.items():
+                if _is_lost(state, epochs):
+                    raise CannotRecheck(
+                        "BOOKS_HALTED",
+                        f"the books have read event {state.seq} of the account {account}, which the journal lost when "
+                        "it was restored: run `switchyard backoffice adopt-epoch` or `switchyard backoffice rebuild`",
+                    )
+                if state.seq >= missing[account]:
+                    del missing[account]
+                elif state.problem is not None:
+                    raise CannotRecheck(
+                        "BOOKS_HALTED", f"the account {account} has halted in the books: {state.problem}"
+                    )
+            if not missing:
                 return head.seq
             if self._clock.monotonic() > deadline:
+                account, seq = min(missing.items())
                 raise CannotRecheck(
                     "BOOKS_BEHIND",
-                    f"the books have read up to event {state.seq} of {head.seq} after {BOOKS_SECONDS_MAX:g} s: request "
-                    "the recheck again when backoffice_lag_events is low",
+                    f"the books have read the account {account} up to event {states[account].seq} of {seq} after "
+                    f"{BOOKS_SECONDS_MAX:g} s: request the recheck again when backoffice_lag_events is low",
                 )
             await asyncio.sleep(BOOKS_POLL_SECONDS)
+
+    async def _last_events(self, strategy: str, up_to: int) -> dict[AccountId, int]:
+        """The number of the last event, up to this one, of each account that has orders of the strategy."""
+        found: dict[AccountId, int] = {}
+        after = AccountId("")
+        while page := await self._orders.accounts(strategy, after, ACCOUNTS_MAX):
+            after = page[-1]
+            for account in page:
+                # None where its first order came after the event.
+                for last in await self._queries.last_events(account_id=account, before=up_to + 1, limit=1):
+                    found[account] = last.seq
+        return found
 
     async def _read_orders(self, strategy: str, window: Window) -> list[StrategyOrder]:
         found: list[StrategyOrder] = []
@@ -173,6 +209,11 @@ class Recheck:
                 raise CannotRecheck(
                     "TOO_MANY_ORDERS", f"more than {WINDOW_ORDERS_MAX} orders in the window: choose a shorter one"
                 )
+
+
+def _is_lost(state: BooksState, epochs: Sequence[Epoch]) -> bool:
+    """Whether the books' last event of an account is one that a later epoch of the journal does not follow."""
+    return any(epoch.epoch > state.epoch and state.seq > epoch.after_seq for epoch in epochs)
 
 
 class _Course:

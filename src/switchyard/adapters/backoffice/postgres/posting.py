@@ -1,6 +1,7 @@
 """Writes pages of events and people's entries to the books in PostgreSQL, each in one transaction."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -26,24 +27,29 @@ from switchyard.domain.chain import GENESIS
 from switchyard.domain.ids import AccountId, OrderId
 from switchyard.domain.ledger.accounts import Adoption, BookedAccount
 from switchyard.domain.ledger.bookable import ReadEvent, read_events
-from switchyard.domain.ledger.books import Books, Target
+from switchyard.domain.ledger.books import Books
 from switchyard.domain.ledger.entries import LedgerEntry, parse_entry
 from switchyard.domain.ledger.holdings import key_of
 from switchyard.domain.ledger.manual import (
+    AHEAD_MAX,
     ManualEntry,
     check_manual,
     entry_id_of_manual,
     manual_entry,
 )
 from switchyard.domain.ledger.refold import Refold
+from switchyard.domain.ledger.revisions import Target, waits_for
 from switchyard.domain.ledger.touched import (
+    Executions,
     Touched,
     account_ids,
-    chunks,
+    executions,
     order_ids,
+    parts_of,
     revised_entry_id,
     touched,
     touched_by,
+    touched_by_late,
 )
 from switchyard.ports.ledger import Claim, LedgerBroken, LedgerUnavailable, Posted, StoredEntry
 from switchyard.ports.manual_ledger import Entered
@@ -62,11 +68,13 @@ async def post(connection: Connection, claim: Claim, events: Sequence[BusEvent],
         adoptions = [adoption_of(row, same) for row in await connection.fetch(schema.ADOPTIONS)]
         read = read_events(events)
         accounts = {account.account_id: account for account in await _accounts(connection, account_ids(read))}
-        for part in chunks(read):
-            books = await _booked(connection, part, accounts.values(), adoptions)
+        for part in parts_of(read, await _waited_for(connection, executions(read))):
+            books = await _booked(connection, part.events, accounts.values(), adoptions)
             await _write(connection, books)
             accounts |= books.accounts
             tally.add(books)
+            if part.settles:
+                await _settle(connection, books, accounts, tally)
         read_at = events[-1].event.at if events else None
         await connection.execute(schema.MOVE, claim.source, json_text(position), read_at)
     return tally.posted(replace(claim, position=position), read_at)
@@ -75,6 +83,12 @@ async def post(connection: Connection, claim: Claim, events: Sequence[BusEvent],
 async def enter(connection: Connection, wanted: ManualEntry, at: datetime) -> Entered:
     """Book an entry by a person."""
     check_manual(wanted)
+    ahead = at - await connection.fetchval("SELECT clock_timestamp()")
+    if ahead > AHEAD_MAX:
+        # It would belong to a day to come, and with it every later entry of the account.
+        raise LedgerUnavailable(
+            f"nothing was booked: the clock of this machine is {ahead.total_seconds():.0f} s ahead of the database's"
+        )
     async with connection.transaction():
         # The account's lock comes first: of two requests with one key, the second finds the entry of the first.
         books = Books(await _accounts(connection, {wanted.account_id}))
@@ -141,7 +155,7 @@ async def _accounts(connection: Connection, wanted: set[AccountId]) -> list[Book
 async def _booked(
     connection: Connection,
     events: Sequence[ReadEvent],
-    accounts: Any,
+    accounts: Iterable[BookedAccount],
     adoptions: Sequence[Adoption],
 ) -> Books:
     """The books of this part of a page, with the rows that it touches, after its events."""
@@ -157,6 +171,33 @@ async def _booked(
                 await _load(connection, books, touched_by(target.entry))
         books.read(event, target)
     return books
+
+
+async def _waited_for(connection: Connection, reported: Executions) -> Executions:
+    """Those of the executions that a memo of a revision waits for."""
+    if not reported:
+        return reported
+    return frozenset(map(tuple, await connection.fetch(schema.FIND_WAITED_FOR, *_columns(reported))))
+
+
+async def _settle(connection: Connection, books: Books, accounts: dict[AccountId, BookedAccount], tally: Tally) -> None:
+    """Carry out the revisions that waited for the new fills, and those that waited for the fills that these book."""
+    fills = deque(books.fills)
+    while fills:
+        fill = fills.popleft()
+        rows = await connection.fetch(schema.WAITING, fill.account_id, fill.exec_id)
+        for memo in [parse_entry(row[0]) for row in rows]:
+            if not waits_for(memo, fill):
+                continue
+            target, late = await _target(connection, fill.entry_id), Books([accounts[fill.account_id]])
+            await _load_order(connection, late, fill.order_id)
+            if target.entry is not None:
+                await _load(connection, late, touched_by_late(target.entry, memo))
+            late.settle(memo, fill, target)
+            await _write(connection, late)
+            accounts |= late.accounts
+            tally.add(late)
+            fills.extend(late.fills)
 
 
 async def _load(connection: Connection, books: Books, wanted: Touched) -> None:

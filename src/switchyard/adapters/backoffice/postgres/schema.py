@@ -28,6 +28,7 @@ CREATE INDEX entries_of_order ON entries (order_id, number);
 CREATE INDEX entries_by_time ON entries (account_id, reached_at, number);
 CREATE INDEX entries_by_people ON entries (account_id, number) WHERE entered_by IS NOT NULL;
 CREATE INDEX entries_of_key ON entries (account_id, (text::jsonb ->> 'key')) WHERE entered_by IS NOT NULL;
+CREATE INDEX entries_waiting ON entries (account_id, (text::jsonb ->> 'waitsFor')) WHERE type = 'RevisionNoted';
 CREATE INDEX entries_of_strategy ON entries (strategy, at, account_id, number) WHERE strategy IS NOT NULL;
 CREATE TABLE legs (
     account_id {TEXT} NOT NULL, number bigint NOT NULL, leg integer NOT NULL, account {TEXT} NOT NULL,
@@ -101,6 +102,14 @@ SELECT {ACCOUNT_COLUMNS} FROM accounts WHERE account_id = ANY($1::text[]) ORDER 
 """
 FIND_ORDERS = "SELECT body FROM orders WHERE order_id = ANY($1::text[])"
 FIND_ENTRIES = "SELECT entry_id FROM entries WHERE entry_id = ANY($1::text[])"
+FIND_WAITED_FOR = """
+SELECT entries.account_id, exec_id FROM unnest($1::text[], $2::text[]) AS wanted (account_id, exec_id) JOIN entries
+ON entries.account_id = wanted.account_id AND text::jsonb ->> 'waitsFor' = exec_id AND type = 'RevisionNoted'
+"""
+WAITING = """
+SELECT text FROM entries
+WHERE account_id = $1 AND text::jsonb ->> 'waitsFor' = $2 AND type = 'RevisionNoted' ORDER BY number
+"""
 FIND_POSITIONS = """
 SELECT body
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS wanted (account_id, strategy, symbol, currency)

@@ -12,6 +12,14 @@ log = structlog.get_logger()
 _TAKE = "SELECT pg_try_advisory_lock(hashtext('switchyard backoffice'), 2)"
 
 
+_TAKE_REBUILT = "SELECT pg_try_advisory_lock(hashtext('switchyard backoffice'), 3)"
+
+
+async def take_rebuilt(connection: Connection) -> bool:
+    """Take the schema in which books are built again, until the session ends; false where another session has it."""
+    return bool(await connection.fetchval(_TAKE_REBUILT, timeout=CONNECT_SECONDS_MAX))
+
+
 class PostgresTurn:
     """ports.turn.Turn of the books of one database."""
 

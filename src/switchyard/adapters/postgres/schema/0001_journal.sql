@@ -94,7 +94,7 @@ CREATE TABLE orders (
 );
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 -- For rechecks of strategies; orders without a strategy do not write it.
-CREATE INDEX orders_of_strategy ON orders (strategy, order_id) WHERE strategy IS NOT NULL;
+CREATE INDEX orders_of_strategy ON orders (strategy, order_id, account_id) WHERE strategy IS NOT NULL;
 -- The open orders at a venue are found among the unfinished ones. An index whose condition names `status` would be
 -- written at every change of status; `is_final` changes once.
 CREATE INDEX orders_unfinished ON orders (venue, order_id) WHERE NOT is_final;

@@ -29,23 +29,24 @@ INDEX = {
 class ReferenceRoutes:
     """The routes."""
 
-    def __init__(self) -> None:
+    def __init__(self, front_page: Callable[[Request], Awaitable[Response]] | None = None) -> None:
+        """`front_page`: what a browser gets at `/`; the reference where it is none."""
+        self._front_page = front_page or _route(reference_page, HTML)
         self.routes = [
-            Route("/", _show_index),
+            Route("/", self._show_index),
             Route("/docs", _route(reference_page, HTML)),
             Route(STYLE_PATH, _route(_style, "text/css; charset=utf-8")),
             Route("/openapi.json", _route(as_json, "application/json")),
             Route("/openapi.yaml", _route(as_yaml, "text/plain; charset=utf-8")),
         ]
 
-
-async def _show_index(request: Request) -> Response:
-    if "text/html" in request.headers.get("accept", ""):
-        response = await _content(reference_page, HTML)
-    else:
-        response = starlette_response(json_response(200, INDEX))
-    response.headers["Vary"] = "Accept"
-    return response
+    async def _show_index(self, request: Request) -> Response:
+        if "text/html" in request.headers.get("accept", ""):
+            response = await self._front_page(request)
+        else:
+            response = starlette_response(json_response(200, INDEX))
+        response.headers["Vary"] = "Accept"
+        return response
 
 
 def _route(build: Callable[[], bytes], media_type: str) -> Callable[[Request], Awaitable[Response]]:
