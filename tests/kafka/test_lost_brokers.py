@@ -72,6 +72,7 @@ async def test_a_consumer_without_brokers_is_replaced_and_reads_on(
     await desks.trade(1)
     await relay.catch_up()
     await office.catch_up(embedded)
+    await relay.relay.close()  # so that the consumer is told
     lose_brokers()
     await office.run_until(lambda: not office.consumer.readers)
     await desks.trade(1)
