@@ -20,7 +20,7 @@ from switchyard.domain.orders import Side
 from switchyard.flow.backoffice.check import Differences, compare_ledgers, read_events_of
 from switchyard.flow.backoffice.rebuild import Carried, rebuild
 from tests.support.ledgers import opened_ledgers
-from tests.support.plain_books import PlainBooks, Trade, agree
+from tests.support.plain_books import PlainBooks, Trade, agree, agree_by_day
 from tests.support.postgres import PostgresServer
 from tests.support.posting import Posting, differences, digest
 from tests.support.tape import START, Tape, TapeSource
@@ -266,6 +266,7 @@ def test_the_books_are_those_of_a_plain_model_after_every_step_and_a_rebuild_agr
                 await run.step()
             await run.post()
             assert await differences(books.dump) == []
+            await agree_by_day(books.ledger, books.reports, ACCOUNTS)
             again = await ledgers.open(f"again_{next(_numbers)}")
             source = TapeSource(run.tape)
             carried = await Carried.from_books(books.ledger, books.dump, again.ledger, source)

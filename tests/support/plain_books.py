@@ -2,14 +2,16 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from datetime import UTC, date
 from decimal import Decimal
 from fractions import Fraction
 
 import msgspec
 
 from switchyard.domain.ids import AccountId
+from switchyard.domain.ledger.entries import parse_entry
 from switchyard.domain.ledger.holdings import WHOLE_ACCOUNT
-from switchyard.ports.ledger import Ledger
+from switchyard.ports.ledger import EntryFilter, Ledger
 from switchyard.ports.ledger_reports import LedgerReports
 
 Key = tuple[str, str]
@@ -103,3 +105,26 @@ async def agree(ledger: Ledger, reports: LedgerReports, plain: PlainBooks, accou
             by_currency[holding.currency] += holding.cost_basis - holding.realised_pnl
         for unit, amount in by_currency.items():
             assert amount == shown.get(("trading", unit), Decimal(0))
+
+
+async def agree_by_day(ledger: Ledger, reports: LedgerReports, accounts: Iterable[str]) -> None:
+    """A day has the entries since the first with its date, and closes with the sums of all entries so far."""
+    for account in map(AccountId, accounts):
+        sums: dict[Key, Decimal] = defaultdict(Decimal)
+        numbers: dict[date, list[int]] = defaultdict(list)
+        closing: dict[date, dict[Key, Decimal]] = {}
+        day = date.min
+        for stored in await ledger.entries(EntryFilter(account_id=account)):
+            entry = parse_entry(stored.text)
+            # Days do not go back: what was closed stays as it was.
+            day = max(day, entry.at.astimezone(UTC).date())
+            numbers[day].append(stored.number)
+            for leg in entry.legs:
+                if not leg.account.startswith("position"):
+                    sums[leg.account, leg.unit] += leg.amount
+            closing[day] = {key: amount for key, amount in sums.items() if amount}
+        for each, expected in closing.items():
+            shown = await ledger.entries(EntryFilter(account_id=account, day=each))
+            assert [entry.number for entry in shown] == numbers[each]
+            balances = await reports.closing_balances(account, each, "", 500)
+            assert {(row.account, row.unit): row.amount for row in balances if row.amount} == expected

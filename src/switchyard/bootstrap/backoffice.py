@@ -14,7 +14,7 @@ from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.kafka_bus import open_kafka_bus
 from switchyard.bootstrap.rechecks import start_office_rechecks
-from switchyard.bootstrap.reconcile import open_statements, start_reconciler
+from switchyard.bootstrap.reconcile import add_reconcile_check, open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.readiness import Check
@@ -179,6 +179,7 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             stack=stack,
             shares=False,
         )
+        add_reconcile_check(office.reconcile, office.readiness)
         office.kafka_bus = kafka_bus
         yield office
 

@@ -165,6 +165,8 @@ class Metrics:
         self.resolved = Counter(
             "orders_resolved_total", "Uncertain orders resolved, by verdict", ["verdict"], registry=registry
         )
+        for verdict in ("found", "absent", "reported"):
+            self.resolved.labels(verdict)  # a dashboard needs to see the first increase from 0
         self.venue_answering = Gauge(
             "venue_answering_seconds",
             "Time for which the venue has answered every probe within a second",

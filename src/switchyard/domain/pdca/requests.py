@@ -121,6 +121,13 @@ class RecheckItem(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items have ever ended, whoever carried them out; those of removed requests count too."""
+
+    succeeded: int
+    failed: int
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How many strategies of a request are in which state; the states add up to the total."""
 

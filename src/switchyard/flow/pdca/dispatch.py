@@ -142,7 +142,6 @@ class Dispatch:
     async def _fail(self, request_id: str, code: str, message: str) -> None:
         error = ItemError(code=code, message=message[:ERROR_LENGTH_MAX])
         count = await self._queue.fail_items(request_id, error, self._clock.now())
-        self._metrics.items.labels("failed").inc(count)
         log.error("recheck_items_failed", request_id=request_id, code=code, items=count)
 
     def _watch_queue(self, stored: StoredRequest) -> None:

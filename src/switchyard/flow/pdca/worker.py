@@ -81,7 +81,7 @@ class RecheckWorker:
         try:
             await self._finish(claimed)
         except LostFence:
-            self._metrics.items.labels("lost").inc()
+            self._metrics.interrupted.labels("claimed_by_another").inc()
             log.warning("recheck_lost", request_id=fence.request_id, strategy=fence.strategy_id)
         except (Unavailable, OutcomeUnknown) as error:
             # The store is away: what was found is lost, and the item is claimed again when its lease ends.
@@ -109,7 +109,6 @@ class RecheckWorker:
                 fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log")
             )
         else:
-            self._metrics.items.labels("succeeded").inc()
             self._metrics.seconds.observe(self._clock.monotonic() - began)
             log.info(
                 "strategy_rechecked",
@@ -134,12 +133,11 @@ class RecheckWorker:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _note_wait(self, fence: Fence, error: SwitchyardError) -> None:
-        self._metrics.items.labels("retried").inc()
+        self._metrics.interrupted.labels("database_away").inc()
         log.warning("recheck_waits", request_id=fence.request_id, strategy=fence.strategy_id, error=str(error))
 
     async def _fail(self, fence: Fence, error: ItemError) -> None:
         await self._queue.finish_item(fence, error, self._clock.now())
-        self._metrics.items.labels("failed").inc()
 
     async def _extend(self, fence: Fence) -> None:
         await self._queue.renew(fence, self._clock.now() + LEASE)

@@ -364,3 +364,8 @@ CREATE TABLE pdca_artifacts (
     PRIMARY KEY (request_id, strategy_id, name),
     FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
 );
+CREATE TABLE pdca_tally ( -- all items that have ever ended, those of removed requests too
+    outcome text COLLATE "C" PRIMARY KEY,
+    items bigint NOT NULL
+);
+INSERT INTO pdca_tally VALUES ('succeeded', 0), ('failed', 0);
