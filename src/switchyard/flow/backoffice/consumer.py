@@ -28,6 +28,8 @@ HALTED_MAX = 1_000
 HALTED_SHOWN_MAX = 5
 # Another process that has events to read and has booked none for so long is paused, or stuck.
 SILENCE_SECONDS_MAX = 10.0
+# How often the positions in the books are compared with those that the readers remember.
+COMPARE_SECONDS = 5.0
 
 
 class Consumer:
@@ -64,6 +66,7 @@ class Consumer:
         self._others_stuck: str | None = None
         self._moved_at = clock.monotonic()
         """When the other process that reads was last seen to book something, or to have read everything."""
+        self._compare_at = 0.0
         self.started_at = clock.now()
         self.replayed = 0
         """Entries that the ledger had at the start."""
@@ -167,7 +170,9 @@ class Consumer:
         count = 0
         for reader in self.readers:
             try:
-                count += await reader.run_once()
+                booked = await reader.run_once()
+                await reader.count_left(booked)
+                count += booked
             except OwnershipLost as error:
                 await self._lose(reader, error)
         await self.show()
@@ -210,6 +215,9 @@ class Consumer:
     async def show(self) -> None:
         """Show how far the readers are; reads the halted accounts where they have changed."""
         await self._watch_others()
+        await self._compare_positions()
+        for reader in self.readers:
+            await reader.count_left()  # its own loop may wait for the books
         halts = self._former.halts + sum(reader.halts for reader in self._readers.values())
         if halts != self._halts or not self._readers:  # without a source, another process reads
             self._halts = halts
@@ -231,9 +239,26 @@ class Consumer:
         self._others_stuck = None
         if now - self._moved_at > SILENCE_SECONDS_MAX:
             self._others_stuck = (
-                f"another process reads the journal: it has {self._others_lag} events left, and has booked none for "
-                f"more than {SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
+                f"another process is to read: it has {self._others_lag} events left, and has booked none for more than "
+                f"{SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
             )
+
+    async def _compare_positions(self) -> None:
+        """Claim a source again whose position in the books is another one: they were replaced by an older copy.
+
+        Without new events no posting would be rejected, and what the copy lacks would stay unread.
+        """
+        now = self._clock.monotonic()
+        if now < self._compare_at:
+            return
+        self._compare_at = now + COMPARE_SECONDS
+        claims = [(reader, reader.settled_claim) for reader in self.readers]
+        found = {state.source: (state.generation, state.position) for state in await self._ledger.sources()}
+        for reader, claim in claims:
+            if claim is None or reader.settled_claim is not claim:
+                continue  # it posts: the posting compares
+            if found.get(claim.source) != (claim.generation, claim.position):
+                await self._lose(reader, OwnershipLost(claim.source, "the books have another position or generation"))
 
     async def _show_behind(self) -> None:
         """Show how far the sources are ahead while the books wait: the last figure is from before."""
