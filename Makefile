@@ -37,7 +37,7 @@ test-contract: install-dev $(VENV)/.installed-generator ## Lint and test the HTT
 test-kafka: install-dev $(VENV)/.installed-kafka ## Run the Kafka tests on a real Apache Kafka (needs Java 17 and Maven)
 	TEST_KAFKA_LIBS=$(abspath $(VENV))/kafka $(BIN)/python -m pytest tests/kafka tests/kafka/secured_suite.py $(ARGS)
 
-test-operate: install-dev ## Test alert rules, then real alerts on killed dependencies (needs Debian's package prometheus)
+test-operate: install-dev ## Test alert rules, real alerts on killed dependencies, dashboards on the demo (needs Debian's package prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is missing: apt-get install prometheus"; exit 1; }
 	promtool check config ops/prometheus/prometheus.yml ops/prometheus/prometheus-host.yml
 	promtool test rules ops/prometheus/tests/*.yml

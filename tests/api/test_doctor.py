@@ -9,6 +9,7 @@ import pytest
 
 from switchyard.domain.readiness import CheckName
 from switchyard.entrypoints.cli.doctor import REMEDIES
+from tests.support.books import KEEPS_BOOKS
 from tests.support.gateway import RunningGateway, running_gateway
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -28,7 +29,7 @@ async def test_all_checks_pass_in_a_process_that_works(embedded: RunningGateway)
     code, out, _ = await command(embedded, "doctor", "--json")
     found = json.loads(out)
     assert {check["check"]: check["status"] for check in found["checks"] if check["check"] != "disk"} == dict.fromkeys(
-        ("process", "journal", "worker", "venues", "cache", "clock"), "ok"
+        ("process", "journal", "worker", "venues", "cache", "pdca", "clock"), "ok"
     )
     assert code == (0 if found["status"] == "ready" else 1)
 
@@ -59,6 +60,34 @@ async def test_a_bus_without_brokers_degrades_readiness_and_orders_go_on(tmp_pat
         [bus] = [check for check in answer.json["checks"] if check["check"] == "bus"]
         assert bus["status"] == "degraded"
         assert "docs/operate/kafka.md" in (await command(gateway, "doctor"))[1]
+
+
+async def test_a_lost_pdca_store_and_books_that_are_not_compared_degrade_readiness_and_orders_go_on(
+    tmp_path: Path,
+) -> None:
+    async with running_gateway(tmp_path, SWITCHYARD_BACKOFFICE_PORT="0", **KEEPS_BOOKS) as gateway:
+
+        async def statuses() -> dict[str, str]:
+            answer = await gateway.get("/health/ready", account=None)
+            assert answer.status == 200
+            return {check["check"]: check["status"] for check in answer.json["checks"]}
+
+        assert ((await statuses())["pdca"], (await statuses())["reconcile"]) == ("ok", "ok")
+        (tmp_path / "var" / "pdca.db").rename(tmp_path / "pdca.db")
+        assert gateway.engine.backoffice is not None
+        reconciler = gateway.engine.backoffice.reconcile.reconciler
+        assert reconciler is not None
+        reconciler.interval_seconds = -1_000  # any pass is older than five intervals and ten minutes
+
+        async def are_degraded() -> bool:
+            found = await statuses()
+            return (found["pdca"], found["reconcile"]) == ("degraded", "degraded")
+
+        await until(are_degraded, pause_seconds=0.1)
+        await gateway.until_status((await gateway.place()).json["orderId"], "FILLED")
+        _, out, _ = await command(gateway, "doctor")
+        assert "no pass was completed" in " ".join(out.split())
+        assert "docs/operate/rechecks.md" in out and "docs/operate/breaks.md" in out
 
 
 async def test_top_shows_doubts_queues_and_rates(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from switchyard.adapters.airflow.runner import AirflowRunner
 from switchyard.adapters.memory.clock import ManualClock
 from switchyard.adapters.pdca.store import SqlPdcaStore
 from switchyard.domain.errors import RunnerDown
+from switchyard.domain.pdca.requests import Tally
 from switchyard.domain.pdca.strategies import StrategyBody
 from switchyard.flow.pdca.dispatch import ENDED_GRACE, Dispatch
 from switchyard.ports.pdca import StoredRequest
@@ -239,5 +240,5 @@ async def test_a_failed_run_is_the_end_at_once(site: Site) -> None:
     page = await site.store.items(REQUEST, 0, 10)
     assert page is not None and page.items[0].error is not None
     assert (page.items[0].error.code, page.stored.progress.state) == ("RUN_FAILED", "failed")
-    # The alert on failed rechecks looks at this metric.
-    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "failed"}) == 1
+    # The alert on failed rechecks looks at this count.
+    assert await site.store.tally() == Tally(succeeded=0, failed=1)

@@ -1,5 +1,6 @@
 """The back office follows the journal of every engine: nothing twice, nothing left out, and it stops at a gap."""
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -21,7 +22,7 @@ from switchyard.domain.positions import Position
 from switchyard.domain.risk.reservations import Terms
 from switchyard.flow.backoffice.check import Differences, check_ledger, compare_ledgers, read_events_of
 from switchyard.flow.backoffice.consumer import Consumer
-from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
+from switchyard.flow.backoffice.journal_bus import JOURNAL, JournalBus, JournalSource
 from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.flow.backoffice.source_reader import EVENTS_MAX
 from switchyard.flow.wake import Wake
@@ -33,6 +34,7 @@ from switchyard.telemetry.metrics import Metrics
 from tests.support.build import ACCOUNT, a_report, an_accept, state_after
 from tests.support.databases import Database
 from tests.support.journal_checks import commit
+from tests.support.polling import until
 from tests.support.posting import digest
 
 
@@ -313,3 +315,49 @@ async def test_the_lag_grows_while_the_books_cannot_be_written(
     await caught_up(consumer)
     assert await quantity(ledger) == 3000
     assert lag() == 0
+
+
+async def test_what_is_left_is_counted_and_named_while_the_books_keep_a_page_waiting(
+    journal: Journal, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a lock on one of their tables: neither an error nor a page comes for as long as it is held."""
+    clock, metrics = ManualClock(), Metrics()
+    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    await consumer.open()
+    post, released = ledger.post, asyncio.Event()
+
+    async def wait_and_post(claim: Claim, events: list[BusEvent], position: SourcePosition) -> Posted:
+        await released.wait()
+        return await post(claim, events, position)
+
+    monkeypatch.setattr(ledger, "post", wait_and_post)
+    await Trading(journal).fill_orders(2)
+    running = asyncio.create_task(consumer.run(Wake()))
+    clock.advance(timedelta(seconds=1))
+    await until(lambda: consumer.lag == 10)
+    clock.advance(timedelta(seconds=11))
+    await until(lambda: consumer.trouble is not None)
+    assert "has 10 events left, and none was booked for more than" in (consumer.trouble or "")
+    assert metrics.registry.get_sample_value("backoffice_lag_events") == 10
+    released.set()
+    clock.advance(timedelta(seconds=1))
+    await until(lambda: consumer.lag == 0 and consumer.trouble is None)
+    running.cancel()
+    assert await quantity(ledger) == 2000
+
+
+async def test_books_that_were_replaced_by_an_older_copy_are_read_again_though_no_event_comes(
+    journal: Journal, ledger: SqliteLedger
+) -> None:
+    """The position in the books is the only one: what a process remembers of it may be of other books."""
+    await Trading(journal).fill_orders(2)
+    clock, metrics = ManualClock(), Metrics()
+    consumer = Consumer(JournalBus(journal), ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+    await consumer.open()
+    await caught_up(consumer)
+    await ledger.reset(JOURNAL, Place())  # as in the older copy
+    clock.advance(timedelta(seconds=11))
+    await consumer.run_once()
+    await consumer.run_once()
+    assert (metrics.registry.get_sample_value("backoffice_repeats_total") or 0) == 10
+    assert await quantity(ledger) == 2000

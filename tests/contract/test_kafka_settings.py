@@ -1,10 +1,11 @@
 """The variables of the bus: five settings of our own, every other one a property of librdkafka."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from switchyard.adapters.kafka.configuration import check_properties, client
+from switchyard.adapters.kafka.configuration import RepeatFilter, check_properties, client
 from switchyard.domain.errors import SettingError
 from switchyard.settings import configured_secrets, load_settings
 from switchyard.settings.kafka import KafkaSettings
@@ -72,3 +73,13 @@ def test_a_variable_that_cannot_be_used_stops_the_start_and_is_named(variable: s
         check_properties(loaded(**{variable: value}))
     assert str(raised.value).startswith(f"{variable}: ")
     assert said in str(raised.value)
+
+
+def test_a_line_of_librdkafka_is_not_repeated_for_every_client() -> None:
+    def passes(text: str) -> bool:
+        return lines.filter(logging.LogRecord("librdkafka", logging.ERROR, "", 0, text, None, None))
+
+    lines = RepeatFilter()
+    assert passes("FAIL [gateway#producer-2] Connect to 127.0.0.1:9 failed (after 0ms in state CONNECT)")
+    assert not passes("FAIL [gateway#producer-31] Connect to 127.0.0.1:9 failed (after 12ms in state CONNECT)")
+    assert passes("FAIL [gateway#producer-31] Connect to 127.0.0.1:10 failed (after 12ms in state CONNECT)")

@@ -19,6 +19,7 @@ from switchyard.domain.pdca.requests import (
     ItemResult,
     Progress,
     RunnerInfo,
+    Tally,
 )
 from switchyard.domain.pdca.strategies import MetricValue, StrategyBody
 from switchyard.ports.pdca import (
@@ -183,6 +184,9 @@ async def test_an_item_that_ends_every_worker_fails_in_the_end(store: PdcaStore)
     page = await store.items(a_recheck().request_id, 0, 10)
     assert page is not None and page.items[0].error is not None
     assert (page.stored.progress.state, page.items[0].error.code) == ("partial", "ATTEMPTS_EXHAUSTED")
+    # Counted for good: the removal of the request takes nothing back.
+    assert await store.reap(NOW + timedelta(days=1), 10) == 1
+    assert await store.tally() == Tally(succeeded=1, failed=1)
 
 
 async def test_a_failed_run_ends_what_is_left_and_its_workers_are_too_late(store: PdcaStore) -> None:

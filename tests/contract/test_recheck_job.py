@@ -24,6 +24,7 @@ from switchyard.domain.pdca.requests import (
     ItemResult,
     RecheckItem,
     RecheckRequest,
+    Tally,
     Window,
 )
 from switchyard.domain.pdca.strategies import StrategyBody, Threshold
@@ -200,7 +201,8 @@ async def test_a_worker_that_lost_its_item_restricts_nothing(site: RecheckSite) 
     await site.store.claim_items("second", 1, now=site.clock.now(), lease=LEASE)
     await site.worker("slow")._work(slow)
     assert await site.database.kills.active() == []
-    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "lost"}) == 1
+    lost = {"cause": "claimed_by_another"}
+    assert site.metrics.registry.get_sample_value("pdca_rechecks_interrupted_total", lost) == 1
 
 
 async def test_a_stopped_worker_gives_its_items_back(site: RecheckSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,4 +246,4 @@ async def test_an_outage_uses_up_no_attempts_and_a_long_one_is_named(
     await site.worker().run_once()
     item = await item_of(site, SECOND)
     assert item.error == ItemError(code="DATABASE_AWAY", message="a database did not answer for 15 minutes")
-    assert site.metrics.registry.get_sample_value("pdca_rechecks_total", {"outcome": "failed"}) == 1
+    assert await site.store.tally() == Tally(succeeded=1, failed=1)

@@ -90,7 +90,7 @@ async def test_metrics_logs_and_probes_are_as_documented_and_outlive_the_databas
     site = Site(cluster, session, await upgraded_database(server))
     await site.start()
     checks = [{check["check"] for check in (await site.ready(url))["checks"]} for url in site.urls]
-    assert checks == [PROCESS_CHECKS | {"cache"}, PROCESS_CHECKS, {"books", "journal", "disk"}]
+    assert checks == [PROCESS_CHECKS | {"cache", "pdca"}, PROCESS_CHECKS, {"books", "reconcile", "journal", "disk"}]
 
     await place(session, site.gateway, body=MARKET, key="k")
     await place(session, site.gateway, body=MARKET, key="k")

@@ -14,12 +14,12 @@ import yaml
 from jsonschema import Draft7Validator
 
 from switchyard.entrypoints.cli.main import app
-from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, load_settings
+from switchyard.settings import IDEMPOTENCY_SETTINGS, RISK_SETTINGS, SETTINGS, TRACING_SETTINGS, load_settings
 from switchyard.settings.kafka import KAFKA_SETTINGS
 
 ROOT = Path(__file__).parents[2]
 OPS = ROOT / "ops"
-ALL = (*SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS, *KAFKA_SETTINGS)
+ALL = (*SETTINGS, *IDEMPOTENCY_SETTINGS, *RISK_SETTINGS, *KAFKA_SETTINGS, *TRACING_SETTINGS)
 KNOWN = {setting.name for setting in ALL} | {setting.name + "_FILE" for setting in ALL if setting.secret}
 OURS = ("schema", "gateway", "worker", "backoffice")
 WORKER_METRICS_PORT = 9101

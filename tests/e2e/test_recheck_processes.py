@@ -16,6 +16,7 @@ from switchyard.domain.pdca.requests import RecheckItem
 from switchyard.domain.pdca.strategies import StrategyBody
 from tests.support.books import KEEPS_BOOKS
 from tests.support.cluster import Cluster
+from tests.support.figures import scrape
 from tests.support.kafka import start_kafka
 from tests.support.orders import until_all_final
 from tests.support.pdca import a_recheck
@@ -98,6 +99,8 @@ async def test_a_gateway_accepts_a_recheck_and_the_process_with_the_books_or_a_c
         assert page is not None and [each.attempts for each in page.items] == [1]
         assert page.items[0].result is not None
         assert page.items[0].result.metrics["win_rate"].value is not None
+        # Nobody scrapes the command: the gateway counts what the store says, by whoever it was carried out.
+        assert (await scrape(session, gateway.url))["pdca_rechecks_total{succeeded}"] == 2
     finally:
         await store.close()
     missing = await asyncio.to_thread(run_command, "pdca", "run", "01J8TPZ7YJ1E1X4C5N9ZP3M3QD", **gateway.settings)

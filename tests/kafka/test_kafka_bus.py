@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.kafka import topics
@@ -227,11 +227,49 @@ async def test_messages_that_do_not_arrive_are_counted_and_then_named(
     office = await opened(kafka, topic, ledger)
     running = asyncio.create_task(office.consumer.run(Wake()))
     await until(lambda: office.consumer.trouble is not None)
-    assert "has 20 events left, and none has arrived for more than" in (office.consumer.trouble or "")
+    assert "has 20 events left, and none was booked for more than" in (office.consumer.trouble or "")
     # Shown once a second, by another task than the one that counts.
     await until(lambda: office.metrics.registry.get_sample_value("backoffice_lag_events") == 20)
     running.cancel()
     await office.close()
+
+
+async def test_a_process_without_partitions_counts_and_names_what_no_other_one_reads(
+    embedded: Database, kafka: Kafka, ledger: SqliteLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has given the only partition to a member that is alive and reads nothing."""
+    monkeypatch.setattr("switchyard.flow.backoffice.consumer.SILENCE_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("switchyard.adapters.kafka.bus.TOPIC_CHECK_SECONDS", 0.2)
+    topic = kafka.create_topic(1)
+    idle = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap,
+            "group.id": f"books of {topic}",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
+    idle.subscribe([topic])
+
+    def has_partition() -> bool:
+        idle.poll(0.2)
+        return bool(idle.assignment())
+
+    await until(has_partition)
+    await Desks(embedded).trade(1)
+    await publish(kafka, topic, await linked_events(embedded))
+    office = await opened(kafka, topic, ledger)
+
+    def is_named() -> bool:
+        idle.poll(0.01)  # a rebalance needs the member's answer
+        return office.consumer.trouble is not None
+
+    await office.run_until(is_named)
+    assert "has 20 events left, and has booked none" in (office.consumer.trouble or "")
+    assert office.metrics.registry.get_sample_value("backoffice_lag_events") == 20
+    await office.close()
+    await asyncio.to_thread(idle.close)
 
 
 def test_an_id_of_a_topic_with_slashes_is_compared_as_a_whole() -> None:

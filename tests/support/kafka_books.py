@@ -20,6 +20,7 @@ from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus, JournalSource
 from switchyard.flow.backoffice.rebuild import rebuild
 from switchyard.ports.bus import Bus
+from switchyard.ports.tracing import Tracer
 from switchyard.settings.kafka import KafkaSettings
 from switchyard.telemetry.metrics import Metrics
 from tests.support.build import a_report, an_accept, state_after
@@ -62,11 +63,13 @@ class Desks:
 class Office:
     """A back office in the test: a consumer of a bus into a ledger."""
 
-    def __init__(self, bus: Bus, ledger: SqliteLedger) -> None:
+    def __init__(self, bus: Bus, ledger: SqliteLedger, tracer: Tracer | None = None) -> None:
         self.bus = bus
         self.ledger = ledger
         self.metrics = Metrics()
-        self.consumer = Consumer(bus, ledger, clock=SystemClock(), metrics=self.metrics.backoffice, shares=False)
+        self.consumer = Consumer(
+            bus, ledger, clock=SystemClock(), metrics=self.metrics.backoffice, shares=False, tracer=tracer
+        )
 
     async def run_until(self, condition: Callable[[], object]) -> None:
         """Book pages until the condition holds."""

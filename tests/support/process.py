@@ -26,13 +26,13 @@ def clean_environment(**settings: str) -> dict[str, str]:
 
     Without a back office: most tests have no use for one, and its port would have to be free.
     """
-    # Without compiled modules every process would compile the package again, for more than a second.
-    dropped = ("SWITCHYARD_", "JWT_", "SSE_", "PYTHONDONTWRITEBYTECODE")
+    # Without compiled modules every process would compile the package again, for half a second.
+    dropped = ("SWITCHYARD_", "JWT_", "SSE_", "OTEL_", "PYTHONDONTWRITEBYTECODE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
     fixed = {
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(ROOT),
-        # No certificate authorities: aiohttp reads all of the system's at each start, and no process here uses TLS.
+        # No certificate authorities: aiohttp reads those of the system at each start, and no process here needs one.
         "SSL_CERT_FILE": os.devnull,
         "SWITCHYARD_BACKOFFICE": "false",
     }

@@ -1,9 +1,11 @@
 """A real Prometheus on the rules of `ops/prometheus`, with their durations scaled down."""
 
 import asyncio
+import math
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,6 +68,13 @@ class PrometheusServer:
         """The values of a query now."""
         found = await self._get(session, "query", query=query)
         return [float(sample["value"][1]) for sample in found["result"]]
+
+    async def over_time(self, session: aiohttp.ClientSession, query: str, began: float) -> list[float]:
+        """All values of a query since a time, second by second, as a panel draws them."""
+        span = {"start": f"{began}", "end": f"{time.time()}", "step": "1"}
+        found = await self._get(session, "query_range", query=query, **span)
+        values = [float(value) for series in found["result"] for _, value in series["values"]]
+        return [value for value in values if not math.isnan(value)]
 
     async def until_firing(self, session: aiohttp.ClientSession, *names: str, seconds_max: float = 90) -> None:
         """Wait until all of these alerts fire."""

@@ -11,6 +11,7 @@ from switchyard.flow.bus.lease import HeldLease
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.bus.source import RelaySource
+from switchyard.flow.traced import EventTraces
 from switchyard.ports.clock import Clock
 from switchyard.settings.kafka import KafkaSettings
 from switchyard.telemetry.metrics import Metrics
@@ -38,6 +39,7 @@ class RelayUnderTest:
         capacity: int = 10_000,
         accounts_max: int = 2,
         clock: Clock | None = None,
+        traced: bool = False,
         **properties: str,
     ) -> None:
         self._journal = database.journal
@@ -57,7 +59,7 @@ class RelayUnderTest:
         )
         self.relay = Relay(
             publisher,
-            source=RelaySource(database.journal),
+            source=RelaySource(database.journal, traces=EventTraces(database.journal) if traced else None),
             previous=PreviousEvents(database.queries, accounts_max),
             lease=self.lease,
             capacity=capacity,

@@ -88,7 +88,7 @@ OUTBOX_ORDERS = Table(
     "outbox_orders",
     OutboxRow.__struct_fields__,
     key=("order_id", "kind", "number"),
-    fixed=("venue_client_order_id", "created_at", "lane", "payload", "seq"),
+    fixed=("venue_client_order_id", "created_at", "lane", "payload", "traceparent", "seq"),
     assigned=("seq",),
     unset=("last_error", "error_detail"),
 )

@@ -13,8 +13,9 @@ from switchyard.bootstrap.books import OpenBooks, journal_turn, open_books
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.databases import open_database
 from switchyard.bootstrap.rechecks import start_office_rechecks
-from switchyard.bootstrap.reconcile import open_statements, start_reconciler
+from switchyard.bootstrap.reconcile import add_reconcile_check, open_statements, start_reconciler
 from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.bootstrap.tracing import open_tracer
 from switchyard.domain.errors import CannotStart, SettingError
 from switchyard.domain.readiness import Check
 from switchyard.flow.backoffice.consumer import Consumer
@@ -23,10 +24,12 @@ from switchyard.flow.backoffice.unrealised import Marks
 from switchyard.flow.gauges import show_disks, show_journal
 from switchyard.flow.health.readiness import ReadinessChecks, check_disks, check_journal
 from switchyard.flow.reconcile.desk import ReconcileDesk
+from switchyard.flow.traced import EventTraces
 from switchyard.flow.wake import Wake
 from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.journal import Journal
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -122,11 +125,12 @@ async def start_backoffice(core: Core, stack: AsyncExitStack) -> BackOffice:
     """Keep the books in a process that also handles orders; a file that cannot be opened stops the start."""
     books = await stack.enter_async_context(open_books(core.settings))
     consumer = Consumer(
-        _journal_bus(core.settings, core.database.journal, stack),
+        _journal_bus(core.settings, core.database.journal, core.tracer, stack),
         books.ledger,
         clock=core.clock,
         metrics=core.metrics.backoffice,
         shares=True,
+        tracer=core.tracer,
     )
     await consumer.open()
     core.supervisor.start(stack, "books", lambda: consumer.run(core.wakes.books))
@@ -149,10 +153,11 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
     prepare_data_folder(settings.data_dir)
     async with AsyncExitStack() as stack:
         wake, kafka_bus = Wake(), None
+        clock, metrics = SystemClock(), Metrics()
+        tracer = open_tracer(settings, "backoffice", metrics, stack)
         database = await open_database(settings)
         stack.push_async_callback(database.close)
         books = await stack.enter_async_context(open_books(settings))
-        clock, metrics = SystemClock(), Metrics()
         bus: Bus
         if settings.kafka is not None:
             from switchyard.bootstrap.kafka_bus import open_kafka_bus
@@ -160,8 +165,8 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             installation = (await database.journal.installation()).id
             bus = kafka_bus = await open_kafka_bus(settings.kafka, installation, books.ledger, wake, stack)
         else:
-            bus = _journal_bus(settings, database.journal, stack)
-        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False)
+            bus = _journal_bus(settings, database.journal, tracer, stack)
+        consumer = Consumer(bus, books.ledger, clock=clock, metrics=metrics.backoffice, shares=False, tracer=tracer)
         await consumer.open()
         if consumer.source_problem is not None:
             raise CannotStart(consumer.source_problem)
@@ -169,7 +174,15 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
         supervisor.start(stack, "books", lambda: consumer.run(wake))
         database.listen(wake.notify)
         metrics.process.describe("backoffice")
-        await start_office_rechecks(settings, database, books, metrics=metrics, supervisor=supervisor, stack=stack)
+        await start_office_rechecks(
+            settings,
+            database,
+            books,
+            metrics=metrics,
+            tracer=tracer,
+            supervisor=supervisor,
+            stack=stack,
+        )
         office = BackOfficeProcess(books, consumer, metrics, clock, supervisor, settings.data_dir, database.journal)
         office.reconcile = await start_reconciler(
             settings,
@@ -183,13 +196,14 @@ async def running_backoffice(settings: Settings) -> AsyncIterator[BackOfficeProc
             stack=stack,
             shares=False,
         )
+        add_reconcile_check(office.reconcile, office.readiness)
         office.kafka_bus = kafka_bus
         yield office
 
 
-def _journal_bus(settings: Settings, journal: Journal, stack: AsyncExitStack) -> JournalBus:
+def _journal_bus(settings: Settings, journal: Journal, tracer: Tracer | None, stack: AsyncExitStack) -> JournalBus:
     """The journal as the bus; where the books serve several processes, one at a time reads it."""
     turn = journal_turn(settings)
     if turn is not None:
         stack.push_async_callback(turn.give_up)
-    return JournalBus(journal, turn)
+    return JournalBus(journal, turn, None if tracer is None else EventTraces(journal))

@@ -1,4 +1,7 @@
-"""Open the idempotency cache and the rate limits: in memory, or on Redis where one is configured."""
+"""Open the idempotency cache and the rate limits: in memory, or on Redis where one is configured.
+
+The client of Redis is loaded only then: it takes 0.4 s, and loads OpenTelemetry where that is installed.
+"""
 
 import hashlib
 import hmac
@@ -93,22 +96,22 @@ def _open_pdca_rates(
         "recheck_all": api.recheck_all_rate,
     }
     redis_url = settings.idempotency.cache.redis_url
-    host = None
-    if redis_url is not None:
-        from switchyard.adapters.redis.host import RedisHost
+    own = {
+        name: MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
+        for name, limit in limits.items()
+    }
+    if redis_url is None:
+        return {name: (limits[name], rate) for name, rate in own.items()}
+    from switchyard.adapters.redis.host import RedisHost
+    from switchyard.adapters.redis.rates import RedisRate
 
-        host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
+    host = RedisHost(redis_url, clock=clock, read_seconds=PDCA_RATE_SECONDS, on_change=metrics.redis_up.set)
+    key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
     rates: PdcaLimits = {}
     for name, limit in limits.items():
-        own = MemoryRate(limit, RATE_WINDOW, clock=clock, clients_max=PDCA_CLIENTS_MAX)
-        rates[name] = limit, own
-        if host is not None:
-            from switchyard.adapters.redis.rates import RedisRate
-
-            key = hmac.digest(jwt_secret(settings).encode(), f"pdca rates, {incarnation}".encode(), hashlib.sha256)
-            shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own)
-            stack.push_async_callback(shared.close)
-            rates[name] = limit, shared
+        shared = RedisRate(limit, RATE_WINDOW, host=host, key=key, without_server=own[name])
+        stack.push_async_callback(shared.close)
+        rates[name] = limit, shared
     return rates
 
 

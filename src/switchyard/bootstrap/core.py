@@ -1,5 +1,6 @@
 """The parts that every role has: database, clock, sequencer, metrics and supervisor."""
 
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from switchyard.adapters.files.disks import LocalDisks
 from switchyard.adapters.system_clock import SystemClock, SystemRandomness, boot_id, boot_seconds
 from switchyard.bootstrap.databases import Database
 from switchyard.bootstrap.supervisor import Supervisor
+from switchyard.bootstrap.tracing import new_tracer, start_tracer
 from switchyard.bootstrap.wrappers import PortWrappers
+from switchyard.domain.changes import Change
 from switchyard.domain.ids import AccountId, Installation, KillId, VenueName
 from switchyard.domain.instruments import Catalogue
 from switchyard.domain.routing import Router
@@ -26,6 +29,7 @@ from switchyard.flow.routing.window import AdmissionWindow
 from switchyard.flow.sending.lanes import HeldLanes
 from switchyard.flow.sending.waiting import WaitingLanes
 from switchyard.flow.sequencer import Sequencer
+from switchyard.flow.traced import CommitSpans
 from switchyard.flow.wake import Wake
 from switchyard.ports.venue import Venue
 from switchyard.settings import Settings
@@ -66,10 +70,13 @@ class Core:
     choice: VenueChoice
     """Set by `Engine`."""
 
-    def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers) -> None:
+    def __init__(self, settings: Settings, database: Database, wrappers: PortWrappers, role: str) -> None:
         self.settings = settings
         self.database = database
         self.metrics = Metrics()
+        self.metrics.process.describe(role)
+        self.tracer = new_tracer(settings, role, self.metrics)
+        """None where traces are off."""
         self.supervisor = Supervisor(self.metrics)
         self.wrappers = wrappers
         self.wall_clock = wrappers.clock(SystemClock())
@@ -96,6 +103,14 @@ class Core:
         self.window = AdmissionWindow(self.forecast, settings.venue_names, self.clock, self.metrics)
         self.kills = ActiveKills(database.kills, self.metrics)
         self.waiting = WaitingLanes(self.wakes.dispatch)
+        notes: list[Callable[[Change], None]] = [
+            results.count,
+            self.window.note,
+            self.waiting.note,
+            self.kills.note_change,
+        ]
+        if self.tracer is not None:
+            notes.append(CommitSpans(self.tracer, lambda order_id: self.sequencer.states.order(order_id)).note)
         self.sequencer = Sequencer(
             database.journal,
             clock=self.clock,
@@ -105,7 +120,7 @@ class Core:
             capacity=settings.queue_capacity,
             on_broken=self.supervisor.report_broken_journal,
             completion=results,
-            on_committed=[results.count, self.window.note, self.waiting.note, self.kills.note_change],
+            on_committed=notes,
         )
         self.kill_switch = KillSwitch(
             journal=database.journal,
@@ -128,7 +143,8 @@ class Core:
         )
 
     async def start(self, stack: AsyncExitStack) -> None:
-        """Start the clock and the sequencer, which all other stages need; both stop last."""
+        """Start the clock and the sequencer, which all other stages need; both stop last, before the traces."""
+        start_tracer(self.tracer, stack)
         journal = self.database.journal
         # The head first: if `db restored` opens an epoch after this line, every append of this process is rejected.
         await journal.head(0)

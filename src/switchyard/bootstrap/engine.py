@@ -18,9 +18,15 @@ from switchyard.bootstrap.gateway import start_gateway
 from switchyard.bootstrap.pdca import PdcaOffice, start_pdca
 from switchyard.bootstrap.quotes import open_quotes
 from switchyard.bootstrap.readers import start_audit, start_head, start_streams
-from switchyard.bootstrap.readiness import add_books_check, add_bus_check, add_cache_check, process_checks
+from switchyard.bootstrap.readiness import (
+    add_books_check,
+    add_bus_check,
+    add_cache_check,
+    add_pdca_check,
+    process_checks,
+)
 from switchyard.bootstrap.rechecks import Rechecks, start_dispatch, start_rechecks
-from switchyard.bootstrap.reconcile import reconcile_beside
+from switchyard.bootstrap.reconcile import add_reconcile_check, reconcile_beside
 from switchyard.bootstrap.relay import start_relay
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.bootstrap.venues import open_venues, venue_kinds
@@ -65,7 +71,7 @@ class Engine:
     """Set while a process publishes to Kafka, or stands by to do so."""
 
     def __init__(self, settings: Settings, role: Role, database: Database, wrappers: PortWrappers) -> None:
-        core = self._core = Core(settings, database, wrappers)
+        core = self._core = Core(settings, database, wrappers, role)
         core.choice = VenueChoice(
             core.router,
             core.quotes,
@@ -87,6 +93,7 @@ class Engine:
         self.sequencer = core.sequencer
         self.quotes = core.quotes
         self.catalogue = core.catalogue
+        self.tracer = core.tracer
         self.hub = StreamHub(
             database.journal,
             database.queries,
@@ -105,7 +112,6 @@ class Engine:
             disks=core.disks,
             metrics=core.metrics,
         )
-        core.metrics.process.describe(role)
         self._sends = role == "worker" or (role == "up" and settings.worker)
         self.readiness = process_checks(core, sends=self._sends)
 
@@ -162,6 +168,7 @@ class Engine:
             pdca.store,
             clock=core.clock,
             metrics=core.metrics,
+            tracer=core.tracer,
             supervisor=core.supervisor,
             wake=pdca.rechecks,
             stack=stack,
@@ -188,6 +195,8 @@ class Engine:
                 self.observer.cache = self.caches.cache
                 add_cache_check(self.readiness, core, self.caches)
                 self.pdca = await start_pdca(core, stack)
+                self.observer.rechecks = self.pdca.store.tally
+                add_pdca_check(self.readiness, self.pdca)
                 self._start_rechecks(stack)
             if self._role != "gateway":
                 self.relay = start_relay(core, stack)
@@ -202,6 +211,7 @@ class Engine:
                 core.supervisor.start(stack, "venue health", reader.run)
             if self.backoffice is not None:
                 self.backoffice.reconcile = await reconcile_beside(core, self.backoffice.books, stack)
+                add_reconcile_check(self.backoffice.reconcile, self.readiness, self.backoffice.readiness)
             self._database.listen(core.wakes.notify)
             yield
 

@@ -28,8 +28,7 @@ def head_files(settings: Settings, installation: str) -> list[HeadFile]:
     files: list[HeadFile] = [LocalHeadFile(_head_path(settings)), LocalHeadFile(state_path, is_shared=True)]
     redis_url = settings.idempotency.cache.redis_url
     if redis_url is not None:
-        # Imported where one is set: the library takes a tenth of a start.
-        from switchyard.adapters.redis.head import RedisHead
+        from switchyard.adapters.redis.head import RedisHead  # loading the client takes long: see `caches.py`
 
         files.append(RedisHead(redis_url, installation))
     return files

@@ -6,21 +6,25 @@ from switchyard.bootstrap.caches import Caches, open_caches
 from switchyard.bootstrap.core import Core
 from switchyard.bootstrap.desks import Desks
 from switchyard.domain.idempotency import DERIVED_CLOSE, DERIVED_ORDER
+from switchyard.flow.decide import Commit
 from switchyard.flow.history.restore import incarnation_of, restored_at
 from switchyard.flow.intake.reap import Reaper
 from switchyard.flow.readers.stream import StreamHub
 from switchyard.flow.risk.repeated import RepeatedExecutions
+from switchyard.flow.traced import TracedCommit
 
 
 async def start_gateway(core: Core, hub: StreamHub, stack: AsyncExitStack) -> tuple[Desks, Caches]:
     """Build the desks that accept requests and start the stages that they rely on."""
     incarnation = await incarnation_of(core.database.journal)
     caches = open_caches(core.settings, incarnation, core.clock, core.metrics, stack)
+    offer = core.sequencer.offer
+    commit: Commit = offer if core.tracer is None else TracedCommit(offer, core.tracer)
     desks = Desks(
         core.settings,
         core.database,
         caches=caches,
-        commit=core.sequencer.offer,
+        commit=commit,
         hub=hub,
         catalogue=core.catalogue,
         quotes=core.quotes,

@@ -16,6 +16,7 @@ from switchyard.flow.registry.reaper import RecheckReaper
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PdcaStore
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 
 log = structlog.get_logger()
@@ -44,20 +45,20 @@ def pdca_path(settings: Settings) -> Path:
     return settings.data_dir / "pdca.db"
 
 
-async def open_pdca_store(settings: Settings, *, create: bool = True) -> PdcaStore:
+async def open_pdca_store(settings: Settings, *, create: bool = True, tracer: Tracer | None = None) -> PdcaStore:
     """Open the store of a process; a command must not create one, which no server would look into."""
     if settings.database_url is not None:
-        return await SqlPdcaStore.on_postgres(settings.database_url)
+        return await SqlPdcaStore.on_postgres(settings.database_url, tracer)
     if not create and not pdca_path(settings).exists():
         raise no_database(pdca_path(settings))
-    return await SqlPdcaStore.on_file(pdca_path(settings))
+    return await SqlPdcaStore.on_file(pdca_path(settings), tracer)
 
 
 async def start_pdca(core: Core, stack: AsyncExitStack) -> PdcaOffice:
     """Open the store and start its stages, in a process that serves the API."""
     path = pdca_path(core.settings)
     is_new = core.settings.database_url is None and not path.exists()
-    store = await open_pdca_store(core.settings)
+    store = await open_pdca_store(core.settings, tracer=core.tracer)
     stack.push_async_callback(store.close)
     if is_new and (await core.database.journal.head(0)).seq:
         # Strategies come back from the journal, their thresholds do not: nothing is judged or enforced without them.

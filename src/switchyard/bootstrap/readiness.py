@@ -6,6 +6,7 @@ from functools import partial
 from switchyard.bootstrap.backoffice import BackOffice
 from switchyard.bootstrap.caches import Caches
 from switchyard.bootstrap.core import Core
+from switchyard.bootstrap.pdca import PdcaOffice
 from switchyard.bootstrap.venue_states import venue_states
 from switchyard.domain.readiness import Check
 from switchyard.flow.health.readiness import (
@@ -38,6 +39,16 @@ def add_cache_check(checks: ReadinessChecks, core: Core, caches: Caches) -> None
 def add_books_check(checks: ReadinessChecks, office: BackOffice) -> None:
     """Whether the books follow the journal; orders do not wait for them."""
     checks.add("books", office.check, worst="degraded")
+
+
+def add_pdca_check(checks: ReadinessChecks, office: PdcaOffice) -> None:
+    """Whether strategies and rechecks can be read; orders do not need them."""
+
+    async def check() -> Check:
+        tally = await office.store.tally()  # raises Unavailable
+        return Check("pdca", "ok", f"its store answers: {tally.succeeded + tally.failed} rechecks have ended")
+
+    checks.add("pdca", check, worst="degraded")
 
 
 def add_bus_check(checks: ReadinessChecks, problem: Callable[[], str | None]) -> None:

@@ -6,6 +6,7 @@ from switchyard.bootstrap.books import books_url, existing_books
 from switchyard.bootstrap.databases import kill_switch_of, open_database, started_clock
 from switchyard.bootstrap.pdca import open_pdca_store
 from switchyard.bootstrap.rechecks import recheck_worker, work_through
+from switchyard.bootstrap.tracing import open_tracer
 from switchyard.flow.backoffice.consumer import Consumer
 from switchyard.flow.backoffice.journal_bus import JournalBus
 from switchyard.flow.pdca.fills import LedgerFills
@@ -20,6 +21,7 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
     """Carry out a stored request; raises AlreadyRunning where a server holds the database or the books."""
     metrics = Metrics()
     async with AsyncExitStack() as stack:
+        tracer = open_tracer(settings, "pdca run", metrics, stack)
         database = await open_database(settings)
         stack.push_async_callback(database.close)
         books = await stack.enter_async_context(existing_books(settings))
@@ -28,7 +30,7 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
         if books_url(settings) is None:
             # Nobody else keeps a file of books while it is open here; books in a database have their own reader.
             await _catch_up(JournalBus(database.journal), books.ledger, clock, metrics)
-        store = await open_pdca_store(settings, create=False)
+        store = await open_pdca_store(settings, create=False, tracer=tracer)
         stack.push_async_callback(store.close)
         worker = recheck_worker(
             settings,
@@ -38,6 +40,7 @@ async def carry_out_recheck(settings: Settings, request_id: str) -> None:
             clock=clock,
             metrics=metrics,
             kill_switch=kill_switch,
+            tracer=tracer,
         )
         await work_through(worker, store, request_id)
 

@@ -27,6 +27,7 @@ from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PdcaStore
 from switchyard.ports.strategy_fills import StrategyFills
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings
 from switchyard.telemetry.metrics import Metrics
 
@@ -47,6 +48,7 @@ def recheck_worker(
     clock: Clock,
     metrics: Metrics,
     kill_switch: KillSwitch,
+    tracer: Tracer | None = None,
 ) -> RecheckWorker:
     """A worker of rechecks on these books."""
     chosen = settings.rechecks
@@ -65,7 +67,15 @@ def recheck_worker(
         enforce=(Enforcement(store, database.kills, restrict) if chosen.enforce == "reduce_only" else enforce_nothing),
     )
     name = f"{socket.gethostname()}:{os.getpid()}"
-    return RecheckWorker(store, recheck, name=name, clock=clock, metrics=metrics.rechecks, parallel=chosen.parallelism)
+    return RecheckWorker(
+        store,
+        recheck,
+        name=name,
+        clock=clock,
+        metrics=metrics.rechecks,
+        parallel=chosen.parallelism,
+        tracer=tracer,
+    )
 
 
 class Rechecks:
@@ -117,6 +127,7 @@ def start_rechecks(core: Core, books: OpenBooks | None, pdca: PdcaOffice, stack:
         clock=core.clock,
         metrics=core.metrics,
         kill_switch=core.kill_switch,
+        tracer=core.tracer,
     )
     rechecks = Rechecks(worker, pdca.store)
     core.supervisor.start(stack, "rechecks", lambda: worker.run(pdca.rechecks))
@@ -130,11 +141,12 @@ async def start_office_rechecks(
     books: OpenBooks,
     *,
     metrics: Metrics,
+    tracer: Tracer | None,
     supervisor: Supervisor,
     stack: AsyncExitStack,
 ) -> None:
     """Start the workers in a process that keeps the books and nothing else."""
-    store = await open_pdca_store(settings)
+    store = await open_pdca_store(settings, tracer=tracer)
     stack.push_async_callback(store.close)
     worker = recheck_worker(
         settings,
@@ -144,6 +156,7 @@ async def start_office_rechecks(
         clock=await started_clock(database),
         metrics=metrics,
         kill_switch=await kill_switch_of(database, settings),
+        tracer=tracer,
     )
     wake = Wake()  # never notified: requests are stored by other processes
     supervisor.start(stack, "rechecks", lambda: worker.run(wake))
@@ -155,6 +168,7 @@ def start_dispatch(
     *,
     clock: Clock,
     metrics: Metrics,
+    tracer: Tracer | None,
     supervisor: Supervisor,
     wake: Wake,
     stack: AsyncExitStack,
@@ -173,7 +187,9 @@ def start_dispatch(
     from switchyard.adapters.airflow.client import AirflowClient
     from switchyard.adapters.airflow.runner import AirflowRunner
 
-    client = AirflowClient(chosen.airflow_url, chosen.airflow_username, chosen.airflow_password, metrics.rechecks)
+    client = AirflowClient(
+        chosen.airflow_url, chosen.airflow_username, chosen.airflow_password, metrics.rechecks, tracer
+    )
     runner = AirflowRunner(client, chosen.airflow_dag)
     stack.push_async_callback(runner.close)
     dispatch = Dispatch(

@@ -1,6 +1,7 @@
 """Builds the reconciliation of a process that keeps the books, and opens the venues that it asks."""
 
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from switchyard.adapters.backoffice.breaks import SqliteBreaks
@@ -13,7 +14,9 @@ from switchyard.bootstrap.supervisor import Supervisor
 from switchyard.bootstrap.venues import credentials_of, declared_capabilities, names_at
 from switchyard.domain.ids import VenueName
 from switchyard.domain.instruments import Catalogue
+from switchyard.flow.health.readiness import ReadinessChecks
 from switchyard.flow.reconcile.desk import ReconcileDesk
+from switchyard.flow.reconcile.freshness import check_reconciliation
 from switchyard.flow.reconcile.gateway_side import GatewaySide
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.reconciler import Reconciler
@@ -106,6 +109,13 @@ async def start_reconciler(
         venues=settings.venue_names,
         reconciler=reconciler,
     )
+
+
+def add_reconcile_check(desk: ReconcileDesk, *readiness: ReadinessChecks) -> None:
+    """Whether the books are compared and agree, where they are compared; orders do not wait for it."""
+    if desk.reconciler is not None:
+        for checks in readiness:
+            checks.add("reconcile", partial(check_reconciliation, desk.reconciler), worst="degraded")
 
 
 def statements_of(settings: Settings, opened: dict[VenueName, Venue]) -> dict[VenueName, VenueStatement | str]:

@@ -8,6 +8,7 @@ from switchyard.flow.bus.lease import HeldLease
 from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.bus.source import RelaySource
+from switchyard.flow.traced import EventTraces
 from switchyard.ports.randomness import fresh_ulid
 
 
@@ -21,7 +22,7 @@ def start_relay(core: Core, stack: AsyncExitStack) -> Relay | None:
     publisher = KafkaPublisher(kafka, core.installation.id)
     relay = Relay(
         publisher,
-        source=RelaySource(database.journal),
+        source=RelaySource(database.journal, traces=None if core.tracer is None else EventTraces(database.journal)),
         previous=PreviousEvents(database.queries),
         lease=HeldLease(
             kafka.topic,

@@ -139,6 +139,7 @@ async def _start_dispatcher(core: Core, sent_ids: SentIds, stack: AsyncExitStack
         choice=core.choice,
         rates=open_rates(core, stack),
         first_reports=core.first_reports,
+        tracer=core.tracer,
     )
     core.health.on_change = core.wakes.dispatch.notify
     stack.push_async_callback(dispatcher.drain, DRAIN_SECONDS)

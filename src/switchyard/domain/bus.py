@@ -40,6 +40,8 @@ class BusEvent(msgspec.Struct, frozen=True):
 
     None from the journal itself, where the whole sequence is proven by number and hash.
     """
+    traceparent: str | None = None
+    """The W3C trace context of the order's request, beside the event: no hash covers it, no behaviour depends on it."""
 
     @property
     def place(self) -> Place:

@@ -62,6 +62,8 @@ class OutboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """The text behind `last_error`, for people; no behaviour depends on it."""
     payload: str | None = None
     """Of an amend: what it asks for (`domain.amends.Amend`), as JSON; every other request follows from its order."""
+    traceparent: str | None = None
+    """The W3C trace context of the request that made the row; no behaviour depends on it, and no event has it."""
     seq: int = 0
     """The journal number of the event that created the row, assigned by the append: the order of departure."""
 

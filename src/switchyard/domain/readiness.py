@@ -5,7 +5,9 @@ from typing import Literal
 
 import msgspec
 
-CheckName = Literal["process", "journal", "worker", "venues", "books", "bus", "cache", "disk", "clock"]
+CheckName = Literal[
+    "process", "journal", "worker", "venues", "books", "reconcile", "bus", "cache", "pdca", "disk", "clock"
+]
 CheckStatus = Literal[
     "ok",
     "degraded",  # a part of the work waits or is slower; requests are still served

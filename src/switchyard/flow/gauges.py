@@ -4,11 +4,13 @@ Reads the database, the cache and the disks; writes only the gauges.
 """
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Protocol
 
 from switchyard.domain.errors import SwitchyardError
+from switchyard.domain.pdca.requests import Tally
 from switchyard.flow.sequencer import Sequencer
 from switchyard.ports.cache import Cache
 from switchyard.ports.clock import Clock
@@ -56,6 +58,8 @@ class Gauges:
         """Set where the process has an idempotency cache."""
         self.audit_seq: Callable[[], int | None] = lambda: None
         """The last event in the audit file; none where this process does not write it."""
+        self.rechecks: Callable[[], Awaitable[Tally]] | None = None
+        """How many rechecks have ended; set in a process that serves their API."""
 
     async def refresh(self) -> None:
         """Read everything and set the gauges; those of a database that does not answer keep their values."""
@@ -64,6 +68,9 @@ class Gauges:
         if self.cache is not None:
             self._metrics.cache.show(await self.cache.stats())
         await show_disks(self._disks, self._metrics)
+        await asyncio.gather(self._show_database(), self._show_rechecks())
+
+    async def _show_database(self) -> None:
         try:
             async with asyncio.timeout(READ_SECONDS_MAX):
                 await self._read_database()
@@ -71,6 +78,14 @@ class Gauges:
             self._metrics.process.journal_up.set(0)
         else:
             self._metrics.process.journal_up.set(1)
+
+    async def _show_rechecks(self) -> None:
+        if self.rechecks is None:
+            return
+        with contextlib.suppress(SwitchyardError, TimeoutError):  # the last counts stay; a readiness check tells
+            async with asyncio.timeout(READ_SECONDS_MAX):
+                tally = await self.rechecks()
+            self._metrics.rechecks.ended.show(succeeded=tally.succeeded, failed=tally.failed)
 
     async def _read_database(self) -> None:
         head = await self._journal.head(0)

@@ -68,6 +68,9 @@ class PolledQuotes:
         self._unusable: frozenset[str] = frozenset()
         self._wanted = Wake()
         self._done = asyncio.Event()
+        for outcome in ("answered", "failed"):
+            metrics.quote_polls.labels(venue, outcome)  # a dashboard shows it from the start
+        metrics.quotes_unusable.labels(venue)
 
     def current(self, symbol: str) -> TimedQuote | None:
         """Return the newest quote, and poll the symbol from now on."""
@@ -181,6 +184,7 @@ class QuoteBoard:
     def add(self, venue: VenueName, source: QuoteSource) -> None:
         """Answer this venue's quotes from the source."""
         self._sources[venue] = source
+        self._metrics.quotes_missing.labels(venue)  # a dashboard shows it from the start
 
     def quote(self, venue: VenueName, symbol: str) -> Quote | None:
         """Return the venue's quote unless it is stale; does not wait."""

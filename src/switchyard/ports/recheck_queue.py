@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from switchyard.domain.errors import SwitchyardError
-from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, RunnerName
+from switchyard.domain.pdca.requests import Artifact, Fence, ItemError, ItemResult, RecheckRequest, RunnerName, Tally
 from switchyard.domain.pdca.strategies import Strategy
 
 
@@ -87,6 +87,10 @@ class RecheckQueue(Protocol):
 
     async def fail_items(self, request_id: str, error: ItemError, now: datetime) -> int:
         """End all unfinished items of a request, whose run has failed; their workers lose their fences."""
+        ...
+
+    async def tally(self) -> Tally:
+        """Return how many items have ever ended; it counts in the transaction that ends an item."""
         ...
 
     async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:

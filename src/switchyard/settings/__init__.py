@@ -13,6 +13,7 @@ from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.secret import configured_secrets, journal_key, jwt_secret
 from switchyard.settings.setting import Setting
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS, Settings, VenueSettings
+from switchyard.settings.tracing import TRACING_SETTINGS, TracingSettings
 
 __all__ = [
     "IDEMPOTENCY_SETTINGS",
@@ -21,6 +22,7 @@ __all__ = [
     "RECHECK_SETTINGS",
     "RISK_SETTINGS",
     "SETTINGS",
+    "TRACING_SETTINGS",
     "VENUE_SETTINGS",
     "IdempotencySettings",
     "KafkaSettings",
@@ -28,6 +30,7 @@ __all__ = [
     "RecheckSettings",
     "Setting",
     "Settings",
+    "TracingSettings",
     "VenueSettings",
     "configured_secrets",
     "journal_key",

@@ -48,6 +48,7 @@ _OWN_PROPERTIES = frozenset(
         "partition.assignment.strategy",
         "queue.buffering.max.messages",
         "request.required.acks",
+        "statistics.interval.ms",
         "transactional.id",
     }
 )

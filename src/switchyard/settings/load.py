@@ -20,6 +20,7 @@ from switchyard.settings.risk import risk_of
 from switchyard.settings.secret import check_secret
 from switchyard.settings.setting import value_of
 from switchyard.settings.table import SETTINGS, Settings
+from switchyard.settings.tracing import tracing_of
 
 # Secrets that sign or derive something, so their strength is checked. Passwords and tokens are set by other systems.
 _SIGNING_SECRETS = {
@@ -103,6 +104,7 @@ def load_settings(
         risk=risk,
         pdca_api=pdca_api_of(environment),
         rechecks=rechecks_of(environment),
+        tracing=tracing_of(environment),
     )
 
 

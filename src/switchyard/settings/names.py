@@ -15,6 +15,7 @@ from switchyard.settings.pdca_api import PDCA_API_SETTINGS
 from switchyard.settings.rechecks import RECHECK_SETTINGS
 from switchyard.settings.risk import RISK_SETTINGS
 from switchyard.settings.table import SETTINGS, VENUE_SETTINGS
+from switchyard.settings.tracing import TRACING_SETTINGS
 
 # Variables with our prefix that the client commands, the DAG for Airflow and the tests read; they are not settings of
 # the server.
@@ -52,6 +53,7 @@ def unknown_shared_names(names: Iterable[str], venues: Collection[VenueName]) ->
         *RISK_SETTINGS,
         *PDCA_API_SETTINGS,
         *RECHECK_SETTINGS,
+        *TRACING_SETTINGS,
     )
     known = {setting.name for setting in all_settings} | _OTHER_NAMES
     known |= {setting.name + "_FILE" for setting in all_settings if setting.secret}

@@ -23,6 +23,7 @@ from switchyard.settings.kafka import KafkaSettings
 from switchyard.settings.pdca_api import PdcaApiSettings
 from switchyard.settings.rechecks import RecheckSettings
 from switchyard.settings.setting import Secret, Setting
+from switchyard.settings.tracing import TracingSettings
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("SWITCHYARD_DATA_DIR", "data_dir", "var", Path,
@@ -377,5 +378,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """None unless `KAFKA_ENABLE` is true."""
     pdca_api: PdcaApiSettings
     rechecks: RecheckSettings
+    tracing: TracingSettings | None
+    """None unless a collector is named."""
     unknown_names: tuple[str, ...]
     """Variables with a prefix that other programs use too, and that are not settings."""

@@ -22,3 +22,5 @@ class KillMetrics:
             ["place"],
             registry=registry,
         )
+        for place in ("attempt", "send"):
+            self.blocked.labels(place)  # a dashboard shows it from the start

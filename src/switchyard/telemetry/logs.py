@@ -13,12 +13,13 @@ from typing import TextIO
 import structlog
 
 from switchyard.telemetry.redact import redactor
+from switchyard.telemetry.traces import current_traceparent, parse_traceparent
 
 log = structlog.get_logger()
 
 
-def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
-    """Log as text or JSON; a call below the level costs only a comparison."""
+def configure_logs(level: str, form: str, secrets: Iterable[str] = (), *, traced: bool = False) -> None:
+    """Log as text or JSON; a call below the level costs only a comparison. `traced`: whether traces are on."""
     render: structlog.typing.Processor = (
         structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
     )
@@ -27,6 +28,7 @@ def configure_logs(level: str, form: str, secrets: Iterable[str] = ()) -> None:
     structlog.configure(
         processors=[
             _hash_account,
+            *([_add_trace] if traced else []),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
@@ -52,6 +54,15 @@ def _hash_account(_logger: object, _method: str, fields: structlog.typing.EventD
     account = fields.pop("account_id", None)
     if account is not None:
         fields["account_hash"] = account_hash(str(account))
+    return fields
+
+
+def _add_trace(_logger: object, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Name the trace that the line belongs to; `trace_id` is the correlation id that a caller chose."""
+    traceparent = current_traceparent()
+    parts = None if traceparent is None else parse_traceparent(traceparent)
+    if parts is not None:
+        fields["otel_trace_id"], fields["otel_span_id"] = parts.trace_id, parts.span_id
     return fields
 
 

@@ -12,6 +12,7 @@ from switchyard.telemetry.plain import LatencyMax, PlainCounter, PlainHistogram
 from switchyard.telemetry.process_metrics import ProcessMetrics
 from switchyard.telemetry.reconcile_metrics import ReconcileMetrics
 from switchyard.telemetry.routing_metrics import RoutingMetrics
+from switchyard.telemetry.trace_metrics import TraceMetrics
 
 # A second series for every counter, with the time of its creation, that no query here uses.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -30,6 +31,7 @@ class Metrics:
         self.kills = KillMetrics(registry)
         self.backoffice = BackOfficeMetrics(registry)
         self.bus = BusMetrics(registry)
+        self.traces = TraceMetrics(registry)
         self.reconcile = ReconcileMetrics(registry)
         self.routing = RoutingMetrics(registry)
         self.pdca = PdcaMetrics(registry)
@@ -165,6 +167,8 @@ class Metrics:
         self.resolved = Counter(
             "orders_resolved_total", "Uncertain orders resolved, by verdict", ["verdict"], registry=registry
         )
+        for verdict in ("found", "absent", "reported"):
+            self.resolved.labels(verdict)  # a dashboard needs to see the first increase from 0
         self.venue_answering = Gauge(
             "venue_answering_seconds",
             "Time for which the venue has answered every probe within a second",

@@ -1,20 +1,45 @@
 """The metrics of rechecks and of the Airflow adapter."""
 
+from collections.abc import Iterator
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+
+
+class EndedRechecks:
+    """`pdca_rechecks_total`, as the store counts it: a command that Airflow runs is never scraped."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._counts = {"succeeded": 0, "failed": 0}
+        registry.register(self)
+
+    def show(self, *, succeeded: int, failed: int) -> None:
+        """Serve these counts from now on."""
+        self._counts = {"succeeded": succeeded, "failed": failed}
+
+    def collect(self) -> Iterator[Metric]:
+        """The current counts, for the registry."""
+        family = CounterMetricFamily(
+            "pdca_rechecks_total", "Rechecks of strategies that have ended, by outcome", labels=["outcome"]
+        )
+        for outcome, count in self._counts.items():
+            family.add_metric([outcome], count)
+        yield family
 
 
 class PdcaJobMetrics:
     """What became of rechecks, and how the runner answers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.items = Counter(
-            "pdca_rechecks_total",
-            "Rechecks, by outcome; retried: a database was away, lost: another worker has claimed it",
-            ["outcome"],
+        self.ended = EndedRechecks(registry)
+        self.interrupted = Counter(
+            "pdca_rechecks_interrupted_total",
+            "Rechecks that did not end in this process, by cause",
+            ["cause"],
             registry=registry,
         )
-        for outcome in ("succeeded", "failed", "retried", "lost"):
-            self.items.labels(outcome)  # an alert needs to see the first increase from 0
+        for cause in ("database_away", "claimed_by_another"):
+            self.interrupted.labels(cause)  # an alert needs to see the first increase from 0
         self.seconds = Histogram(
             "pdca_recheck_seconds",
             "Time to recheck one strategy",

@@ -15,6 +15,11 @@ class ReconcileMetrics:
             "Seconds since the last complete pass of the reconciliation, or since the start",
             registry=registry,
         )
+        self.interval = Gauge(
+            "backoffice_reconcile_interval_seconds",
+            "Pause between two passes of the reconciliation; 0 where this process makes none",
+            registry=registry,
+        )
         self.not_compared = Gauge(
             "backoffice_not_compared",
             "Comparisons that the last pass could not make, such as a venue that did not answer",

@@ -13,7 +13,9 @@ import msgspec
 import structlog
 
 from switchyard.domain.errors import RunnerDown
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.traces import child_span
 
 log = structlog.get_logger()
 
@@ -35,11 +37,14 @@ class Answer(msgspec.Struct, frozen=True):
 class AirflowClient:
     """A small pool of connections to one Airflow API server."""
 
-    def __init__(self, url: str, username: str, password: str, metrics: PdcaJobMetrics) -> None:
+    def __init__(
+        self, url: str, username: str, password: str, metrics: PdcaJobMetrics, tracer: Tracer | None = None
+    ) -> None:
         self._url = url.rstrip("/")
         # A setting is a masked subclass, which is not encoded.
         self._credentials = {"username": username, "password": str(password)}
         self._metrics = metrics
+        self._tracer = tracer
         self._token: str | None = None
         self._renewing = asyncio.Lock()
         self._session: aiohttp.ClientSession | None = None
@@ -83,6 +88,14 @@ class AirflowClient:
             return token
 
     async def _exchange(self, endpoint: Endpoint, method: str, path: str, body: object, token: str | None) -> Answer:
+        with child_span(self._tracer, f"airflow.{endpoint}", "client") as span:
+            answer = await self._answer(endpoint, method, path, body, token)
+            if span is not None:
+                span.set("http.request.method", method)
+                span.set("http.response.status_code", answer.status)
+            return answer
+
+    async def _answer(self, endpoint: Endpoint, method: str, path: str, body: object, token: str | None) -> Answer:
         headers = {"Accept": "application/json"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"

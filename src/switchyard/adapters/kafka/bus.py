@@ -14,8 +14,9 @@ from typing import TypeVar
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from switchyard.adapters.kafka import configuration, topics
-from switchyard.adapters.kafka.partition import PartitionSource
+from switchyard.adapters.kafka import brokers, configuration, topics
+from switchyard.adapters.kafka.partition import PartitionSource, offset_in, source_name
+from switchyard.domain.bus import Offset
 from switchyard.domain.errors import CannotStart
 from switchyard.ports.ledger import SourceState
 from switchyard.ports.publisher import BusUnavailable
@@ -64,6 +65,7 @@ class KafkaBus:
         self._consumer: Consumer | None = None
         self._reading: threading.Thread | None = None
         self._is_closing = threading.Event()
+        self._has_lost_brokers = threading.Event()
         self._calls: SimpleQueue[Callable[[Consumer], None]] = SimpleQueue()
         self._lock = threading.Lock()
         self._sources: dict[int, PartitionSource] = {}
@@ -75,7 +77,7 @@ class KafkaBus:
         """Set when a reader has taken messages of a full partition."""
         self._released: dict[int, float] = {}
         self._ends: dict[int, int] = {}
-        """The partitions' ends as the brokers said lately, in case that nothing is fetched."""
+        """The ends of all partitions as the brokers said lately, in case that nothing is fetched."""
         self._ask_at = 0.0
         self._topic_id = ""
         self.trouble: str | None = None
@@ -86,8 +88,12 @@ class KafkaBus:
         topic.check_not_resized(self._former_ids)
         if self._former_ids and topic.id not in self._former_ids:
             raise _replaced(self._kafka.topic, ", ".join(self._former_ids), topic.id)
+        if self._topic_id and topic.id != self._topic_id:  # a new consumer after a failure
+            raise _replaced(self._kafka.topic, self._topic_id, topic.id)
         self._topic_id = topic.id
-        self._consumer = Consumer(configuration.consumer(self._kafka, self._hear), logger=configuration.LOGGER)
+        self._has_lost_brokers.clear()
+        properties = configuration.consumer(self._kafka, self._hear, self._count_brokers)
+        self._consumer = Consumer(properties, logger=configuration.LOGGER)
         self._consumer.subscribe(
             [self._kafka.topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
         )
@@ -116,8 +122,14 @@ class KafkaBus:
             ]
 
     async def left_to_others(self, states: Sequence[SourceState]) -> int:
-        """None: the group gives the partitions of a process that is gone or paused to the others."""
-        return 0
+        """What the partitions have after the books' positions, as of the last look at the topic.
+
+        The group gives the partitions of a process that is gone to the others, if there is a group: a coordinator that
+        does not answer assigns none to anybody.
+        """
+        reached = {state.source: state.position for state in states}
+        ends = {source_name(self._topic_id, number): end for number, end in self._ends.items()}
+        return sum(max(end - offset_in(reached.get(name, Offset())), 0) for name, end in ends.items())
 
     async def release(self, source: Source) -> None:
         """Leave a partition alone for a while: the group may have given it to another process."""
@@ -183,9 +195,7 @@ class KafkaBus:
         topic.check_not_resized([self._topic_id])
         if topic.id != self._topic_id:
             raise _replaced(self._kafka.topic, self._topic_id, topic.id)
-        with self._lock:
-            partitions = sorted(self._assigned)
-        self._ends = await asyncio.to_thread(topics.ends, self._kafka, partitions)
+        self._ends = await asyncio.to_thread(topics.ends, self._kafka, range(topic.partitions))
 
     def _fetch(self, consumer: Consumer, partition: int, offset: int) -> None:
         place = TopicPartition(self._kafka.topic, partition, offset)
@@ -207,8 +217,9 @@ class KafkaBus:
         librdkafka's own pause is not used: it outlives the assignment, and a resume may be lost.
         """
         full_since: float | None = None
+        failure: str | None = None
         try:
-            while not self._is_closing.is_set():
+            while not self._is_closing.is_set() and not self._has_lost_brokers.is_set():
                 self._make_calls(consumer)
                 full = self._full()
                 if full:
@@ -224,10 +235,14 @@ class KafkaBus:
                     self._take(message)
                 if messages:
                     self._loop.call_soon_threadsafe(self._arrived)
-        except KafkaException as error:  # a fatal error: a new consumer joins
-            self._loop.call_soon_threadsafe(self._break, str(error))
+            if self._has_lost_brokers.is_set():
+                failure = brokers.LOST
+        except Exception as error:  # of the client, or of a callback: without the thread nothing would be read
+            failure = str(error) or repr(error)
         consumer.close()
         self._make_calls(consumer)
+        if failure is not None:
+            self._loop.call_soon_threadsafe(self._break, failure)
 
     def _full(self) -> list[PartitionSource]:
         with self._lock:
@@ -244,6 +259,7 @@ class KafkaBus:
             self._calls.get()(consumer)
 
     def _break(self, error: str) -> None:
+        """A new consumer joins after a pause; the last one is closed, and has no partitions any more."""
         self._note(error)
         self._consumer = None
         self._ask_at = time.monotonic() + RETRY_SECONDS
@@ -286,6 +302,11 @@ class KafkaBus:
     def _arrived(self) -> None:
         self.trouble = None
         self._on_messages()
+
+    def _count_brokers(self, statistics: str) -> None:
+        """Called by the thread."""
+        if brokers.are_lost(statistics):
+            self._has_lost_brokers.set()
 
     def _hear(self, error: KafkaError) -> None:
         """What librdkafka says about the brokers; called by the thread."""

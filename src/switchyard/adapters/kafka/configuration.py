@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from switchyard.adapters.kafka.brokers import STATISTICS_MS
 from switchyard.domain.errors import SettingError
 from switchyard.settings.kafka import KafkaSettings, variable_of
 
@@ -26,7 +27,8 @@ class RepeatFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the line is to be written; called by the clients' threads."""
-        kind, now = re.sub(r"\d+ ?ms", "", record.getMessage()), time.monotonic()
+        # Each question to the brokers has a client of its own, and librdkafka numbers them.
+        kind, now = re.sub(r"\d+ ?ms|(?<=#)\w+-\d+", "", record.getMessage()), time.monotonic()
         if now - self._passed.get(kind, float("-inf")) < REPEAT_SECONDS:
             return False
         if len(self._passed) >= LINES_MAX:
@@ -64,7 +66,9 @@ def client(kafka: KafkaSettings) -> dict[str, Any]:
     }
 
 
-def producer(kafka: KafkaSettings, on_error: Callable[[KafkaError], None]) -> dict[str, Any]:
+def producer(
+    kafka: KafkaSettings, on_error: Callable[[KafkaError], None], on_statistics: Callable[[str], None]
+) -> dict[str, Any]:
     """The properties of the relay's producer: in order, complete, and never given up."""
     return {
         **client(kafka),
@@ -76,10 +80,14 @@ def producer(kafka: KafkaSettings, on_error: Callable[[KafkaError], None]) -> di
         "message.timeout.ms": 0,
         "queue.buffering.max.messages": kafka.queue_capacity,
         "error_cb": on_error,
+        "statistics.interval.ms": STATISTICS_MS,
+        "stats_cb": on_statistics,
     }
 
 
-def consumer(kafka: KafkaSettings, on_error: Callable[[KafkaError], None]) -> dict[str, Any]:
+def consumer(
+    kafka: KafkaSettings, on_error: Callable[[KafkaError], None], on_statistics: Callable[[str], None]
+) -> dict[str, Any]:
     """The properties of the back office's consumer: the books keep the only offset, and Kafka never chooses one."""
     return {
         "group.id": GROUP,
@@ -95,6 +103,8 @@ def consumer(kafka: KafkaSettings, on_error: Callable[[KafkaError], None]) -> di
         # Only the partitions that move are interrupted by a rebalance.
         "partition.assignment.strategy": "cooperative-sticky",
         "error_cb": on_error,
+        "statistics.interval.ms": STATISTICS_MS,
+        "stats_cb": on_statistics,
     }
 
 

@@ -13,18 +13,23 @@ from switchyard.domain.events import EventType, JournalEvent
 from switchyard.domain.lines import hashed_text, parse_line
 
 EPOCH, SEQ, HASH, PREVIOUS_SEQ, INSTALLATION = "epoch", "seq", "hash", "previousSeq", "installation"
+TRACEPARENT = "traceparent"
+"""Only where traces are on; as the W3C specification names it."""
 
 
 def headers_of(event: BusEvent, installation: str) -> list[tuple[str, str | bytes | None]]:
     """The headers of an event's message."""
     assert event.previous_seq is not None, "the relay links every event"
-    return [
+    headers: list[tuple[str, str | bytes | None]] = [
         (EPOCH, b"%d" % event.epoch),
         (SEQ, b"%d" % event.event.seq),
         (HASH, event.event.hash.encode()),
         (PREVIOUS_SEQ, b"%d" % event.previous_seq),
         (INSTALLATION, installation.encode()),
     ]
+    if event.traceparent is not None:
+        headers.append((TRACEPARENT, event.traceparent.encode()))
+    return headers
 
 
 def event_of(message: Message, installation: str) -> BusEvent:
@@ -66,7 +71,12 @@ def _event(message: Message) -> tuple[BusEvent, str]:
     owner = headers[INSTALLATION]
     if not isinstance(owner, bytes):
         raise ValueError("a header has no value")
-    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ])), owner.decode()
+    traceparent = _text(headers.get(TRACEPARENT))
+    return BusEvent(line.epoch, event, _number(headers[PREVIOUS_SEQ]), traceparent), owner.decode()
+
+
+def _text(header: bytes | str | None) -> str | None:
+    return header.decode("latin-1") if isinstance(header, bytes) else header
 
 
 def _number(text: bytes | str | None) -> int:

@@ -46,7 +46,7 @@ class PartitionSource:
 
     def __init__(self, topic_id: str, partition: int, fetching: Fetching, installation: str) -> None:
         """`installation`: the one whose events the books take."""
-        self.name = f"{_PREFIX}{topic_id}:{partition}"
+        self.name = source_name(topic_id, partition)
         self._installation = installation
         self.partition = partition
         self._fetching = fetching
@@ -59,14 +59,14 @@ class PartitionSource:
 
     async def check(self, position: SourcePosition) -> None:
         """Raise HistoryMismatch unless the brokers have the messages from this position on."""
-        wanted = _offset(position)
+        wanted = offset_in(position)
         first, end = await self._fetching.bounds(self.partition)
         if not first <= wanted <= end:
             raise HistoryMismatch(self._missing(wanted, f"it has {first} to {end - 1}"))
 
     async def page(self, after: SourcePosition, limit: int) -> Page:
         """The messages that have arrived; HistoryMismatch where the brokers do not have the next one."""
-        wanted = _offset(after)
+        wanted = offset_in(after)
         if self._next != wanted or not (self._is_fetched or self._waiting):
             await self._fetch_from(wanted)
         with self._lock:
@@ -85,7 +85,7 @@ class PartitionSource:
 
     async def lag(self, position: SourcePosition) -> int:
         """How many messages are after the position, repeats included."""
-        return max(await self._fetching.end(self.partition) - _offset(position), 0)
+        return max(await self._fetching.end(self.partition) - offset_in(position), 0)
 
     @property
     def is_full(self) -> bool:
@@ -129,6 +129,11 @@ class PartitionSource:
         )
 
 
+def source_name(topic_id: str, partition: int) -> str:
+    """The name of a partition in the books; a topic that was created again has other ones."""
+    return f"{_PREFIX}{topic_id}:{partition}"
+
+
 def topic_id_of(source: str) -> str | None:
     """The id, with the number of partitions, of the topic that a source is of; none for the journal."""
     return source.removeprefix(_PREFIX).rpartition(":")[0] if source.startswith(_PREFIX) else None
@@ -141,6 +146,7 @@ def offset_of(message: Message) -> int:
     return offset
 
 
-def _offset(position: SourcePosition) -> int:
+def offset_in(position: SourcePosition) -> int:
+    """The next message of a partition that was read up to this position."""
     assert isinstance(position, Offset), f"{position} is no position in a partition"
     return position.next

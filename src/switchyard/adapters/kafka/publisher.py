@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from switchyard.adapters.kafka import configuration, topics
+from switchyard.adapters.kafka import brokers, configuration, topics
 from switchyard.adapters.kafka.messages import headers_of
 from switchyard.domain.bus import BusEvent
 from switchyard.ports.publisher import BusUnavailable
@@ -68,6 +68,9 @@ class KafkaPublisher:
         self._polling: threading.Thread | None = None
         self._is_closing = threading.Event()
         self._open: set[_Delivery] = set()
+        self._broken: str | None = None
+        """Why this producer sends nothing any more; set on the event loop."""
+        self._has_lost_brokers = threading.Event()
         self.on_trouble: Callable[[str], None] = lambda _: None
 
     async def open(self, former_id: str) -> str:
@@ -75,7 +78,9 @@ class KafkaPublisher:
         self._loop = asyncio.get_running_loop()
         topic_id = await self.topic_id(former_id)
         self._producer = await asyncio.to_thread(self._started)
+        self._broken = None
         self._is_closing.clear()
+        self._has_lost_brokers.clear()
         self._polling = threading.Thread(target=self._poll, args=(self._producer,), name="kafka-reports", daemon=True)
         self._polling.start()
         return topic_id
@@ -93,6 +98,8 @@ class KafkaPublisher:
         self._open.add(delivery)
         delivery.done.add_done_callback(lambda _: self._open.discard(delivery))
         try:
+            if self._broken is not None:
+                raise BusUnavailable(self._broken)
             await asyncio.to_thread(self._produce, self._producer, events, delivery)
         except BusUnavailable as error:
             delivery.fail(error)
@@ -112,7 +119,8 @@ class KafkaPublisher:
         await asyncio.to_thread(_destroy, producer)
 
     def _started(self) -> Producer:
-        return Producer(configuration.producer(self._kafka, self._hear), logger=configuration.LOGGER)
+        properties = configuration.producer(self._kafka, self._hear, self._count_brokers)
+        return Producer(properties, logger=configuration.LOGGER)
 
     def _produce(self, producer: Producer, events: Sequence[BusEvent], delivery: _Delivery) -> None:
         topic, report = self._kafka.topic, delivery.report
@@ -134,17 +142,27 @@ class KafkaPublisher:
             raise BusUnavailable(f"event {event.seq}: {error.args[0].name()}, {error.args[0].str()}") from None
 
     def _poll(self, producer: Producer) -> None:
-        while not self._is_closing.is_set():
-            try:
+        failure: str | None = None
+        try:
+            while not self._is_closing.is_set() and not self._has_lost_brokers.is_set():
                 producer.poll(POLL_SECONDS)
-            except KafkaException as error:
-                # A fatal error: this producer sends nothing any more.
-                self._loop.call_soon_threadsafe(self._break, f"{error.args[0].name()}: {error.args[0].str()}")
-                return
+            if self._has_lost_brokers.is_set():
+                failure = brokers.LOST
+        except Exception as error:  # of the client, or of a callback: without the thread no report would come
+            failure = str(error) or repr(error)
+        if failure is not None:
+            self._loop.call_soon_threadsafe(self._break, failure)
 
     def _break(self, error: str) -> None:
+        """This producer sends nothing any more."""
+        self._broken = error
         for delivery in list(self._open):
             delivery.fail(BusUnavailable(error))
+
+    def _count_brokers(self, statistics: str) -> None:
+        """Called by the thread."""
+        if brokers.are_lost(statistics):
+            self._has_lost_brokers.set()
 
     def _hear(self, error: KafkaError) -> None:
         """What librdkafka says about the brokers; called by the thread."""

@@ -21,6 +21,7 @@ from switchyard.domain.pdca.requests import (
     ItemResult,
     RecheckRequest,
     RunnerName,
+    Tally,
 )
 from switchyard.domain.pdca.strategies import Strategy
 from switchyard.ports.pdca import Claimed, LostFence, NewArtifact, StoredArtifact
@@ -66,6 +67,7 @@ INSERT INTO pdca_artifacts (request_id, strategy_id, name, media_type, sha256, c
 _ARTIFACT = """
 SELECT media_type, sha256, content FROM pdca_artifacts WHERE request_id = $1 AND strategy_id = $2 AND name = $3
 """
+_COUNT = "UPDATE pdca_tally SET items = items + CAST($2 AS bigint) WHERE outcome = $1"
 _NEXT_BATCH = """
 SELECT min(batch) FROM pdca_items WHERE request_id = $1 AND state IN ('queued', 'running')
 """
@@ -143,6 +145,7 @@ class SqlQueue:
             if isinstance(outcome, ItemResult) and not request.dry_run:
                 await self._judge(session, fence.strategy_id, request, outcome, now)
             await _advance(session, fence.request_id, now)
+            await session.rows(_COUNT, state, 1)  # last: others wait for this row until the commit
 
     async def fail_items(self, request_id: str, error: ItemError, now: datetime) -> int:
         """End all unfinished items."""
@@ -150,7 +153,15 @@ class SqlQueue:
             await self._locked(session, request_id)
             failed = await session.rows(_FAIL_ALL, request_id, now, msgspec.json.encode(error).decode())
             await _advance(session, request_id, now)
+            await session.rows(_COUNT, "failed", len(failed))
         return len(failed)
+
+    async def tally(self) -> Tally:
+        """How many items have ever ended."""
+        async with self._engine.reading() as session:
+            rows = await session.rows("SELECT outcome, items FROM pdca_tally")
+        counts = {row[0]: row[1] for row in rows}
+        return Tally(succeeded=counts["succeeded"], failed=counts["failed"])
 
     async def artifact(self, request_id: str, strategy_id: str, name: str) -> StoredArtifact | None:
         """An artifact with its content."""

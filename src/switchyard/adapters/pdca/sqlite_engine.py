@@ -26,7 +26,7 @@ CHECKPOINT_PAGES = 1_000
 # Statements that are wrong, not a store that cannot be reached.
 _DEFECTS = (apsw.SQLError, apsw.ConstraintError, apsw.BindingsError, apsw.MismatchError)
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # The same tables as in adapters/postgres/schema, where their columns are described.
 SCHEMA = f"""
 CREATE TABLE pdca_place (
@@ -98,6 +98,11 @@ CREATE TABLE pdca_artifacts (
     PRIMARY KEY (request_id, strategy_id, name),
     FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
 ) STRICT;
+CREATE TABLE pdca_tally (
+    outcome TEXT PRIMARY KEY,
+    items INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO pdca_tally VALUES ('succeeded', 0), ('failed', 0);
 """
 
 

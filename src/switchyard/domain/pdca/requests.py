@@ -56,6 +56,8 @@ class RecheckRequest(msgspec.Struct, frozen=True, kw_only=True):
     filter: Filter | None = None
     """Of `recheck_all`."""
     trace_id: str | None = None
+    traceparent: str | None = None
+    """The W3C trace context of the request; no behaviour depends on it."""
 
 
 class RunnerInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,13 @@ class RecheckItem(msgspec.Struct, frozen=True, kw_only=True):
     result: ItemResult | None
     error: ItemError | None
     artifacts: tuple[Artifact, ...] = ()
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items have ever ended, whoever carried them out; those of removed requests count too."""
+
+    succeeded: int
+    failed: int
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

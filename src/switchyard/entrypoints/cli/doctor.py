@@ -25,8 +25,16 @@ REMEDIES: Mapping[CheckName, tuple[str, str]] = {
     "worker": ("Accepted orders wait. Start a worker: `switchyard worker`.", "docs/operate/outbox.md"),
     "venues": ("Orders to this venue wait or are in doubt. Do not send them by hand.", "docs/operate/venues.md"),
     "books": ("Orders go on, the books do not. Find the cause before you rebuild them.", "docs/operate/books.md"),
+    "reconcile": (
+        "Orders go on. Compare now: `switchyard reconcile`; each break has a page of its own.",
+        "docs/operate/breaks.md",
+    ),
     "bus": ("Orders go on, readers of the bus wait. Bring the broker back; nothing is lost.", "docs/operate/kafka.md"),
     "cache": ("Nothing is lost: the database decides. Bring Redis back.", "docs/operate/cache.md"),
+    "pdca": (
+        "Orders go on, strategies and rechecks cannot be read. Do not delete the store.",
+        "docs/operate/rechecks.md",
+    ),
     "disk": ("Make room, but delete nothing in the data folder.", "docs/operate/machine.md"),
     "clock": ("Let NTP correct the clock slowly; do not step it back.", "docs/operate/machine.md"),
 }

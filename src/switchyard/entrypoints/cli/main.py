@@ -30,6 +30,7 @@ from switchyard.entrypoints.cli import (
     trading,
     watch,
 )
+from switchyard.entrypoints.cli.demo import command as demo
 
 app = typer.Typer(
     help="Exactly-once order execution between trading strategies and brokers.",
@@ -50,6 +51,7 @@ watch.register(app)
 market.register(app)
 doctor.register(app)
 canary.register(app)
+demo.register(app)
 top.register(app)
 journal.register(app)
 outbox.register(app)

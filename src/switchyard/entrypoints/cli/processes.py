@@ -78,7 +78,12 @@ def configured(options: dict[str, str | None]) -> Settings:
     from switchyard.telemetry.logs import configure_logs
 
     settings = load_settings(options=options)
-    configure_logs(settings.log_level, settings.log_format, configured_secrets(settings))
+    configure_logs(
+        settings.log_level,
+        settings.log_format,
+        configured_secrets(settings),
+        traced=settings.tracing is not None,
+    )
     log = structlog.get_logger()
     for name in settings.unknown_names:
         log.warning("setting_unknown", name=name, hint="ignored: it is not a setting of Switchyard")

@@ -11,6 +11,7 @@ from switchyard.settings import (
     RECHECK_SETTINGS,
     RISK_SETTINGS,
     SETTINGS,
+    TRACING_SETTINGS,
     VENUE_SETTINGS,
     Setting,
 )
@@ -51,6 +52,12 @@ PDCA_HEAD = """
 """
 RECHECKS_HEAD = """
 ## Rechecks of strategies
+"""
+TRACING_HEAD = """
+## Traces
+
+The names are those of OpenTelemetry; an empty value counts as unset. While traces are off the other settings of this
+part are not read. See [traces](traces.md).
 """
 
 
@@ -99,6 +106,8 @@ def settings_page() -> str:
         + _table(pdca)
         + RECHECKS_HEAD
         + _table([_row(setting, setting.name) for setting in RECHECK_SETTINGS])
+        + TRACING_HEAD
+        + _table([_row(setting, setting.name) for setting in TRACING_SETTINGS])
     )
 
 

@@ -21,6 +21,7 @@ from switchyard.domain.routing import Router
 from switchyard.entrypoints.http.admin import AdminRoutes
 from switchyard.entrypoints.http.amends import AmendRoutes
 from switchyard.entrypoints.http.do_order import DO_ORDER_PATH, DoOrderRoutes
+from switchyard.entrypoints.http.entry_spans import EntrySpans
 from switchyard.entrypoints.http.errors import (
     TooManyConnections,
     WireResponse,
@@ -49,6 +50,7 @@ from switchyard.entrypoints.http.transport.doors import Doors, guarded
 from switchyard.entrypoints.http.transport.protocol import WRITE_RESPONSE
 from switchyard.entrypoints.http.transport.server import HttpServer, connections_within_file_limit
 from switchyard.entrypoints.web.routes import DashboardRoutes, build_dashboard
+from switchyard.ports.tracing import Tracer
 from switchyard.settings import Settings, jwt_secret
 from switchyard.telemetry.metrics import Metrics
 
@@ -92,6 +94,7 @@ class Gateway:
         bad_tokens: BadTokens,
         pdca: PdcaApi,
         dashboard: DashboardRoutes | None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.caps = caps
         """The limits of the server in front of it, which also count the clients behind trusted proxies."""
@@ -101,6 +104,7 @@ class Gateway:
         self._doors = doors
         self._bad_tokens = bad_tokens
         self._pdca = pdca
+        self._enter: ASGIApp = self._serve if tracer is None else EntrySpans(tracer, self._serve)
         self.routes = [
             *monitoring.routes,
             *do_orders.routes,
@@ -136,7 +140,7 @@ class Gateway:
         if peer is not None and self.caps.proxies.trusts(peer[0]):
             await self._serve_forwarded(scope, receive, send)
         else:
-            await self._serve(scope, receive, send)
+            await self._enter(scope, receive, send)
 
     async def _serve_forwarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request from a trusted proxy as one of the proxy's client, which is counted by its own address."""
@@ -148,7 +152,7 @@ class Gateway:
             await self._reject(TooManyConnections(self.caps.per_address_max), scope, send)
             return
         try:
-            await self._serve(scope, receive, send)
+            await self._enter(scope, receive, send)
         finally:
             self.caps.leave(name)
 
@@ -282,6 +286,7 @@ def build_gateway(settings: Settings, engine: Engine) -> Gateway:
         bad_tokens=bad_tokens,
         pdca=build_pdca(settings, engine, bad_tokens),
         dashboard=build_dashboard(settings, engine.backoffice, tokens),
+        tracer=engine.tracer,
     )
 
 

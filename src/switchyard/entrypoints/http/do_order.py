@@ -23,6 +23,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.randomness import Randomness, fresh_ulid
 from switchyard.ports.rates import SharedRate
 from switchyard.telemetry.metrics import Metrics
+from switchyard.telemetry.traces import annotate
 
 log = structlog.get_logger()
 
@@ -85,6 +86,14 @@ class DoOrderRoutes:
             status=status,
             reason_code=reason_code,
             latency_ms=round((self._clock.monotonic() - started) * 1000, 3),
+        )
+        annotate(
+            x_request_id=fields.request_id,
+            trace_id=fields.trace_id,
+            order_id=fields.order_id,
+            idempotency_key=fields.key,
+            status=status,
+            reason_code=reason_code,
         )
         response.headers[REQUEST_ID_HEADER] = fields.request_id
         return response

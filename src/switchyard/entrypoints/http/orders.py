@@ -35,6 +35,7 @@ from switchyard.flow.intake.derived import DerivedDesk
 from switchyard.flow.intake.orders import OrderDesk
 from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 from switchyard.ports.queries import OrderFilter, Queries
+from switchyard.telemetry.traces import annotate
 
 ORDERS_PAGE_MAX = 500
 EVENTS_PAGE_MAX = 1_000
@@ -109,6 +110,7 @@ class OrderRoutes:
         headers = [JSON, (b"content-length", b"%d" % len(content))]
         if placement.replayed:
             headers.append(REPLAYED)
+            annotate(order_id=placement.order_id, replayed=True)
         return WireResponse(202, headers, content)
 
     async def _list(self, request: Request) -> Response:

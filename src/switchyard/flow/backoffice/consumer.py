@@ -18,6 +18,7 @@ from switchyard.ports.bus import Bus
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Ledger, OwnershipLost, SourceState
 from switchyard.ports.source import Source
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -27,18 +28,30 @@ HALTED_MAX = 1_000
 HALTED_SHOWN_MAX = 5
 # Another process that has events to read and has booked none for so long is paused, or stuck.
 SILENCE_SECONDS_MAX = 10.0
+# How often the positions in the books are compared with those that the readers remember.
+COMPARE_SECONDS = 5.0
 
 
 class Consumer:
     """Follows the bus into the ledger; `problem` says what has stopped."""
 
-    def __init__(self, bus: Bus, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        metrics: BackOfficeMetrics,
+        shares: bool,
+        tracer: Tracer | None = None,
+    ) -> None:
         """`shares`: whether the process also accepts or sends orders, which go first."""
         self._bus = bus
         self._ledger = ledger
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
+        self._tracer = tracer
         self._readers: dict[str, SourceReader] = {}
         self._reached: dict[str, tuple[Source, SourcePosition]] = {}
         """The sources as of the last look at them, with the position that was reached."""
@@ -53,6 +66,7 @@ class Consumer:
         self._others_stuck: str | None = None
         self._moved_at = clock.monotonic()
         """When the other process that reads was last seen to book something, or to have read everything."""
+        self._compare_at = 0.0
         self.started_at = clock.now()
         self.replayed = 0
         """Entries that the ledger had at the start."""
@@ -139,7 +153,12 @@ class Consumer:
         for name, source in assigned.items():
             if name not in self._readers:
                 reader = SourceReader(
-                    source, self._ledger, clock=self._clock, metrics=self._metrics, shares=self._shares
+                    source,
+                    self._ledger,
+                    clock=self._clock,
+                    metrics=self._metrics,
+                    shares=self._shares,
+                    tracer=self._tracer,
                 )
                 await reader.open()
                 self._readers[name] = reader
@@ -151,7 +170,9 @@ class Consumer:
         count = 0
         for reader in self.readers:
             try:
-                count += await reader.run_once()
+                booked = await reader.run_once()
+                await reader.count_left(booked)
+                count += booked
             except OwnershipLost as error:
                 await self._lose(reader, error)
         await self.show()
@@ -194,6 +215,9 @@ class Consumer:
     async def show(self) -> None:
         """Show how far the readers are; reads the halted accounts where they have changed."""
         await self._watch_others()
+        await self._compare_positions()
+        for reader in self.readers:
+            await reader.count_left()  # its own loop may wait for the books
         halts = self._former.halts + sum(reader.halts for reader in self._readers.values())
         if halts != self._halts or not self._readers:  # without a source, another process reads
             self._halts = halts
@@ -215,9 +239,26 @@ class Consumer:
         self._others_stuck = None
         if now - self._moved_at > SILENCE_SECONDS_MAX:
             self._others_stuck = (
-                f"another process reads the journal: it has {self._others_lag} events left, and has booked none for "
-                f"more than {SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
+                f"another process is to read: it has {self._others_lag} events left, and has booked none for more than "
+                f"{SILENCE_SECONDS_MAX:.0f} s. If it is paused or stuck, end it, and this one takes over"
             )
+
+    async def _compare_positions(self) -> None:
+        """Claim a source again whose position in the books is another one: they were replaced by an older copy.
+
+        Without new events no posting would be rejected, and what the copy lacks would stay unread.
+        """
+        now = self._clock.monotonic()
+        if now < self._compare_at:
+            return
+        self._compare_at = now + COMPARE_SECONDS
+        claims = [(reader, reader.settled_claim) for reader in self.readers]
+        found = {state.source: (state.generation, state.position) for state in await self._ledger.sources()}
+        for reader, claim in claims:
+            if claim is None or reader.settled_claim is not claim:
+                continue  # it posts: the posting compares
+            if found.get(claim.source) != (claim.generation, claim.position):
+                await self._lose(reader, OwnershipLost(claim.source, "the books have another position or generation"))
 
     async def _show_behind(self) -> None:
         """Show how far the sources are ahead while the books wait: the last figure is from before."""

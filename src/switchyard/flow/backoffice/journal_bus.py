@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from switchyard.domain.bus import Place, SourcePosition, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.flow.traced import EventTraces
 from switchyard.ports.journal import PAGE_MAX, Epoch, Journal
 from switchyard.ports.ledger import SourceState
 from switchyard.ports.source import Page, Source
@@ -19,8 +20,10 @@ class JournalSource:
     name = JOURNAL
     start: SourcePosition = Place()
 
-    def __init__(self, journal: Journal, shard: int = 0) -> None:
+    def __init__(self, journal: Journal, shard: int = 0, traces: EventTraces | None = None) -> None:
+        """`traces`: where traces are on."""
         self._journal = journal
+        self._traces = traces
         self._shard = shard
 
     async def check(self, position: SourcePosition) -> None:
@@ -45,6 +48,8 @@ class JournalSource:
         for event in events:
             check_follows(place, event)
             place = event.place
+        if self._traces is not None:
+            events = tuple(await self._traces.attached(events))
         return Page(events, place)
 
     async def epochs(self) -> Sequence[Epoch]:
@@ -73,9 +78,9 @@ class JournalSource:
 class JournalBus:
     """ports.bus.Bus of the journal alone."""
 
-    def __init__(self, journal: Journal, turn: Turn | None = None) -> None:
-        """`turn`: decides between several processes; none where the books serve one."""
-        self.source = JournalSource(journal)
+    def __init__(self, journal: Journal, turn: Turn | None = None, traces: EventTraces | None = None) -> None:
+        """`turn`: decides between several processes; none where the books serve one. `traces`: where they are on."""
+        self.source = JournalSource(journal, traces=traces)
         self._turn = turn
 
     async def sources(self) -> Sequence[Source]:

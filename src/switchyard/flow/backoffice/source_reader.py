@@ -10,10 +10,12 @@ from datetime import datetime
 import structlog
 
 from switchyard.domain.errors import HistoryMismatch, Unavailable
+from switchyard.flow.backoffice.post_spans import PostSpans
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.ledger import Claim, Ledger, LedgerBroken, OwnershipLost, Posted
 from switchyard.ports.source import Page, Source
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
@@ -24,7 +26,7 @@ EVENTS_MAX = 200
 LINGER_SECONDS = 0.05
 # A wake-up may be missed where another process commits; the source is read, and what is left counted, this often.
 POLL_SECONDS = 1.0
-# Events that are there and do not arrive for so long do not arrive by themselves.
+# Events that are there and are not booked for so long do not arrive, or the books do not take them.
 SILENCE_SECONDS_MAX = 10.0
 
 
@@ -32,7 +34,14 @@ class SourceReader:
     """Follows one source; `problem` says why it has stopped."""
 
     def __init__(
-        self, source: Source, ledger: Ledger, *, clock: Clock, metrics: BackOfficeMetrics, shares: bool
+        self,
+        source: Source,
+        ledger: Ledger,
+        *,
+        clock: Clock,
+        metrics: BackOfficeMetrics,
+        shares: bool,
+        tracer: Tracer | None = None,
     ) -> None:
         """`shares`: whether the process also accepts or sends orders, which go first."""
         self.source = source
@@ -40,11 +49,12 @@ class SourceReader:
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
+        self._tracer = tracer
         self._claim: Claim | None = None
         self._is_current = False
         self._counted_at = float("-inf")
         self._moved_at = clock.monotonic()
-        """When events last arrived, or none were left."""
+        """When events were last booked, or none were left."""
         self.processed = 0
         """Events read since the start."""
         self.skipped = 0
@@ -59,13 +69,18 @@ class SourceReader:
         self._failure: str | None = None
         """Why the last page could not be booked, if it is repeated by itself: the books are as they were."""
         self._silence: str | None = None
-        """What does not arrive, though it is there."""
+        """What is not booked, though it is there."""
 
     @property
     def claim(self) -> Claim:
         """The claim of the source, with the position that was reached."""
         assert self._claim is not None, "it was not opened"
         return self._claim
+
+    @property
+    def settled_claim(self) -> Claim | None:
+        """The claim as the books have it unless another process changed them; none while a page is being posted."""
+        return self._claim if self._is_current and self.problem is None else None
 
     @property
     def trouble(self) -> str | None:
@@ -119,7 +134,7 @@ class SourceReader:
                 with contextlib.suppress(Unavailable):  # the source goes on without the books
                     self.lag = await self.source.lag(self.claim.position)
                 raise
-            await self._count_left(count)
+            await self.count_left(count)
             if count == EVENTS_MAX:
                 # Behind: in a process that also handles orders, at most half of the time is spent here.
                 await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
@@ -127,19 +142,22 @@ class SourceReader:
                 await asyncio.sleep(LINGER_SECONDS)
                 await wake.wait(POLL_SECONDS)
 
-    async def _count_left(self, arrived: int) -> None:
-        """Count the events that are left, now and then: an empty page may also be one that a broker has not sent."""
+    async def count_left(self, booked: int | None = None) -> None:
+        """Count the events that are left, now and then: after a page of `booked` events, or while one waits.
+
+        An empty page may be one that a broker has not sent.
+        """
         now = self._clock.monotonic()
-        is_last = arrived < EVENTS_MAX and self.lag > 0
+        is_last = booked is not None and booked < EVENTS_MAX and self.lag > 0
         if is_last or now - self._counted_at >= POLL_SECONDS:
             self._counted_at = now
             with contextlib.suppress(Unavailable):  # what was counted before stands; the source says what it lacks
                 self.lag = await self.source.lag(self.claim.position)
-        if arrived or not self.lag or self.problem is not None:
+        if booked or not self.lag or self.problem is not None:
             self._moved_at, self._silence = now, None
         elif now - self._moved_at > SILENCE_SECONDS_MAX:
             self._silence = (
-                f"{self.source.name} has {self.lag} events left, and none has arrived for more than "
+                f"{self.source.name} has {self.lag} events left, and none was booked for more than "
                 f"{SILENCE_SECONDS_MAX:.0f} s"
             )
 
@@ -150,10 +168,23 @@ class SourceReader:
 
     async def _post(self, claim: Claim, page: Page) -> None:
         self._is_current = False  # until the write returns, only the ledger can tell its position
-        posted = await self._ledger.post(claim, page.events, page.position)
+        if self._tracer is None:
+            posted = await self._ledger.post(claim, page.events, page.position)
+        else:
+            posted = await self._traced_post(self._tracer, claim, page)
         self._claim = posted.claim
         self._is_current = True
         self._note(posted, len(page.events))
+
+    async def _traced_post(self, tracer: Tracer, claim: Claim, page: Page) -> Posted:
+        spans = PostSpans(tracer, self.source.name, page.events)
+        try:
+            posted = await self._ledger.post(claim, page.events, page.position)
+        except BaseException as error:
+            spans.end(error)
+            raise
+        spans.end()
+        return posted
 
     def _note(self, posted: Posted, events: int) -> None:
         self.processed += events

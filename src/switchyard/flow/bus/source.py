@@ -9,6 +9,7 @@ import msgspec
 
 from switchyard.domain.bus import BusEvent, Place, bus_event, check_follows
 from switchyard.domain.errors import HistoryMismatch
+from switchyard.flow.traced import EventTraces
 from switchyard.ports.journal import Journal
 
 
@@ -23,8 +24,10 @@ class Lag(msgspec.Struct, frozen=True):
 class RelaySource:
     """One shard of the journal."""
 
-    def __init__(self, journal: Journal, shard: int = 0) -> None:
+    def __init__(self, journal: Journal, shard: int = 0, traces: EventTraces | None = None) -> None:
+        """`traces`: where traces are on."""
         self._journal = journal
+        self._traces = traces
         self._shard = shard
 
     async def check(self, place: Place) -> None:
@@ -46,7 +49,7 @@ class RelaySource:
         for event in events:
             check_follows(place, event)
             place = event.place
-        return events
+        return events if self._traces is None else await self._traces.attached(events)
 
     async def lag(self, place: Place) -> Lag:
         """What is after the place; without the numbers that a new epoch leaves out."""

@@ -19,7 +19,7 @@ from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import VenueClientOrderId, VenueName
 from switchyard.domain.money import ZERO
 from switchyard.domain.orders import Order
-from switchyard.domain.outbox import OrderState
+from switchyard.domain.outbox import OrderState, OutboxRow
 from switchyard.domain.positions import ACCOUNT_TOTAL, account_total
 from switchyard.domain.reasons import bounded_detail
 from switchyard.domain.reports import ExecutionReport, is_qualified, is_storable, revises_execution, with_unique_id
@@ -40,6 +40,7 @@ from switchyard.ports.journal import Journal
 from switchyard.ports.queries import Queries
 from switchyard.ports.venue import ReportPage, Venue, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
+from switchyard.telemetry.traces import call_for
 
 log = structlog.get_logger()
 
@@ -346,9 +347,12 @@ class Recorder:
         return self._proposal(named, order, now)
 
     def _note_applied(self, before: OrderState, change: Change, report: ExecutionReport) -> None:
+        row = before.find("new", 1)  # an order that risk rejected has none
+        call_for(None if row is None else row.traceparent, self._note_report, before, row, change, report)
+
+    def _note_report(self, before: OrderState, row: OutboxRow | None, change: Change, report: ExecutionReport) -> None:
         order = change.orders[0]
         self._applied.inc()
-        row = before.find("new", 1)  # an order that risk rejected has none
         if row is not None and row.status == "uncertain":
             self._metrics.resolved.labels("reported").inc()
             log.info("order_resolved", order_id=order.order_id, trace_id=order.trace_id, kind="new", verdict="reported")

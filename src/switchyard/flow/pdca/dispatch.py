@@ -16,6 +16,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import PAGE_MAX, RecheckQueue, RecheckRequests, StoredRequest
 from switchyard.ports.runner import Run, RunConflict, Runner
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.traces import resumed
 
 log = structlog.get_logger()
 
@@ -91,6 +92,10 @@ class Dispatch:
                 return found
 
     async def _submit(self, stored: StoredRequest) -> None:
+        with resumed(stored.request.traceparent):
+            await self._tell(stored)
+
+    async def _tell(self, stored: StoredRequest) -> None:
         request = stored.request
         tries = stored.run.tries + 1
         try:
@@ -142,7 +147,6 @@ class Dispatch:
     async def _fail(self, request_id: str, code: str, message: str) -> None:
         error = ItemError(code=code, message=message[:ERROR_LENGTH_MAX])
         count = await self._queue.fail_items(request_id, error, self._clock.now())
-        self._metrics.items.labels("failed").inc(count)
         log.error("recheck_items_failed", request_id=request_id, code=code, items=count)
 
     def _watch_queue(self, stored: StoredRequest) -> None:

@@ -16,7 +16,9 @@ from switchyard.flow.pdca.recheck import CannotRecheck, Recheck, Rechecked
 from switchyard.flow.wake import Wake
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import Claimed, LostFence, RecheckQueue
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.pdca_job_metrics import PdcaJobMetrics
+from switchyard.telemetry.traces import annotate, child_span
 
 log = structlog.get_logger()
 
@@ -34,7 +36,15 @@ class RecheckWorker:
     """Works on up to `parallel` items at a time."""
 
     def __init__(
-        self, queue: RecheckQueue, recheck: Recheck, *, name: str, clock: Clock, metrics: PdcaJobMetrics, parallel: int
+        self,
+        queue: RecheckQueue,
+        recheck: Recheck,
+        *,
+        name: str,
+        clock: Clock,
+        metrics: PdcaJobMetrics,
+        parallel: int,
+        tracer: Tracer | None = None,
     ) -> None:
         self._queue = queue
         self._recheck = recheck
@@ -42,6 +52,7 @@ class RecheckWorker:
         self._clock = clock
         self._metrics = metrics
         self._parallel = parallel
+        self._tracer = tracer
 
     async def run(self, wake: Wake) -> None:
         """Work on the embedded runner's items until cancelled."""
@@ -76,12 +87,23 @@ class RecheckWorker:
         )
 
     async def _work(self, claimed: Claimed) -> None:
+        fence, request = claimed.fence, claimed.request
+        with child_span(self._tracer, "pdca.recheck.item", "consumer", parent=request.traceparent):
+            annotate(
+                request_id=fence.request_id,
+                strategy=fence.strategy_id,
+                attempt=claimed.attempts,
+                trace_id=request.trace_id,
+            )
+            await self._work_on(claimed)
+
+    async def _work_on(self, claimed: Claimed) -> None:
         fence = claimed.fence
         renewing = asyncio.create_task(self._renew(fence))
         try:
             await self._finish(claimed)
         except LostFence:
-            self._metrics.items.labels("lost").inc()
+            self._metrics.interrupted.labels("claimed_by_another").inc()
             log.warning("recheck_lost", request_id=fence.request_id, strategy=fence.strategy_id)
         except (Unavailable, OutcomeUnknown) as error:
             # The store is away: what was found is lost, and the item is claimed again when its lease ends.
@@ -109,8 +131,8 @@ class RecheckWorker:
                 fence, ItemError(code="INTERNAL_ERROR", message="the recheck failed: see the server's log")
             )
         else:
-            self._metrics.items.labels("succeeded").inc()
             self._metrics.seconds.observe(self._clock.monotonic() - began)
+            annotate(health=found.result.health)
             log.info(
                 "strategy_rechecked",
                 request_id=fence.request_id,
@@ -134,12 +156,12 @@ class RecheckWorker:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _note_wait(self, fence: Fence, error: SwitchyardError) -> None:
-        self._metrics.items.labels("retried").inc()
+        self._metrics.interrupted.labels("database_away").inc()
         log.warning("recheck_waits", request_id=fence.request_id, strategy=fence.strategy_id, error=str(error))
 
     async def _fail(self, fence: Fence, error: ItemError) -> None:
         await self._queue.finish_item(fence, error, self._clock.now())
-        self._metrics.items.labels("failed").inc()
+        annotate(error_code=error.code)
 
     async def _extend(self, fence: Fence) -> None:
         await self._queue.renew(fence, self._clock.now() + LEASE)

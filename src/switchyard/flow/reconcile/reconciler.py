@@ -4,7 +4,7 @@ Reads the ledger, the gateway's rows and the venues; writes only breaks. It repa
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -33,7 +33,7 @@ from switchyard.flow.reconcile.open_orders import compare_open_orders
 from switchyard.flow.reconcile.orphans import Orphans
 from switchyard.flow.reconcile.pace import Pace
 from switchyard.flow.reconcile.settling import current_breaks, settle
-from switchyard.flow.reconcile.statement_match import AccountOf, StatementMatch, TooMany
+from switchyard.flow.reconcile.statement_match import AccountsOf, StatementMatch, TooMany
 from switchyard.flow.reconcile.tables import compare_tables_of
 from switchyard.ports.breaks import BreakStore
 from switchyard.ports.clock import Clock
@@ -99,13 +99,14 @@ class Reconciler:
         self._pace = pace
         self._metrics = metrics
         self._quiet = quiet
-        self._interval_seconds = interval.total_seconds()
+        self.interval_seconds = interval.total_seconds()
         self._passing = asyncio.Lock()
         self.last: Pass | None = None
         self._began_at = clock.monotonic()
         self._compared_at: float | None = None
         self._restart()
-        metrics.age.set_function(self._age_seconds)
+        metrics.age.set_function(self.age_seconds)
+        metrics.interval.set(self.interval_seconds)
 
     async def run(self) -> None:
         """Make a pass at every interval, for as long as the process lives."""
@@ -118,8 +119,8 @@ class Reconciler:
                 raise  # the process must not go on
             except Exception:
                 # Not at once again, as the supervisor would: a pass from the start is long.
-                log.exception("reconcile_failed", retry_seconds=self._interval_seconds)
-            await asyncio.sleep(self._interval_seconds)
+                log.exception("reconcile_failed", retry_seconds=self.interval_seconds)
+            await asyncio.sleep(self.interval_seconds)
 
     async def run_once(self, *, full: bool = False) -> Pass:
         """Make one pass; with `full` everything is read again."""
@@ -159,9 +160,16 @@ class Reconciler:
 
         orphans = Orphans(await self._orphans())
 
-        def account_of(venue: VenueName, fill: StatementFill) -> AccountId | None:
-            one = known.get(break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)))
-            return orphans.account_of(venue, fill) if one is None else one.adopted_account
+        async def accounts_of(venue: VenueName, fills: Sequence[StatementFill]) -> list[AccountId | None]:
+            ids = [break_id("fill", (venue, fill.venue_client_order_id, fill.exec_id)) for fill in fills]
+            # An adoption closes its break, and a pass from the start meets its fill again.
+            former = await self.breaks.find([each for each in ids if each not in known])
+            return [
+                known[each].adopted_account
+                if each in known
+                else (former[each].adopted_account if each in former else None) or orphans.account_of(venue, fill)
+                for each, fill in zip(ids, fills, strict=True)
+            ]
 
         for name, why in self._venues.items():
             if isinstance(why, str):
@@ -169,9 +177,9 @@ class Reconciler:
                 findings.skip(open_orders_scope(name), why)
         # The venues first: what they have, the gateway and the books have soon after.
         open_orders = [await self._open_orders(match, quiet_since, findings) for match in self._matches.values()]
-        await self._read_statements(account_of, findings)
+        await self._read_statements(accounts_of, findings)
         behind = await self._fold_all(findings)
-        fills = await self._match_fills(account_of, behind, quiet_since, findings)
+        fills = await self._match_fills(accounts_of, behind, quiet_since, findings)
         for found in open_orders:
             for one, is_active in found:
                 # Another quantity is the sum of fills that are reported one by one.
@@ -195,7 +203,7 @@ class Reconciler:
         findings.compared.add(scope)
         return found
 
-    async def _read_statements(self, account_of: AccountOf, findings: Collected) -> None:
+    async def _read_statements(self, accounts_of: AccountsOf, findings: Collected) -> None:
         """Read every statement to its end: always the one that is furthest behind, and the ledger as far as all are.
 
         So neither side gets far ahead of the other, however long their histories are.
@@ -206,7 +214,7 @@ class Reconciler:
         while reading:
             match = min(reading.values(), key=lambda each: each.reached_at)
             try:
-                accounts = await match.read_page(account_of)
+                accounts = await match.read_page(accounts_of)
             except VenueUnavailable as error:
                 findings.skip(fills_scope(match.name), str(error))
                 del reading[match.name]
@@ -252,7 +260,7 @@ class Reconciler:
         return account
 
     async def _match_fills(
-        self, account_of: AccountOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
+        self, accounts_of: AccountsOf, behind: set[AccountId], quiet_since: datetime, findings: Collected
     ) -> dict[OrderId, list[tuple[Difference, bool]]]:
         """Compare the statements with the folded entries; returns the differences by order.
 
@@ -261,7 +269,7 @@ class Reconciler:
         by_order: dict[OrderId, list[tuple[Difference, bool]]] = {}
         for match in self._matches.values():
             scope = fills_scope(match.name)
-            await match.recheck(account_of)
+            await match.recheck(accounts_of)
             if scope not in findings.skipped:
                 findings.compared.add(scope)
                 for one, found_id in match.differences(quiet_since):
@@ -319,7 +327,7 @@ class Reconciler:
 
     async def _note(self, findings: Findings) -> Pass:
         await self.show_counts()
-        self._metrics.not_compared.set(len(findings.not_compared))
+        self._metrics.not_compared.set(len(findings.not_compared.keys() - self._without_lookup()))
         self._compared_at = self._clock.monotonic()
         self.last = Pass(
             compared_at=self._clock.now(),
@@ -329,7 +337,12 @@ class Reconciler:
         )
         return self.last
 
-    def _age_seconds(self) -> float:
+    def _without_lookup(self) -> set[str]:
+        """The comparisons that a setting rules out (`VENUE_LOOKUP_` is none): they are told, and are no alarm."""
+        matches = self._matches.values()
+        return {open_orders_scope(each.name) for each in matches if each.venue.capabilities.lookup == "none"}
+
+    def age_seconds(self) -> float:
         """Since the last pass, or since the start where there was none."""
         since = self._began_at if self._compared_at is None else self._compared_at
         return self._clock.monotonic() - since

@@ -4,7 +4,7 @@ Reads the statement page by page from where the last pass ended, the gateway's o
 keeps only what is unmatched. Writes nothing.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -38,8 +38,8 @@ BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 
 LineKey = tuple[str, str]
 """Client order id and execution id."""
-AccountOf = Callable[[VenueName, StatementFill], AccountId | None]
-"""The account to which a fill of an order that the gateway does not have is booked."""
+AccountsOf = Callable[[VenueName, Sequence[StatementFill]], Awaitable[list[AccountId | None]]]
+"""The accounts to which fills of orders that the gateway does not have are booked."""
 
 
 class TooMany(Exception):
@@ -111,7 +111,7 @@ class StatementMatch:
             self._theirs.clear()
             self.lost = True
 
-    async def read_page(self, account_of: AccountOf) -> set[AccountId]:
+    async def read_page(self, accounts_of: AccountsOf) -> set[AccountId]:
         """Match the next lines and return their accounts; raises VenueUnavailable and TooMany.
 
         A page that is shorter than another one was has all lines that there were, so that a pass ends while the venue
@@ -126,7 +126,7 @@ class StatementMatch:
         self.at_end = not page.fills
         if self.at_end:
             return set()
-        accounts = await self._match([Line(fill) for fill in page.fills], account_of)
+        accounts = await self._match([Line(fill) for fill in page.fills], accounts_of)
         self._after = page.last_number
         self.reached_at = max(fill.at for fill in page.fills)
         self.at_end = len(page.fills) < self._longest
@@ -141,12 +141,12 @@ class StatementMatch:
             return False
         return True
 
-    async def recheck(self, account_of: AccountOf) -> None:
+    async def recheck(self, accounts_of: AccountsOf) -> None:
         """Look again for the lines that had no entry, or other figures."""
         waiting = list(self._lines.values())
         self._lines.clear()
         for start in range(0, len(waiting), PAGE):
-            await self._match(waiting[start : start + PAGE], account_of, again=True)
+            await self._match(waiting[start : start + PAGE], accounts_of, again=True)
 
     def differences(self, quiet_since: datetime) -> Iterator[tuple[Difference | None, str]]:
         """All present differences with their break ids; none for one that was active just now."""
@@ -194,7 +194,7 @@ class StatementMatch:
             ]
         return found
 
-    async def _match(self, lines: Sequence[Line], account_of: AccountOf, *, again: bool = False) -> set[AccountId]:
+    async def _match(self, lines: Sequence[Line], accounts_of: AccountsOf, *, again: bool = False) -> set[AccountId]:
         """Match these lines; returns the accounts that they belong to."""
         ids = list({line.fill.venue_client_order_id for line in lines})
         states = await self._journal.load_by_client_order_id(ids)
@@ -204,9 +204,11 @@ class StatementMatch:
             state = states.get(line.fill.venue_client_order_id)
             line.order = None if state is None else state.order
             line.account = line.fill.account_id if line.order is None else line.order.account_id
-            if line.order is None:
-                line.account = account_of(self.name, line.fill) or line.account
             recorded_as.append(recorded_ids(self.name, line.fill, scope, line.order))
+        if foreign := [line for line in lines if line.order is None]:
+            booked_to = await accounts_of(self.name, [line.fill for line in foreign])
+            for line, account in zip(foreign, booked_to, strict=True):
+                line.account = account or line.account
         await self._find_entries(lines, recorded_as)
         unbooked = [
             exec_id
@@ -233,12 +235,23 @@ class StatementMatch:
                 for entry_id in entry_ids(self.name, line.account, line.fill, names):
                     wanted.setdefault(entry_id, []).append(line)
         ids = list(wanted)
+        of_others: dict[OrderId, list[tuple[Line, LedgerEntry]]] = {}
         for start in range(0, len(ids), PAGE):
             for stored in await self._lookup.find_entries(ids[start : start + PAGE]):
                 entry = readable(stored)
                 for line in () if entry is None else wanted[entry.entry_id]:
-                    if entry is not None and (line.order is None or entry.order_id == line.order.order_id):
+                    if entry is None:
+                        continue
+                    if line.order is None or entry.order_id == line.order.order_id:
                         line.entry = entry
+                    else:
+                        of_others.setdefault(entry.order_id, []).append((line, entry))
+        # Booked before a restore, under an order that the journal has lost: a repeat of its key is another order here
+        # and the same one at the venue. Where the journal has both orders, the venue used the id for two executions.
+        known = await self._journal.load(list(of_others)) if of_others else {}
+        for order_id, found in of_others.items():
+            for line, entry in () if order_id in known else found:
+                line.entry = line.entry or entry
 
     def _place(self, line: Line, *, again: bool) -> None:
         """File the line by what was found."""

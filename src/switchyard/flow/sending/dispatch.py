@@ -40,6 +40,7 @@ from switchyard.ports.clock import Clock
 from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.randomness import Randomness
+from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.metrics import Metrics
 
@@ -77,6 +78,7 @@ class Dispatcher:
         health: HealthBoard | None = None,
         choice: VenueChoice | None = None,
         rates: VenueRates | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._worker = worker
         self._queries = queries
@@ -135,6 +137,7 @@ class Dispatcher:
             metrics=metrics,
             sent_ids=sent_ids,
             health=self._health,
+            tracer=tracer,
         )
         self.express = Express(
             worker=worker,

@@ -30,6 +30,7 @@ from switchyard.ports.outbox import Due
 from switchyard.ports.randomness import Randomness
 from switchyard.ports.venue import Accepted, Ambiguous, SendOutcome, Unsent, Venue, VenueRejected
 from switchyard.telemetry.metrics import Metrics
+from switchyard.telemetry.traces import call_for, resumed
 
 log = structlog.get_logger()
 
@@ -112,7 +113,7 @@ class OutcomeWriter:
             for attempt, answer in zip(waiting, answers, strict=True):
                 match answer:
                     case Decided(_, change):
-                        self._note(attempt.row, attempt.outcome, change)
+                        call_for(attempt.row.traceparent, self._note, attempt.row, attempt.outcome, change)
                         written += 1
                     case Failed(Unavailable() | OutcomeUnknown() as error) if not isinstance(error, GroupRejected):
                         log.warning("send_outcome_waiting", order_id=attempt.row.order_id, error=str(error))
@@ -167,14 +168,15 @@ class OutcomeWriter:
 
     async def write_doubt(self, due: Due, code: DoubtCode, suspect: WorkerId | None = None) -> None:
         """Bring a row into doubt without an outcome; a version conflict means that one was recorded after all."""
-        log.error(
-            "order_uncertain",
-            order_id=due.row.order_id,
-            trace_id=due.state.order.trace_id,
-            venue=due.row.venue,
-            error=code,
-            worker=suspect,
-        )
+        with resumed(due.row.traceparent):
+            log.error(
+                "order_uncertain",
+                order_id=due.row.order_id,
+                trace_id=due.state.order.trace_id,
+                venue=due.row.venue,
+                error=code,
+                worker=suspect,
+            )
         change = decisions.record_doubt(due.state, due.row, code, None, self._clock.now(), suspect=suspect)
         if isinstance(await self._sequencer.commit(change), Committed):
             self._metrics.uncertain.inc()

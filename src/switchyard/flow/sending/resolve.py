@@ -22,6 +22,7 @@ from switchyard.ports.liveness import Liveness
 from switchyard.ports.outbox import Due, OutboxQueries
 from switchyard.ports.venue import Capabilities, VenueOrder, VenueUnavailable
 from switchyard.telemetry.metrics import Metrics
+from switchyard.telemetry.traces import resumed
 
 log = structlog.get_logger()
 
@@ -153,8 +154,9 @@ class Resolver:
         verdict = "absent" if found is None else "found"
         self._metrics.resolved.labels(verdict).inc()
         trace_id = due.state.order.trace_id
-        log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else due.state.order)
-        log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
+        with resumed(due.row.traceparent):
+            log_moved(due.row, change.outbox[0], change.orders[0] if change.orders else due.state.order)
+            log.info("order_resolved", order_id=due.row.order_id, trace_id=trace_id, kind=due.row.kind, verdict=verdict)
         return True
 
     def _verdict(self, state: OrderState, row: OutboxRow, found: VenueOrder | None, decisive: bool) -> Change | None:

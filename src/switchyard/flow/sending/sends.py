@@ -21,10 +21,12 @@ from switchyard.flow.health.board import HealthBoard
 from switchyard.flow.sending.lanes import Departures, HeldLanes, Turn
 from switchyard.flow.sending.outcomes import Ended, OutcomeWriter
 from switchyard.flow.sending.resend import FirstSends
+from switchyard.flow.sending.send_spans import SendSpans
 from switchyard.flow.sending.sent_ids import SentIds
 from switchyard.flow.sending.throttle import Throttle
 from switchyard.ports.clock import Clock
 from switchyard.ports.outbox import KnownState
+from switchyard.ports.tracing import Tracer
 from switchyard.ports.venue import TURN_LIMIT, Accepted, Ambiguous, SendOutcome, Unsent, Venue, ignore_departure
 from switchyard.telemetry.metrics import Metrics
 
@@ -75,8 +77,10 @@ class Sends:
         metrics: Metrics,
         sent_ids: SentIds | None = None,
         health: HealthBoard | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._slots = slots
+        self._tracer = tracer
         self._health = health or HealthBoard()
         self._venues = venues
         self._lanes = lanes
@@ -277,6 +281,7 @@ class Sends:
     async def _send(self, batch: list[Send], turn: Turn | None) -> None:
         venue = batch[0].row.venue
         self._at_venue[venue] += len(batch)
+        spans = None if self._tracer is None else SendSpans(self._tracer, [(send.row, send.state) for send in batch])
         try:
             outcomes = await self._deliver(batch, turn)
         except Exception as error:
@@ -285,6 +290,8 @@ class Sends:
             outcomes = [Ambiguous("ADAPTER_FAILED", repr(error))] * len(batch)
         finally:
             self._at_venue[venue] -= len(batch)
+        if spans is not None:
+            spans.end(outcomes)
         throttle = self._throttles[venue]
         for outcome in outcomes:
             if isinstance(outcome, Unsent) and outcome.code == "RATE_LIMITED":

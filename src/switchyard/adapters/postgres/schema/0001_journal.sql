@@ -134,6 +134,7 @@ CREATE TABLE outbox_orders (
     bytes_sent boolean NOT NULL,
     error_detail text,
     payload text, -- of an amend: what it asks for, as JSON
+    traceparent text, -- the trace of the request that made the row; NULL without traces
     seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number),
     UNIQUE (venue_client_order_id, kind, number)
@@ -364,3 +365,8 @@ CREATE TABLE pdca_artifacts (
     PRIMARY KEY (request_id, strategy_id, name),
     FOREIGN KEY (request_id, strategy_id) REFERENCES pdca_items (request_id, strategy_id) ON DELETE CASCADE
 );
+CREATE TABLE pdca_tally ( -- all items that have ever ended, those of removed requests too
+    outcome text COLLATE "C" PRIMARY KEY,
+    items bigint NOT NULL
+);
+INSERT INTO pdca_tally VALUES ('succeeded', 0), ('failed', 0);

@@ -138,6 +138,7 @@ CREATE TABLE outbox_orders (
     bytes_sent            INTEGER NOT NULL,
     error_detail          TEXT,
     payload               TEXT, -- of an amend: what it asks for, as JSON
+    traceparent           TEXT, -- the trace of the request that made the row; NULL without traces
     seq                   INTEGER NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number)
 ) STRICT, WITHOUT ROWID;

@@ -3,6 +3,7 @@
 import re
 from functools import partial
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -40,6 +41,7 @@ from switchyard.entrypoints.http.transport.doors import guarded
 from switchyard.ports.clock import Clock
 from switchyard.ports.pdca import StoredArtifact
 from switchyard.ports.randomness import Randomness, fresh_ulid
+from switchyard.telemetry.traces import annotate, current_traceparent
 
 PREFIXES = ("/pdca/", "/gui/")
 WRITING, READING = "pdca", "pdca.gui"
@@ -158,6 +160,8 @@ class PdcaApi:
     async def _accept(
         self, call: Call, new: RecheckRequest, key: str, digest: str, strategies: tuple[str, ...] | None
     ) -> WireResponse:
+        annotate(trace_id=new.trace_id, idempotency_key=key)
+        new = replace(new, traceparent=current_traceparent())
         created = await self._store.create(new, key, digest, strategies)
         accepted = created.request
         call.request_id = accepted.request_id

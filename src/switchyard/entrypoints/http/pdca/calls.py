@@ -23,6 +23,7 @@ from switchyard.entrypoints.http.transport.bodies import ClientGone
 from switchyard.entrypoints.http.transport.rs256 import PdcaTokens
 from switchyard.ports.clock import Clock
 from switchyard.telemetry.pdca_metrics import PdcaMetrics
+from switchyard.telemetry.traces import annotate
 
 log = structlog.get_logger()
 
@@ -112,6 +113,7 @@ class Counter:
         latency_ms = round((self._clock.monotonic() - call.started) * 1000, 3)
         self._metrics.requests.labels(call.endpoint, call.outcome).inc()
         self._metrics.latency.labels(call.endpoint).observe(latency_ms)
+        annotate(x_request_id=call.x_request_id, client_id=call.client_id, request_id=call.request_id)
         log.info(
             "pdca_api",
             x_request_id=call.x_request_id,

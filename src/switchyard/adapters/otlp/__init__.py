@@ -1,0 +1,1 @@
+"""Traces to an OpenTelemetry collector, by OTLP over HTTP. Imported only where traces are on."""
