@@ -120,7 +120,11 @@ class PartitionSource:
         with self._lock:
             self._waiting.clear()
             self._next, self._is_fetched, self._problem = offset, True, None
-        await self._fetching.fetch_from(self.partition, offset)
+        try:
+            await self._fetching.fetch_from(self.partition, offset)
+        except BaseException:
+            self.stop()  # the next page tries again
+            raise
 
     def _missing(self, wanted: int, why: str) -> str:
         return (
