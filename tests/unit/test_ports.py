@@ -46,6 +46,7 @@ from switchyard.adapters.memory.rebuild import MemoryOrderDump, MemoryRebuild
 from switchyard.adapters.memory.relay_leases import MemoryRelayLeases
 from switchyard.adapters.memory.strategy_orders import MemoryStrategyOrders
 from switchyard.adapters.memory.venue import NullVenue
+from switchyard.adapters.otlp.tracer import OtlpSpan, OtlpTracer
 from switchyard.adapters.pdca.queue import SqlQueue
 from switchyard.adapters.pdca.requests import SqlRequests
 from switchyard.adapters.pdca.store import SqlPdcaStore
@@ -118,10 +119,12 @@ from switchyard.ports.relay_lease import RelayLeases
 from switchyard.ports.reservations import Reservations
 from switchyard.ports.runner import Runner
 from switchyard.ports.source import Source
+from switchyard.ports.span import Span
 from switchyard.ports.statement import VenueStatement
 from switchyard.ports.strategy_fills import StrategyFills
 from switchyard.ports.strategy_orders import StrategyOrders
 from switchyard.ports.strategy_registry import StrategyRegistry
+from switchyard.ports.tracing import Tracer
 from switchyard.ports.turn import Turn
 from switchyard.ports.venue import Venue
 from switchyard.telemetry.cache_metrics import CacheMetrics
@@ -138,6 +141,8 @@ outbox_listings: list[type[OutboxListing]] = [MemoryQueries, SqliteOutboxListing
 key_stores: list[type[KeyStore]] = [MemoryKeyStore]
 database_times: list[type[DatabaseTime]] = [MemoryTime, SqliteTime, PostgresTime]
 livenesses: list[type[Liveness]] = [MemoryLiveness]
+spans: list[type[Span]] = [OtlpSpan]
+tracers: list[type[Tracer]] = [OtlpTracer]
 lanes: list[type[Lanes]] = [MemoryLanes]
 relay_leases: list[type[RelayLeases]] = [MemoryRelayLeases]
 publishers: list[type[Publisher]] = [KafkaPublisher]

@@ -22,7 +22,8 @@ from opentelemetry.trace import SpanKind as SdkKind
 
 from switchyard import __version__
 from switchyard.adapters.otlp.queue import SpanQueue
-from switchyard.ports.tracing import AttributeValue, Span, SpanKind
+from switchyard.ports.span import AttributeValue, Span
+from switchyard.ports.tracing import SpanKind
 from switchyard.settings.tracing import TracingSettings
 from switchyard.telemetry.trace_metrics import TraceMetrics
 from switchyard.telemetry.traces import Traceparent, parse_traceparent
@@ -63,18 +64,18 @@ class OtlpTracer:
         """The span of a request, in the trace of its header."""
         parent = None if traceparent is None else parse_traceparent(traceparent)
         context = Context() if parent is None else _context(parent)
-        return _Span(self._tracer.start_span(name, context, SdkKind.SERVER))
+        return OtlpSpan(self._tracer.start_span(name, context, SdkKind.SERVER))
 
     def child(self, name: str, parent: str, kind: SpanKind = "internal") -> Span:
         """A span under another one."""
         above = parse_traceparent(parent)
         if above is None:  # a row or a message that somebody else has written
-            return _Span(INVALID_SPAN)
-        return _Span(self._tracer.start_span(name, _context(above), _KINDS[kind]))
+            return OtlpSpan(INVALID_SPAN)
+        return OtlpSpan(self._tracer.start_span(name, _context(above), _KINDS[kind]))
 
 
-class _Span:
-    """ports.tracing.Span on a span of the SDK."""
+class OtlpSpan:
+    """ports.span.Span on a span of the SDK."""
 
     __slots__ = ("_span", "traceparent")
 
@@ -86,13 +87,16 @@ class _Span:
         )
 
     def set(self, name: str, value: AttributeValue) -> None:
+        """Set an attribute."""
         self._span.set_attribute(name, value)
 
     def fail(self, reason: str) -> None:
+        """Mark the step as failed."""
         self._span.set_status(Status(StatusCode.ERROR, reason))
         self._span.set_attribute("error.type", reason)
 
     def end(self) -> None:
+        """End the step."""
         self._span.end()
 
 

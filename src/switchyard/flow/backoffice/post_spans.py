@@ -4,7 +4,8 @@ from collections.abc import Iterable
 
 from switchyard.domain.bus import BusEvent
 from switchyard.domain.ledger.bookable import Reported, Revised, read_events
-from switchyard.ports.tracing import Span, Tracer
+from switchyard.ports.span import Span
+from switchyard.ports.tracing import Tracer
 from switchyard.telemetry.logs import account_hash
 from switchyard.telemetry.traces import describe
 
