@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, Producer
 from switchyard.adapters.backoffice.ledger import SqliteLedger
 from switchyard.adapters.kafka import topics
 from switchyard.adapters.kafka.bus import KafkaBus
-from switchyard.adapters.kafka.partition import MESSAGES_MAX, PartitionSource, topic_id_of
+from switchyard.adapters.kafka.partition import PartitionSource, topic_id_of
 from switchyard.adapters.kafka.publisher import KafkaPublisher
 from switchyard.domain.bus import BusEvent, Offset, bus_event
 from switchyard.domain.errors import CannotStart
@@ -199,8 +199,10 @@ async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_b
 ) -> None:
     """Whether its reader stands still, so that it is not fetched any more, or only lags."""
     monkeypatch.setattr("switchyard.adapters.kafka.bus.FULL_SECONDS_MAX", full_seconds_max)
+    monkeypatch.setattr("switchyard.adapters.kafka.bus.MESSAGES_MAX", 50)
+    monkeypatch.setattr("switchyard.adapters.kafka.partition.MESSAGES_MAX", 100)
     topic = kafka.create_topic(1)
-    await Desks(embedded).trade(MESSAGES_MAX // 20 * 3)
+    await Desks(embedded).trade(20)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
     assert isinstance(office.bus, KafkaBus)
@@ -208,7 +210,7 @@ async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_b
     [source] = await office.bus.sources()
     assert isinstance(source, PartitionSource)
     await until(lambda: source.is_full)
-    await office.run_until(lambda: office.consumer.processed > MESSAGES_MAX)
+    await office.run_until(lambda: office.consumer.processed > 100)
     await office.bus.release(source)
     await office.catch_up(embedded)
     await office.close()

@@ -14,8 +14,8 @@ from switchyard.domain.bus import Offset, SourcePosition
 from switchyard.domain.errors import HistoryMismatch
 from switchyard.ports.source import Page
 
-# Two pages of the books. A partition with so many is full; the batch in which it gets full is added whole.
-MESSAGES_MAX = 400
+# A page of the books. A partition with so many is full; the batch in which it gets full is added whole.
+MESSAGES_MAX = 1_000
 _PREFIX = "kafka:"
 
 

@@ -20,8 +20,10 @@ from switchyard.telemetry.backoffice_metrics import BackOfficeMetrics
 
 log = structlog.get_logger()
 
-# A page is one commit. Small enough that its thread does not keep the processor from orders for long.
-EVENTS_MAX = 200
+# A page is one commit, and a commit costs as much as the entries of many events.
+EVENTS_MAX = 1_000
+# In a process that handles orders: small enough that the thread does not keep the processor from them for long.
+EVENTS_MAX_SHARED = 200
 # No caller waits for the books: a pause lets a commit cover the events of many orders.
 LINGER_SECONDS = 0.05
 # A wake-up may be missed where another process commits; the source is read, and what is left counted, this often.
@@ -49,6 +51,7 @@ class SourceReader:
         self._clock = clock
         self._metrics = metrics
         self._shares = shares
+        self._events_max = EVENTS_MAX_SHARED if shares else EVENTS_MAX
         self._tracer = tracer
         self._claim: Claim | None = None
         self._is_current = False
@@ -110,7 +113,7 @@ class SourceReader:
             return 0
         try:
             claim = self.claim if self._is_current else await self._claim_again()
-            page = await self.source.page(claim.position, EVENTS_MAX)
+            page = await self.source.page(claim.position, self._events_max)
             if page.position != claim.position:
                 await self._post(claim, page)
         except (HistoryMismatch, LedgerBroken) as error:
@@ -135,7 +138,7 @@ class SourceReader:
                     self.lag = await self.source.lag(self.claim.position)
                 raise
             await self.count_left(count)
-            if count == EVENTS_MAX:
+            if count == self._events_max:
                 # Behind: in a process that also handles orders, at most half of the time is spent here.
                 await asyncio.sleep(self._clock.monotonic() - began if self._shares else 0)
             else:
@@ -148,7 +151,7 @@ class SourceReader:
         An empty page may be one that a broker has not sent.
         """
         now = self._clock.monotonic()
-        is_last = booked is not None and booked < EVENTS_MAX and self.lag > 0
+        is_last = booked is not None and booked < self._events_max and self.lag > 0
         if is_last or now - self._counted_at >= POLL_SECONDS:
             self._counted_at = now
             with contextlib.suppress(Unavailable):  # what was counted before stands; the source says what it lacks

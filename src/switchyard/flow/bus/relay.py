@@ -24,7 +24,7 @@ from switchyard.telemetry.bus_metrics import BusMetrics
 log = structlog.get_logger()
 
 # Small enough that a page does not keep the event loop from orders for long.
-EVENTS_MAX = 250
+EVENTS_MAX = 500
 # No caller waits for the bus: a pause lets a page cover the events of many orders.
 LINGER_SECONDS = 0.05
 # The place is stored this often while events are delivered; those since then are published again after a crash.
