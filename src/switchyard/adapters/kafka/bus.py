@@ -203,8 +203,10 @@ class KafkaBus:
             return  # revoked meanwhile; the reader is stopped at the next look at `sources`
         if partition in self._fetched:
             consumer.incremental_unassign([place])
+            self._fetched.discard(partition)
         consumer.incremental_assign([place])
         self._fetched.add(partition)
+        self._sources[partition].begin(offset)
 
     def _unfetch(self, consumer: Consumer, partitions: Sequence[int]) -> None:
         fetched = self._fetched.intersection(partitions)

@@ -68,12 +68,14 @@ class PartitionSource:
         """The messages that have arrived; HistoryMismatch where the brokers do not have the next one."""
         wanted = offset_in(after)
         if self._next != wanted or not (self._is_fetched or self._waiting):
-            await self._fetch_from(wanted)
+            await self._fetching.fetch_from(self.partition, wanted)
         with self._lock:
             if self._problem is not None:
                 raise HistoryMismatch(self._problem)
+            if self._next != wanted:
+                return Page((), after)  # taken away meanwhile: what waits is of another position
             taken = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-            if taken and self._next is not None:
+            if taken:
                 self._next = offset_of(taken[-1]) + 1
             has_room = len(taken) + len(self._waiting) >= MESSAGES_MAX > len(self._waiting)
         if has_room:
@@ -100,8 +102,20 @@ class PartitionSource:
                 return  # of a fetch from another position
             self._waiting.append(message)
 
+    def begin(self, offset: int) -> None:
+        """It is fetched from this message on, and none of before will arrive; called by the thread.
+
+        The event loop could not do it: the thread may be adding messages of before at that moment.
+        """
+        with self._lock:
+            self._waiting.clear()
+            self._next, self._is_fetched, self._problem = offset, True, None
+
     def stop(self) -> None:
-        """It is not fetched any more; once its reader has taken what waits, it is fetched from there on."""
+        """It is not fetched any more; once its reader has taken what waits, it is fetched from there on.
+
+        Called by the thread.
+        """
         with self._lock:
             self._is_fetched = False
 
@@ -115,16 +129,6 @@ class PartitionSource:
         """The brokers do not have the message to fetch; called by the thread."""
         with self._lock:
             self._problem = self._missing(self._next or 0, error)
-
-    async def _fetch_from(self, offset: int) -> None:
-        with self._lock:
-            self._waiting.clear()
-            self._next, self._is_fetched, self._problem = offset, True, None
-        try:
-            await self._fetching.fetch_from(self.partition, offset)
-        except BaseException:
-            self.stop()  # the next page tries again
-            raise
 
     def _missing(self, wanted: int, why: str) -> str:
         return (
