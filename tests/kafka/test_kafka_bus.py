@@ -19,6 +19,7 @@ from switchyard.flow.bus.previous import PreviousEvents
 from switchyard.flow.bus.relay import Relay
 from switchyard.flow.wake import Wake
 from switchyard.ports.publisher import TopicResized
+from switchyard.ports.source import Source
 from switchyard.settings.kafka import KafkaSettings
 from tests.support.databases import Database
 from tests.support.journal_checks import verified
@@ -205,13 +206,20 @@ async def test_a_full_partition_is_read_to_its_end_also_when_it_moves_away_and_b
     await Desks(embedded).trade(20)
     await publish(kafka, topic, await linked_events(embedded))
     office = await opened(kafka, topic, ledger)
-    assert isinstance(office.bus, KafkaBus)
-    await office.run_until(lambda: office.consumer.readers)
-    [source] = await office.bus.sources()
+    bus, sources = office.bus, list[Source]()
+    assert isinstance(bus, KafkaBus)
+
+    async def is_assigned() -> bool:
+        sources[:] = await bus.sources()
+        return bool(sources)
+
+    await until(is_assigned)
+    [source] = sources
     assert isinstance(source, PartitionSource)
+    await source.page(Offset(), 0)  # its reader has named a position, and takes nothing yet
     await until(lambda: source.is_full)
     await office.run_until(lambda: office.consumer.processed > 100)
-    await office.bus.release(source)
+    await bus.release(source)
     await office.catch_up(embedded)
     await office.close()
     await check_books(ledger, embedded, tmp_path)
