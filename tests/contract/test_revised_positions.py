@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 from msgspec.structs import replace
 
+from switchyard.domain.errors import JournalUnavailable
 from switchyard.domain.lines import parse_line
 from switchyard.domain.positions import ACCOUNT_TOTAL
 from switchyard.domain.replay import Replay
@@ -87,4 +88,25 @@ async def test_a_bust_realises_no_result_that_no_trade_made(database: Database) 
     position = await harness.position()
     # Cash is exact: 3000 came in for a hundred sold.
     assert (position.qty, position.realised_pnl - position.cost_basis) == (Decimal(-100), Decimal(3000))
+    await check_replay(harness)
+
+
+async def test_a_process_that_is_killed_while_it_records_an_early_bust_leaves_it_to_the_next_ones(
+    database: Database,
+) -> None:
+    harness = RecorderHarness(database)
+    [state] = await harness.orders(an_accept())
+    [fill] = fills([state], "100")
+    bust = replace(fill, exec_id="bust-1", exec_type="CANCEL", ref_exec_id=fill.exec_id, last_qty=Decimal(0))
+    harness.venue.script.append(bust)
+    harness.crashes_before_cursor = True
+    with pytest.raises(JournalUnavailable):
+        await harness.recorder.run_once()
+    harness.crashes_before_cursor = False
+    harness.start()
+    await harness.recorder.run_once()
+    harness.start()
+    harness.venue.script.append(fill)
+    await harness.recorder.run_once()
+    assert (await harness.position()).qty == 0
     await check_replay(harness)

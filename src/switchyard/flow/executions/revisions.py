@@ -117,6 +117,8 @@ class Revisions:
             recorded = await self._queries.executions(self._venue, names)
             if fact.exec_id in recorded:
                 return  # by another process
+            if is_early:
+                await self._note_early()
             changed = _with(fact, revised=counted, early=is_early)
             answer = await self._propose(order, changed, is_marked=mark in recorded)
             if isinstance(answer, Failed):
@@ -125,8 +127,6 @@ class Revisions:
                 await self._strays.set_aside(report, repr(answer.error), is_stray=False)
                 return
             if isinstance(answer, Decided):
-                if is_early:
-                    await self._note_early()
                 self._note(order, changed)
                 await self._settle(order)  # a correction may be what another revision waited for
                 return
@@ -172,9 +172,14 @@ class Revisions:
         return executed
 
     async def _note_early(self) -> None:
-        """Have every later start look for executions that were revised before they came."""
-        self._has_early = True
+        """Have every later start look for executions that were revised before they came.
+
+        Before the revision is recorded: a process that ends in between must not leave one that nobody looks for.
+        """
+        if await self.may_wait():
+            return
         await self._sequencer.commit(Change(cursors=(Cursor(name=self._cursor_name, epoch=0, seq=1, hash=""),)))
+        self._has_early = True
 
     def _note(self, order: Order, fact: RevisionFact) -> None:
         self._metrics.reports.labels("revised").inc()
