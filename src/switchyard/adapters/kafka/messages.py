@@ -33,7 +33,7 @@ def headers_of(event: BusEvent, installation: str) -> list[tuple[str, str | byte
 
 
 def event_of(message: Message, installation: str) -> BusEvent:
-    """The event of a message; HistoryMismatch where it is none of this installation: somebody else writes there."""
+    """The event of a message; HistoryMismatch where it is none of this installation."""
     try:
         event, owner = _event(message)
     except (ValueError, KeyError) as error:

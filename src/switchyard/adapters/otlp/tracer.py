@@ -69,7 +69,7 @@ class OtlpTracer:
     def child(self, name: str, parent: str, kind: SpanKind = "internal") -> Span:
         """A span under another one."""
         above = parse_traceparent(parent)
-        if above is None:  # a row or a message that somebody else has written
+        if above is None:  # a row or a message that this product did not write
             return OtlpSpan(INVALID_SPAN)
         return OtlpSpan(self._tracer.start_span(name, _context(above), _KINDS[kind]))
 

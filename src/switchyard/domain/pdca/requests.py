@@ -124,7 +124,7 @@ class RecheckItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct, frozen=True, kw_only=True):
-    """How many items have ever ended, whoever carried them out; those of removed requests count too."""
+    """How many items have ever ended, in any process; those of removed requests count too."""
 
     succeeded: int
     failed: int
