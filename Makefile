@@ -96,13 +96,15 @@ $(VENV)/bin/python:
 		{ echo "Switchyard needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+# --no-deps: the files name every package. Without it, old versions of pip also look at newer releases of a package with
+# extras, and stop because those have no hash.
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.txt
 	@touch $@
 
 # The jars of the broker for `make test-kafka`: 43 MB.
@@ -115,13 +117,13 @@ $(VENV)/.installed-kafka: $(VENV)/bin/python tests/kafka/pom.xml
 # A client generator, for the test that uses a generated client.
 $(VENV)/.installed-generator: $(VENV)/bin/python requirements-generator.txt
 	$(PYTHON) -m venv $(VENV)/generator
-	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 		-r requirements-generator.txt
 	@touch $@
 
 # The pinned file takes the place of Airflow's own list of constraints, which is on another host.
 $(VENV)/.installed-airflow: $(VENV)/bin/python requirements-airflow.txt
 	$(PYTHON) -m venv $(VENV)/airflow
-	$(VENV)/airflow/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+	$(VENV)/airflow/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 		-r requirements-airflow.txt
 	@touch $@

@@ -51,7 +51,7 @@ async def test_the_wheel_works_in_an_empty_environment(
 ) -> None:
     venv.create(tmp_path / "environment", with_pip=True)
     binaries = tmp_path / "environment" / "bin"
-    locked = ("--require-hashes", "-r", ROOT / "requirements.txt")
+    locked = ("--require-hashes", "--no-deps", "-r", ROOT / "requirements.txt")
     run(binaries / "pip", "install", "--quiet", "--disable-pip-version-check", *locked, cwd=tmp_path)
     run(binaries / "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", wheel, cwd=tmp_path)
     run(binaries / "pip", "check", cwd=tmp_path)  # the locked packages are all that it declares
