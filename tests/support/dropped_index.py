@@ -40,7 +40,6 @@ async def drop_indexes_of_postgres(url: str) -> None:
             """
             ALTER TABLE idempotency_keys DROP CONSTRAINT idempotency_keys_pkey;
             ALTER TABLE orders DROP CONSTRAINT orders_venue_client_order_id_key;
-            ALTER TABLE outbox_orders DROP CONSTRAINT outbox_orders_venue_client_order_id_kind_number_key;
             """
         )
         await connection.execute(without(without(await _definition(connection, "append_group"), RESULTS), KEY_CLAUSE))

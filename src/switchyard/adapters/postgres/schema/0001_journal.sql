@@ -114,6 +114,10 @@ CREATE TABLE idempotency_keys (
     result_digest text,
     version integer NOT NULL,
     PRIMARY KEY (account_id, operation, idempotency_key)
+) WITH (
+    -- A row gets its result when its order ends: with free space on its page that is a heap-only tuple, without a second
+    -- entry in the index.
+    fillfactor = 50
 );
 
 CREATE TABLE outbox_orders (
@@ -136,13 +140,15 @@ CREATE TABLE outbox_orders (
     payload text, -- of an amend: what it asks for, as JSON
     traceparent text, -- the trace of the request that made the row; NULL without traces
     seq bigint NOT NULL, -- the journal number of the event that created the row
-    PRIMARY KEY (order_id, kind, number),
-    UNIQUE (venue_client_order_id, kind, number)
+    PRIMARY KEY (order_id, kind, number)
 ) WITH (
     -- A row is updated twice before it is 'sent' and leaves two dead tuples. At the default of 20 % of the table, a
     -- claim would read too many of them.
     autovacuum_vacuum_scale_factor = 0.02
 );
+-- A venue that replaces an amended order reports under the id of the amend. The ids of the other rows are those of their
+-- orders, where they are unique.
+CREATE UNIQUE INDEX outbox_amends ON outbox_orders (venue_client_order_id) WHERE kind = 'amend';
 -- Unfinished rows only, so that finished rows do not slow a claim down. A queued row is due at once and is read in
 -- journal order; a failed row waits for its time. One index over both statuses would sort the whole backlog for
 -- each claim.

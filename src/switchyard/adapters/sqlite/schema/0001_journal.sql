@@ -118,8 +118,6 @@ CREATE TABLE idempotency_keys (
     PRIMARY KEY (account_id, operation, idempotency_key)
 ) STRICT, WITHOUT ROWID;
 
--- PostgreSQL also has UNIQUE (venue_client_order_id, kind, number). Here that index costs 10 % or more of an accept,
--- and orders.venue_client_order_id is unique already.
 CREATE TABLE outbox_orders (
     order_id              TEXT NOT NULL,
     kind                  TEXT NOT NULL,
