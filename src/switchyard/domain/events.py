@@ -163,7 +163,7 @@ def change_of(order: Order, before: Order) -> OrderChange:
     return OrderChange(
         status=order.status,
         version=order.version,
-        updated_at=order.updated_at,
+        updated_at=None if order.updated_at == before.updated_at else order.updated_at,
         filled_qty=None if order.filled_qty == before.filled_qty else order.filled_qty,
         venue_order_id=None if order.venue_order_id == before.venue_order_id else order.venue_order_id,
         reason=None if order.reason == before.reason else order.reason,

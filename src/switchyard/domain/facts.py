@@ -82,7 +82,7 @@ class OrderChange(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
     status: Status
     version: int
-    updated_at: datetime
+    updated_at: datetime | None = None
     filled_qty: Decimal | None = None
     venue_order_id: str | None = None
     reason: str | None = None

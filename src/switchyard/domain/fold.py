@@ -70,7 +70,7 @@ def changed(order: Order, change: OrderChange, report: ReportFact | None) -> Ord
         venue=order.venue if change.venue is None else change.venue,
         venue_order_id=order.venue_order_id if change.venue_order_id is None else change.venue_order_id,
         reason=order.reason if change.reason is None else change.reason,
-        updated_at=change.updated_at,
+        updated_at=order.updated_at if change.updated_at is None else change.updated_at,
         version=change.version,
         **({} if change.terms is None else amended_terms(change.terms)),
     )

@@ -368,7 +368,7 @@ def _check_step(line: AuditLine, before: Order, shown: OrderChange) -> None:
         raise ReplayMismatch(line.seq, f"no step leads from {before.status} to {shown.status}")
     if shown.version != before.version + 1:
         raise ReplayMismatch(line.seq, f"version {shown.version} follows version {before.version}")
-    if shown.updated_at < before.updated_at:
+    if shown.updated_at is not None and shown.updated_at < before.updated_at:
         raise ReplayMismatch(line.seq, f"updatedAt is before that of version {before.version}")
 
 
