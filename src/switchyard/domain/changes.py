@@ -1,7 +1,6 @@
 """A change: events and the rows they make, committed together or not at all, and the outcome of a commit."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -139,26 +138,30 @@ def is_unqueued(base: int, row: OutboxRow) -> bool:
 
 
 def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
-    if len(rows) < 2:
-        return [(row.version - 1, row) for row in rows]
+    if not rows:
+        return []
+    if len(rows) == 1:
+        return [(rows[0].version - 1, rows[0])]
     first: dict[Hashable, int] = {}
     last: dict[Hashable, _Row] = {}
     for row in rows:
-        first.setdefault(key(row), row.version - 1)
-        last[key(row)] = row
+        moved = key(row)
+        if moved not in last:
+            first[moved] = row.version - 1
+        last[moved] = row
     return [(first[moved], row) for moved, row in last.items()]
-
-
-def _concatenated(parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...]:
-    return tuple(chain.from_iterable(parts))
 
 
 def merged(changes: Sequence[Change]) -> Change:
     """Several decisions as one change, in the order in which they build on each other."""
     if len(changes) == 1:
         return changes[0]
-    columns = zip(*map(msgspec.structs.astuple, changes), strict=True)
-    whole = Change(**dict(zip(Change.__struct_fields__, map(_concatenated, columns), strict=True)))
+    parts: dict[str, tuple[Any, ...]] = {}
+    for change in changes:
+        for name in Change.__struct_fields__:
+            if rows := getattr(change, name):
+                parts[name] = parts[name] + rows if name in parts else rows
+    whole = Change(**parts)
     if len(whole.results) < 2:
         return whole
     # An order that a late report changes once more after its end gives its key a result twice: the last one counts.

@@ -1,9 +1,24 @@
 """The result of an order for its idempotency key: what became of the request."""
 
-from switchyard.domain.canonical import digest
+from decimal import Decimal
+
+import msgspec
+
+from switchyard.domain.canonical import struct_digest
 from switchyard.domain.idempotency import DO_ORDER, KeyResult, KeyStatus
 from switchyard.domain.lifecycle import is_final
 from switchyard.domain.orders import Order, average_price, ended_unsent
+
+
+class _Result(msgspec.Struct, frozen=True):
+    """What the digest of a result covers."""
+
+    order_id: str
+    status: str
+    filled_qty: Decimal
+    avg_price: Decimal | None
+    venue_order_id: str | None
+    reason: str | None
 
 
 def order_result(order: Order) -> KeyResult | None:
@@ -20,15 +35,15 @@ def order_result(order: Order) -> KeyResult | None:
         idempotency_key=order.idempotency_key,
         order_id=order.order_id,
         status=result_status(order),
-        result_digest=digest(
-            {
-                "order_id": order.order_id,
-                "status": order.status,
-                "filled_qty": order.filled_qty,
-                "avg_price": average_price(order),
-                "venue_order_id": order.venue_order_id,
-                "reason": order.reason,
-            }
+        result_digest=struct_digest(
+            _Result(
+                order_id=order.order_id,
+                status=order.status,
+                filled_qty=order.filled_qty,
+                avg_price=average_price(order),
+                venue_order_id=order.venue_order_id,
+                reason=order.reason,
+            )
         ),
     )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from switchyard.domain.changes import Change, Outcome
 from switchyard.domain.errors import SwitchyardError
-from switchyard.flow.proposals import Composition, Proposal, Proposed, Unit
+from switchyard.flow.proposals import Composition, Proposed, Unit
 from switchyard.flow.states import HotStates
 
 
@@ -71,7 +71,7 @@ def gather(pending: deque[Waiting | Proposed], states: HotStates, in_flight: Seq
                 size = 1
             break  # a kill is committed alone, so that the changes after it are judged with it
         if isinstance(item, Proposed):
-            keys = _proposed_keys(item.proposal)
+            keys = item.keys
             if _must_wait(keys, blocked, rows, in_flight):
                 deferred.append(item)
                 blocked.update(keys)
@@ -122,15 +122,10 @@ def _execution_keys(change: Change) -> list[Hashable]:
     return [(execution.venue, execution.exec_id) for execution in change.executions]
 
 
-def _proposed_keys(proposal: Proposal) -> list[Hashable]:
-    """The rows that a proposal builds on: they must not be part of a change that is not committed yet."""
-    return [proposal.order_id, *(("position", *key) for key in proposal.positions)]
-
-
 def _must_wait(keys: Sequence[Hashable], blocked: Container[Hashable], rows: Rows, in_flight: Sequence[Rows]) -> bool:
     """Whether one of the rows is part of a change: in this group, in one being committed, or in one that waits too."""
     for key in keys:
-        if key in blocked or rows.get(key) is not None:
+        if key in blocked or (key in rows and rows[key] is not None):
             return True
         for other in in_flight:
             if key in other:

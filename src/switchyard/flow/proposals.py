@@ -65,10 +65,12 @@ class Page:
 class Proposed:
     """One proposal of a page."""
 
-    __slots__ = ("_page", "_place", "proposal", "was_read")
+    __slots__ = ("_page", "_place", "keys", "proposal", "was_read")
 
     def __init__(self, proposal: Proposal, was_read: bool, page: Page, place: int) -> None:
         self.proposal = proposal
+        self.keys: list[Hashable] = [proposal.order_id, *[("position", *key) for key in proposal.positions]]
+        """The rows that it builds on: they must not be part of a change that is not committed yet."""
         self.was_read = was_read
         """Whether the order was read from the journal for this proposal.
 

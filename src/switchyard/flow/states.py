@@ -167,8 +167,13 @@ def after(state: OrderState, order: Order, change: Change) -> OrderState:
 
 def accepted_state(order: Order, change: Change, committed: Committed) -> OrderState:
     """The state of an order that a committed change has created; `order` is its last version there."""
-    rows = [row for _, row in change.outbox_moves() if row.order_id == order.order_id]
     return OrderState(
         order=order,
-        outbox=tuple(replace(row, seq=committed.first_seq + change.event_place(row)) for row in rows),
+        outbox=tuple(
+            [
+                replace(row, seq=committed.first_seq + change.event_place(row))
+                for _, row in change.outbox_moves()
+                if row.order_id == order.order_id
+            ]
+        ),
     )

@@ -22,7 +22,7 @@ def unstorable_field(report: ExecutionReport) -> str | None:
     """The report's first id that no engine can store; none if all can be stored."""
     for name in ("exec_id", "venue_client_order_id", "venue_order_id", "ref_exec_id", "fee_currency"):
         text = getattr(report, name)
-        if text is not None and not is_storable(text):
+        if text is not None and not (text.isascii() and text.isprintable()) and not is_storable(text):
             return name
     return None
 

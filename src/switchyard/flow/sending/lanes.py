@@ -24,6 +24,8 @@ class HeldLanes:
         self._clock = clock
         self._held = LaneShare(frozenset(), 0)
         self._leaving: frozenset[int] = frozenset()
+        self._staying: frozenset[int] = frozenset()
+        """Those that are held and not being released."""
         self._under_way: Counter[int] = Counter()
         self._renewed_at = float("-inf")
 
@@ -42,12 +44,13 @@ class HeldLanes:
         kept = sorted(self._leaving & self._held.lanes)
         others = [lane for lane in sorted(self._held.lanes, reverse=True) if lane not in kept]
         self._leaving = frozenset((kept + others)[: max(len(self._held.lanes) - self._held.share, 0)])
+        self._staying = self._held.lanes - self._leaving
 
     def usable(self) -> frozenset[int]:
         """The lanes to send on now; none when the last renewal is too old."""
         if self._clock.monotonic() - self._renewed_at > STALE_SECONDS:
             return frozenset()
-        return self._held.lanes - self._leaving
+        return self._staying
 
     def begin(self, lane: int) -> None:
         """A send begins on this lane."""

@@ -143,8 +143,10 @@ class OutcomeWriter:
             order = self._sequencer.states.order(attempt.row.order_id) if reports else None
             if applier is not None and order is not None and (proposals := applier.begin(order.order, reports, now)):
                 # With the positions of its reports, so that they wait together for what is being committed.
-                positions = {key: None for proposal in proposals for key in proposal.positions}
-                page[-1] = outcome._replace(positions=tuple(positions))
+                positions = proposals[0].positions
+                if len(proposals) > 1:
+                    positions = tuple(dict.fromkeys(key for proposal in proposals for key in proposal.positions))
+                page[-1] = Proposal(outcome.order_id, outcome.decide, positions)
                 carried.append((applier, reports, len(page)))
                 page += proposals
         answers: Sequence[Answer] = ()

@@ -102,6 +102,7 @@ class Sends:
         self._departures = Departures()
         # One venue that hangs must not occupy all slots: a quarter is left for the others.
         self._throttles = {name: Throttle(slots if len(venues) == 1 else max(slots * 3 // 4, 1)) for name in venues}
+        metrics.inflight.set_function(lambda: len(self._tasks))
         self._under_way: Counter[VenueName] = Counter()
         self._at_venue: Counter[VenueName] = Counter()
 
@@ -140,8 +141,9 @@ class Sends:
 
     def start(self, sends: Sequence[Send]) -> None:
         """Begin to send committed attempts, given in journal order."""
-        for send in sends:
-            self._held_back.get(send.line, {}).pop(send.row.key, None)
+        if self._held_back:
+            for send in sends:
+                self._held_back.get(send.line, {}).pop(send.row.key, None)
         for batch in self._batches([self._in_line(send) for send in sends]):
             self._start(batch)
 
@@ -161,7 +163,7 @@ class Sends:
 
     def must_wait(self, line: Hashable, lane: int) -> bool:
         """Whether orders of the line are on their way back to the queue: those behind them would be held back too."""
-        return bool(self._held_back.get(line)) or self.is_unsure(lane)
+        return (bool(self._held_back) and bool(self._held_back.get(line))) or self.is_unsure(lane)
 
     def register(self, row: OutboxRow) -> None:
         """Occupy a slot for an attempt before its commit; `release` must follow, after `start` if it is to be sent."""
@@ -193,7 +195,7 @@ class Sends:
 
     def is_unsure(self, lane: int) -> bool:
         """Whether an order of the lane may wait for recovery to put it back into the queue."""
-        return any(row.lane == lane for row in self._unsure.values())
+        return bool(self._unsure) and any(row.lane == lane for row in self._unsure.values())
 
     def looked_for(self, rows: Iterable[OutboxRow]) -> None:
         """Recovery has put these attempts back, or they were not committed."""
@@ -230,7 +232,7 @@ class Sends:
 
     def _in_line(self, send: Send) -> Send:
         """The attempt, marked where it must not be sent because one before it in its line goes back to the queue."""
-        if not send.is_first:
+        if not (self._held_back or self._unsure) or not send.is_first:
             return send
         held_back = self._held_back.get(send.line, {}).values()
         if self.is_unsure(send.row.lane) or any(seq < send.row.seq for seq in held_back):
@@ -270,12 +272,10 @@ class Sends:
     def _occupy(self, row: OutboxRow) -> None:
         self._lanes.begin(row.lane)
         self._under_way[row.venue] += 1
-        self._metrics.inflight.inc()
 
     def _vacate(self, row: OutboxRow) -> None:
         self._lanes.end(row.lane)
         self._under_way[row.venue] -= 1
-        self._metrics.inflight.dec()
         self._freed.set()
 
     async def _send(self, batch: list[Send], turn: Turn | None) -> None:

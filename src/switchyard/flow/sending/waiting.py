@@ -40,8 +40,10 @@ class WaitingLanes:
                 wakes = True
                 if row.kind == "new":
                     self.add(row.lane)
-        # A cancel and an amend become due when their order is shown to be at the venue.
-        if wakes or any(order.status == "CANCEL_REQUESTED" or order.amend_qty is not None for order in change.orders):
+        for order in change.orders:
+            # A cancel and an amend become due when their order is shown to be at the venue.
+            wakes = wakes or order.status == "CANCEL_REQUESTED" or order.amend_qty is not None
+        if wakes:
             self._wake.notify()
 
     def begin_read(self) -> None:
