@@ -109,6 +109,20 @@ async def commit_until_the_wal_restarts(connections: Connections) -> None:
     await until(has_restarted, lambda: f"{pages} pages")
 
 
+async def test_a_transaction_that_reads_first_waits_for_another_writer(opened: Connections, path: Path) -> None:
+    other = connect(path)
+    other.execute("BEGIN IMMEDIATE")
+
+    def end_the_other(_tries: int) -> bool:
+        other.execute("ROLLBACK")
+        return True
+
+    opened.writer.set_busy_handler(end_the_other)
+    await commit(opened)
+    assert not other.in_transaction
+    other.close()
+
+
 async def test_the_wal_restarts_although_commits_are_added_during_every_checkpoint(
     vfs: AtSync, opened: Connections
 ) -> None:

@@ -53,6 +53,8 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
             raise SchemaMismatch(f"{path} is not a SQLite database") from None
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        # SQLite waits for the lock of another writer only if the transaction has not read anything yet.
+        connection.transaction_mode = "IMMEDIATE"
     connection.execute("PRAGMA cache_size = -65536")
     return connection
 
