@@ -23,9 +23,16 @@ log = structlog.get_logger()
 READERS = 2
 # 64 MiB of WAL: recovery stays short, and a page that changes often is written to the database once per checkpoint.
 CHECKPOINT_PAGES = 16_000
-# Under continuous load a passive checkpoint never completes; at 256 MiB the writer waits for one that does.
-CHECKPOINT_PAGES_MAX = 65_000
-# The writer waits for a RESTART checkpoint, which itself waits for readers: a minute bounds that wait.
+# SQLite restarts the WAL only when all of it is copied, and under continuous load every checkpoint misses the commits
+# made during it: at 256 MiB the writer thread copies the rest.
+CHECKPOINT_PAGES_MAX = 64_000
+# Reading the size of the WAL takes a microsecond; on a fast disk it grows by some tens of MiB in this time.
+LOOK_SECONDS = 0.25
+# A checkpoint fails as long as the disk is full: one warning per this time.
+RETRY_SECONDS = 5.0
+# Commits wait for readers this long, once per restart of the WAL: enough for a page, not for a backup.
+RESTART_MILLISECONDS_MAX = 100
+# Another program can hold the writer lock, for example a checkpoint by hand.
 BUSY_MILLISECONDS = 60_000
 
 
@@ -46,6 +53,8 @@ def connect(path: Path, *, readonly: bool = False) -> apsw.Connection:
             raise SchemaMismatch(f"{path} is not a SQLite database") from None
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA wal_autocheckpoint = 0")
+        # SQLite waits for the lock of another writer only if the transaction has not read anything yet.
+        connection.transaction_mode = "IMMEDIATE"
     connection.execute("PRAGMA cache_size = -65536")
     return connection
 
@@ -84,11 +93,8 @@ class Connections:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="sqlite-writer")
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
         self._local = threading.local()
-        self._wal_pages = 0
-        self._wal_grew = threading.Event()
-        self._closing = False
-        self.writer.set_wal_hook(self._on_commit)
-        self._checkpointer = threading.Thread(target=self._checkpoint, name="sqlite-checkpointer", daemon=True)
+        self._closing = threading.Event()
+        self._checkpointer = threading.Thread(target=self._run_checkpoints, name="sqlite-checkpointer", daemon=True)
         self._checkpointer.start()
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -101,11 +107,10 @@ class Connections:
 
     def close(self) -> None:
         """Stop the threads, checkpoint the WAL into the file, release the lock."""
+        self._closing.set()
+        self._checkpointer.join()  # first, because it may wait for the writer thread
         self._writing.shutdown()
         self._reading.shutdown()
-        self._closing = True
-        self._wal_grew.set()
-        self._checkpointer.join()
         try:
             self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.Error as error:
@@ -120,24 +125,33 @@ class Connections:
             connection = self._local.connection = connect(self._path, readonly=True)
         return work(connection)
 
-    def _on_commit(self, _connection: apsw.Connection, _database: str, pages: int) -> int:
-        self._wal_pages = pages
-        if pages >= CHECKPOINT_PAGES:
-            self._wal_grew.set()
-        return apsw.SQLITE_OK
-
-    def _checkpoint(self) -> None:
+    def _run_checkpoints(self) -> None:
         connection = connect(self._path)
-        while True:
-            self._wal_grew.wait()
-            self._wal_grew.clear()
-            if self._closing:
-                connection.close()
-                return
-            full = self._wal_pages >= CHECKPOINT_PAGES_MAX
-            mode = apsw.SQLITE_CHECKPOINT_RESTART if full else apsw.SQLITE_CHECKPOINT_PASSIVE
+        pause = LOOK_SECONDS
+        while not self._closing.wait(pause):
             try:
-                connection.wal_checkpoint(mode=mode)
+                self._checkpoint(connection)
+                pause = LOOK_SECONDS
             except apsw.Error as error:
                 # The next checkpoint continues where this one stopped.
                 log.warning("wal_checkpoint_failed", path=str(self._path), error=str(error))
+                pause = RETRY_SECONDS
+        connection.close()
+
+    def _checkpoint(self, connection: apsw.Connection) -> None:
+        """Copy the WAL into the database if it has grown, without a lock that a commit needs."""
+        pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+        if pages - copied < CHECKPOINT_PAGES:
+            return
+        pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        # A reader's snapshot can keep pages from being copied: the WAL grows until its transaction has ended.
+        if pages >= CHECKPOINT_PAGES_MAX and copied == pages:
+            self._writing.submit(self._restart_wal).result()
+
+    def _restart_wal(self) -> None:
+        """Copy what was committed meanwhile, so that the next commit restarts the WAL; in the writer thread."""
+        self.writer.set_busy_timeout(RESTART_MILLISECONDS_MAX)
+        try:
+            self.writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        finally:
+            self.writer.set_busy_timeout(BUSY_MILLISECONDS)

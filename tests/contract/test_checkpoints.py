@@ -1,0 +1,206 @@
+"""Checkpoints of a SQLite file: commits never fail because of one, and the WAL restarts under continuous load."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from structlog.testing import capture_logs
+
+from switchyard.adapters.backoffice.dump import SqliteLedgerDump
+from switchyard.adapters.backoffice.ledger import SqliteLedger
+from switchyard.adapters.sqlite import connections as module
+from switchyard.adapters.sqlite.connections import Connections, connect
+from tests.support.polling import DEADLINE_SECONDS, until
+from tests.support.posting import Posting, digest
+from tests.support.tape import Tape
+
+# A few commits of these tests, so that they cross both limits often.
+PAGES, PAGES_MAX = 8, 32
+# Far above a commit, far below the minute for which SQLite waits for a lock.
+COMMIT_SECONDS_MAX = 20.0
+
+
+class AtSync(apsw.VFS):
+    """The default VFS while it is in use; the checkpointer thread calls `then` where it flushes the database."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], object] = lambda: None
+        super().__init__("at-sync", "unix", makedefault=True)
+
+    def xOpen(self, name: Any, flags: list[int]) -> "_File":  # noqa: N802
+        return _File(self, name, flags)
+
+
+class _File(apsw.VFSFile):
+    def __init__(self, vfs: AtSync, name: Any, flags: list[int]) -> None:
+        self._is_database = bool(flags[0] & apsw.SQLITE_OPEN_MAIN_DB)
+        super().__init__("unix", name, flags)
+        self._vfs = vfs
+
+    def xSync(self, flags: int) -> None:  # noqa: N802
+        super().xSync(flags)
+        if self._is_database and threading.current_thread().name == "sqlite-checkpointer":
+            self._vfs.then()
+
+
+@pytest.fixture
+def vfs() -> Iterator[AtSync]:
+    registered = AtSync()
+    yield registered
+    registered.unregister()
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_PAGES", PAGES)
+    monkeypatch.setattr(module, "CHECKPOINT_PAGES_MAX", PAGES_MAX)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with connect(tmp_path / "some.db") as connection:
+        connection.execute("CREATE TABLE numbers (number INTEGER PRIMARY KEY)")
+    connection.close()
+    return tmp_path / "some.db"
+
+
+@pytest.fixture
+async def opened(vfs: AtSync, path: Path) -> AsyncIterator[Connections]:
+    connections = Connections(path)
+    yield connections
+    vfs.then = lambda: None
+    await asyncio.to_thread(connections.close)
+
+
+def add_number(connection: apsw.Connection) -> None:
+    """A transaction that reads before it writes."""
+    with connection:
+        last = connection.execute("SELECT max(number) FROM numbers").get or 0
+        connection.execute("INSERT INTO numbers VALUES (?)", (last + 1,))
+
+
+async def commit(connections: Connections) -> None:
+    await asyncio.wait_for(connections.write(add_number), COMMIT_SECONDS_MAX)
+
+
+def wal_pages(connection: apsw.Connection) -> int:
+    pages, _ = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)
+    return pages
+
+
+async def commit_until_the_wal_restarts(connections: Connections) -> None:
+    pages = 0
+
+    async def has_restarted() -> bool:
+        nonlocal pages
+        before = pages
+        await commit(connections)
+        pages = await connections.write(wal_pages)
+        return pages < before
+
+    await until(has_restarted, lambda: f"{pages} pages")
+
+
+async def test_a_transaction_that_reads_first_waits_for_another_writer(opened: Connections, path: Path) -> None:
+    other = connect(path)
+    other.execute("BEGIN IMMEDIATE")
+
+    def end_the_other(_tries: int) -> bool:
+        other.execute("ROLLBACK")
+        return True
+
+    opened.writer.set_busy_handler(end_the_other)
+    await commit(opened)
+    assert not other.in_transaction
+    other.close()
+
+
+async def test_the_wal_restarts_although_commits_are_added_during_every_checkpoint(
+    vfs: AtSync, opened: Connections
+) -> None:
+    loop, added = asyncio.get_running_loop(), 0
+
+    def add_one() -> None:
+        nonlocal added
+        asyncio.run_coroutine_threadsafe(commit(opened), loop).result(DEADLINE_SECONDS)
+        added += 1
+
+    vfs.then = add_one
+    for _ in range(5):
+        await commit_until_the_wal_restarts(opened)
+    assert added >= 5
+
+
+async def test_a_reader_that_does_not_end_stops_no_commit(opened: Connections, path: Path) -> None:
+    await commit(opened)
+    reader = connect(path, readonly=True)
+    rows = reader.execute("SELECT number FROM numbers UNION ALL SELECT 0")
+    next(rows)
+    while await opened.write(wal_pages) < 4 * PAGES_MAX:
+        await commit(opened)
+    rows.close()
+    await commit_until_the_wal_restarts(opened)
+    reader.close()
+
+
+async def test_a_reader_that_begins_during_a_checkpoint_delays_commits_only_briefly(
+    vfs: AtSync, opened: Connections, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_PAGES_MAX", PAGES)  # the writer thread copies the rest of every checkpoint
+    loop, reader = asyncio.get_running_loop(), connect(path, readonly=True)
+
+    def begin_to_read() -> None:
+        # Before a commit that only the rest of this checkpoint would copy.
+        if not reader.in_transaction:
+            reader.execute("BEGIN")
+            reader.execute("SELECT max(number) FROM numbers").fetchall()
+        asyncio.run_coroutine_threadsafe(commit(opened), loop).result(DEADLINE_SECONDS)
+
+    async def has_given_up() -> bool:
+        await commit(opened)
+        return any(line["event"] == "wal_checkpoint_failed" for line in lines)
+
+    vfs.then = begin_to_read
+    with capture_logs() as lines:
+        await until(has_given_up)
+    vfs.then = lambda: None
+    assert opened.writer.pragma("busy_timeout") == module.BUSY_MILLISECONDS
+    reader.execute("ROLLBACK")
+    await commit_until_the_wal_restarts(opened)
+    reader.close()
+
+
+async def test_books_take_every_page_while_their_file_is_checkpointed(tmp_path: Path) -> None:
+    tape = Tape()
+    for number in range(200):
+        tape.accept(f"ord_{number}", account=f"account-{number % 20}")
+        tape.fill(f"ord_{number}", f"e{number}", Decimal(10), account=f"account-{number % 20}")
+    ledger = await SqliteLedger.open(tmp_path / "books.db")
+    posting = await Posting.of(ledger)
+    for start in range(0, len(tape.events), 6):
+        await posting.post(tape.events[start : start + 6])
+    assert await ledger.count() == 400
+    at_once = await SqliteLedger.open(tmp_path / "at-once.db")
+    await (await Posting.of(at_once)).post(tape.events)
+    assert await digest(SqliteLedgerDump(ledger)) == await digest(SqliteLedgerDump(at_once))
+    await ledger.close()
+    await at_once.close()
+
+
+async def test_closing_copies_the_whole_wal_into_the_file(path: Path, tmp_path: Path) -> None:
+    for count in range(1, 11):
+        connections = Connections(path)
+        await asyncio.gather(*(commit(connections) for _ in range(PAGES_MAX)))
+        await asyncio.to_thread(connections.close)
+        shutil.copyfile(path, tmp_path / "copy.db")
+        copy = apsw.Connection(str(tmp_path / "copy.db"))
+        assert copy.execute("SELECT count(*) FROM numbers").get == count * PAGES_MAX
+        copy.close()
