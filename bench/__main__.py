@@ -30,7 +30,7 @@ from tests.support.postgres import PostgresServer
 
 # Parts that need none of the servers; run alone, they need nothing installed.
 WITHOUT_SERVERS = {"keys", "cache"}
-WITHOUT_WRK = WITHOUT_SERVERS | {"drain"}
+WITHOUT_WRK = WITHOUT_SERVERS | {"drain", "rebuild"}
 # How long the CPU use of other processes is sampled before each measurement.
 QUIET_SECONDS = 1.0
 

@@ -7,7 +7,20 @@ from bench.report import Part
 
 # The servers whose accept rate is compared.
 ACCEPTING: tuple[Part, ...] = ("hello", "sqlite", "postgres", "redis", "peer")
-DEFAULT_PARTS = (*ACCEPTING, "streams", "risk", "e2e", "half", "paper", "overload", "keys", "cache", "drain", "bus")
+DEFAULT_PARTS = (
+    *ACCEPTING,
+    "streams",
+    "risk",
+    "e2e",
+    "half",
+    "paper",
+    "overload",
+    "keys",
+    "cache",
+    "drain",
+    "bus",
+    "rebuild",
+)
 # Takes half an hour.
 LONG_PARTS = ("growth",)
 

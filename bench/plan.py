@@ -54,6 +54,7 @@ def measurements(bench: Bench, options: Options, done: Sequence[Result]) -> Iter
             yield Measurement(title, drain(queue, options.rows, bench.folder, bench.new_database))
     if "bus" in options.only:
         yield Measurement("orders, relay and back office together", measure_bus(bench))
+    if "rebuild" in options.only:
         title = f"rebuild of {options.entries:,} entries"
         yield Measurement(title, measure_rebuild(options.entries, bench.folder, bench.new_database))
     if "growth" in options.only:
