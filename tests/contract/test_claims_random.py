@@ -197,6 +197,31 @@ async def test_every_engine_judges_alike(database: Database, seed: int) -> None:
     assert len(set(reasons)) >= 4, "the history is too easy to show anything"
 
 
+async def test_the_unfinished_orders_are_those_that_have_not_ended(postgres_server: PostgresServer) -> None:
+    url = await upgraded_database(postgres_server)
+    database, dump = await PostgresDatabase.open(url), PostgresOrderDump(url)
+    history = History(database, 1)
+    for _ in range(60):
+        await history.step()
+    orders = [order async for order in dump.all_orders()]
+    unfinished = [
+        order_id for (order_id,) in await run_sql(database, "SELECT order_id FROM unfinished_orders ORDER BY 1")
+    ]
+    assert unfinished == [order.order_id for order in orders if not is_final(order.status)]
+    assert 0 < len(unfinished) < len(orders), "the history is too easy to show anything"
+
+    [ended] = [order for order in orders if is_final(order.status)][:1]
+    key = (ended.account_id, ended.symbol, ended.currency or "")
+    values = f"'{ended.order_id}', '{ended.account_id}', '{ended.venue}'"
+    await run_sql(database, f"INSERT INTO unfinished_orders (order_id, account_id, venue) VALUES ({values})")
+    assert key in await dump.wrong_totals(), "an order that has ended is listed"
+    await run_sql(database, f"DELETE FROM unfinished_orders WHERE order_id IN ('{ended.order_id}', '{unfinished[0]}')")
+    [open_order] = [order for order in orders if order.order_id == unfinished[0]]
+    key = (open_order.account_id, open_order.symbol, open_order.currency or "")
+    assert key in await dump.wrong_totals(), "an open order is missing"
+    await database.close()
+
+
 async def test_totals_that_are_not_those_of_the_orders_are_found(postgres_server: PostgresServer) -> None:
     url = await upgraded_database(postgres_server)
     database, dump = await PostgresDatabase.open(url), PostgresOrderDump(url)

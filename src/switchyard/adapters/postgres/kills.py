@@ -12,7 +12,7 @@ from switchyard.ports.journal import PAGE_MAX, SEQ_LIMIT
 _KILLS = f"SELECT {KILLS.column_list} FROM kills"
 _ORDERS = """
 SELECT listed.order_id FROM kill_orders AS listed JOIN orders USING (order_id)
-WHERE listed.kill_id = $1 AND listed.order_id > $2 AND (NOT $3::boolean OR NOT orders.is_final)
+WHERE listed.kill_id = $1 AND listed.order_id > $2 AND (NOT $3::boolean OR NOT is_final(orders.status))
 ORDER BY listed.order_id LIMIT $4
 """
 

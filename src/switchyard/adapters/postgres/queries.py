@@ -61,14 +61,14 @@ FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
     WHERE status = 'queued' AND kind = 'new' AND attempt = 0 AND waiting.venue = requested.venue ORDER BY seq LIMIT 1
 ) AS oldest
 """
-# The planner uses a partial index only where a statement repeats the condition of the index: hence `NOT is_final`
-# here and the status lists below.
 _OPEN_ORDERS = f"""
-SELECT {ORDERS.column_list} FROM orders
-WHERE NOT is_final AND status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
-AND venue = $1 AND order_id > $2
-ORDER BY order_id LIMIT $3
+SELECT {ORDERS.qualified("orders")} FROM unfinished_orders AS open CROSS JOIN LATERAL (
+    SELECT * FROM orders AS own WHERE own.order_id = open.order_id LIMIT 1
+) AS orders
+WHERE open.venue = $1 AND open.order_id > $2 AND orders.status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
+ORDER BY open.order_id LIMIT $3
 """
+# The planner uses a partial index only where a statement repeats the condition of the index: hence the status lists.
 _UNSETTLED = """
 SELECT order_id, kind, number FROM outbox_orders
 WHERE status IN ('sending', 'uncertain') AND status = $1 AND ($3::text IS NULL OR venue = $3)

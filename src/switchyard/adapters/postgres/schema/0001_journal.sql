@@ -1,5 +1,5 @@
 -- The journal and the rows derived from it. Ids compare by bytes (COLLATE "C"), as in Python, whatever the database's
--- locale.
+-- locale. In the tables that have rows for every order, columns of fixed width come first: they need no padding there.
 
 CREATE TABLE journal_heads (
     shard integer PRIMARY KEY,
@@ -30,10 +30,10 @@ INSERT INTO journal_epochs (shard, epoch, first_seq, after_seq, opened_at) VALUE
 
 -- Partitioned by seq, so that a sealed segment can be verified, archived and dropped separately.
 CREATE TABLE events (
-    shard integer NOT NULL,
     seq bigint NOT NULL,
-    epoch integer NOT NULL,
     at timestamptz NOT NULL,
+    shard integer NOT NULL,
+    epoch integer NOT NULL,
     type text NOT NULL,
     account_id text COLLATE "C" NOT NULL,
     order_id text COLLATE "C",
@@ -46,6 +46,9 @@ CREATE INDEX events_of_account ON events (account_id, seq);
 CREATE INDEX events_of_order ON events (order_id) WHERE order_id IS NOT NULL;
 
 CREATE TABLE orders (
+    accepted_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    version integer NOT NULL,
     order_id text COLLATE "C" PRIMARY KEY,
     account_id text COLLATE "C" NOT NULL,
     client_order_id text,
@@ -65,9 +68,6 @@ CREATE TABLE orders (
     reason text,
     strategy text,
     tags text[] NOT NULL,
-    accepted_at timestamptz NOT NULL,
-    updated_at timestamptz NOT NULL,
-    version integer NOT NULL,
     -- What is known of the order's request. The row of its idempotency key gets the order's result in the commit that
     -- ends the order.
     trace_id text,
@@ -85,8 +85,7 @@ CREATE TABLE orders (
     amend_qty numeric,
     amend_reserve_price numeric,
     leg_client_order_id text COLLATE "C",
-    leg_end text,
-    is_final boolean NOT NULL GENERATED ALWAYS AS (status IN ('FILLED', 'CANCELED', 'REJECTED', 'EXPIRED')) STORED
+    leg_end text
 ) WITH (
     -- An order is updated several times within moments. With free space on its page, and no index on a column that
     -- changes, each update is a heap-only tuple and writes to no index.
@@ -95,24 +94,32 @@ CREATE TABLE orders (
 CREATE INDEX orders_of_account ON orders (account_id, order_id);
 -- For rechecks of strategies; orders without a strategy do not write it.
 CREATE INDEX orders_of_strategy ON orders (strategy, order_id, account_id) WHERE strategy IS NOT NULL;
--- The open orders at a venue are found among the unfinished ones. An index whose condition names `status` would be
--- written at every change of status; `is_final` changes once.
-CREATE INDEX orders_unfinished ON orders (venue, order_id) WHERE NOT is_final;
+
+-- The orders that have not ended, for sweeps, kills and limits. A table, and not an index of `orders` with that condition:
+-- an update that changes the condition of an index writes to every index of the table, and every order ends once.
+CREATE TABLE unfinished_orders (
+    order_id text COLLATE "C" PRIMARY KEY,
+    account_id text COLLATE "C" NOT NULL,
+    venue text NOT NULL
+) WITH (
+    -- Most rows are dead soon: at the default of 20 % of the table, a query would read too many of them.
+    autovacuum_vacuum_scale_factor = 0.02
+);
 
 CREATE TABLE idempotency_keys (
+    created_at timestamptz NOT NULL,
+    expires_at timestamptz NOT NULL,
+    generation integer NOT NULL,
+    version integer NOT NULL,
     account_id text COLLATE "C" NOT NULL,
     operation text COLLATE "C" NOT NULL,
     idempotency_key text COLLATE "C" NOT NULL,
-    generation integer NOT NULL,
     order_id text COLLATE "C" NOT NULL,
     request_digest text NOT NULL,
-    created_at timestamptz NOT NULL,
-    expires_at timestamptz NOT NULL,
     status text NOT NULL,
     http_status integer,
     response_payload_json text,
     result_digest text,
-    version integer NOT NULL,
     PRIMARY KEY (account_id, operation, idempotency_key)
 ) WITH (
     -- A row gets its result when its order ends: with free space on its page that is a heap-only tuple, without a second
@@ -121,25 +128,25 @@ CREATE TABLE idempotency_keys (
 );
 
 CREATE TABLE outbox_orders (
-    order_id text COLLATE "C" NOT NULL,
-    kind text COLLATE "C" NOT NULL,
-    number integer NOT NULL,
-    venue text NOT NULL,
-    venue_client_order_id text COLLATE "C" NOT NULL,
-    status text COLLATE "C" NOT NULL,
-    attempt integer NOT NULL,
+    seq bigint NOT NULL, -- the journal number of the event that created the row
     next_attempt_at timestamptz NOT NULL,
-    last_error text,
-    worker text,
     created_at timestamptz NOT NULL,
     updated_at timestamptz NOT NULL,
+    number integer NOT NULL,
+    attempt integer NOT NULL,
     version integer NOT NULL,
     lane smallint NOT NULL, -- orders of one account and symbol share a lane
     bytes_sent boolean NOT NULL,
+    order_id text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    venue text NOT NULL,
+    venue_client_order_id text COLLATE "C" NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    last_error text,
+    worker text,
     error_detail text,
     payload text, -- of an amend: what it asks for, as JSON
     traceparent text, -- the trace of the request that made the row; NULL without traces
-    seq bigint NOT NULL, -- the journal number of the event that created the row
     PRIMARY KEY (order_id, kind, number)
 ) WITH (
     -- A row is updated twice before it is 'sent' and leaves two dead tuples. At the default of 20 % of the table, a

@@ -169,6 +169,16 @@ BEGIN
     WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
     ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
 
+    INSERT INTO unfinished_orders AS known (order_id, account_id, venue)
+    SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+    WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND NOT is_final(status)
+    ON CONFLICT (order_id) DO UPDATE SET venue = excluded.venue WHERE known.venue <> excluded.venue;
+    DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
+        SELECT (SELECT known.ctid FROM unfinished_orders AS known WHERE known.order_id = incoming.order_id)
+        FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
+        WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND is_final(incoming.status)
+    ));
+
     INSERT INTO idempotency_keys ({idempotency_keys.columns})
     SELECT {idempotency_keys.columns} FROM unnest(incoming_keys) WITH ORDINALITY AS incoming
     WHERE key_changes[incoming.ordinality] <> ALL (conflicts)

@@ -36,8 +36,10 @@ BEGIN
         coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'BUY'), 0),
         coalesce(sum(part.notional) FILTER (WHERE orders.reducing AND orders.side = 'SELL'), 0),
         0::bigint
-    FROM orders CROSS JOIN LATERAL reserved(orders) AS part
-    WHERE NOT orders.is_final AND (of_account IS NULL OR orders.account_id = of_account)
+    FROM unfinished_orders AS open
+    CROSS JOIN LATERAL (SELECT * FROM orders AS own WHERE own.order_id = open.order_id LIMIT 1) AS orders
+    CROSS JOIN LATERAL reserved(orders::orders) AS part
+    WHERE of_account IS NULL OR open.account_id = of_account
     GROUP BY 1, 2, 3;
 END $$;
 
@@ -143,7 +145,8 @@ BEGIN
     END IF;
 END $$;
 
--- The kept totals that are not the sums over the orders; none while they are not kept.
+-- The kept totals that are not the sums over the orders, none while they are not kept; and those of orders that are
+-- wrongly among the unfinished ones, or are missing there.
 CREATE OR REPLACE FUNCTION wrong_exposures() RETURNS TABLE (account_id text, symbol text, currency text)
 LANGUAGE sql STABLE AS $$
     SELECT key.account_id, key.symbol, key.currency
@@ -159,5 +162,9 @@ LANGUAGE sql STABLE AS $$
         kept.reducing_buys, kept.reducing_sells) IS DISTINCT FROM
         (summed.open_orders, summed.buy_qty, summed.sell_qty, summed.notional, summed.reducing_buy_qty,
         summed.reducing_sell_qty, summed.reducing_buys, summed.reducing_sells)
+    UNION
+    SELECT orders.account_id, orders.symbol, coalesce(orders.currency, '')
+    FROM orders LEFT JOIN unfinished_orders AS open USING (order_id)
+    WHERE is_final(orders.status) = (open.order_id IS NOT NULL)
     ORDER BY 1, 2, 3
 $$;

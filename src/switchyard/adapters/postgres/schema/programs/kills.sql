@@ -80,8 +80,8 @@ BEGIN
     IF incoming.version = 1 THEN
         incoming.seq := event_seq;
         INSERT INTO kill_orders (kill_id, order_id)
-        SELECT incoming.kill_id, covered.order_id FROM orders AS covered
-        WHERE NOT covered.is_final AND is_covered(incoming, covered);
+        SELECT incoming.kill_id, open.order_id FROM unfinished_orders AS open
+        WHERE (SELECT is_covered(incoming, covered) FROM orders AS covered WHERE covered.order_id = open.order_id);
     END IF;
     INSERT INTO kills ({kills.columns}) SELECT (incoming).*
     ON CONFLICT ({kills.key}) DO UPDATE SET {kills.updates};
