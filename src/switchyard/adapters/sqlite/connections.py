@@ -144,8 +144,9 @@ class Connections:
         if pages - copied < CHECKPOINT_PAGES:
             return
         pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        # A reader's snapshot can keep pages from being copied: the WAL grows until its transaction has ended.
-        if pages >= CHECKPOINT_PAGES_MAX and copied == pages:
+        # A reader's snapshot can keep pages from being copied: the WAL grows until its transaction has ended. What only
+        # the newest commits and short reads have kept from it is copied by the restart.
+        if pages >= CHECKPOINT_PAGES_MAX and pages - copied < CHECKPOINT_PAGES:
             self._writing.submit(self._restart_wal).result()
 
     def _restart_wal(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from switchyard.adapters.sqlite import rows
 from switchyard.adapters.sqlite.connections import connect
 from switchyard.adapters.tables import ORDERS
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
@@ -34,4 +35,8 @@ class SqliteOrderDump:
 
     async def wrong_totals(self) -> list[TotalsKey]:
         """None: the file has no totals, each process adds the orders up itself."""
+        return []
+
+    async def wrong_unfinished(self) -> list[OrderId]:
+        """None: unfinished orders are found by an index of the orders."""
         return []
