@@ -210,15 +210,18 @@ async def test_the_unfinished_orders_are_those_that_have_not_ended(postgres_serv
     assert unfinished == [order.order_id for order in orders if not is_final(order.status)]
     assert 0 < len(unfinished) < len(orders), "the history is too easy to show anything"
 
+    assert await dump.wrong_unfinished() == []
+
     [ended] = [order for order in orders if is_final(order.status)][:1]
-    key = (ended.account_id, ended.symbol, ended.currency or "")
     values = f"'{ended.order_id}', '{ended.account_id}', '{ended.venue}'"
     await run_sql(database, f"INSERT INTO unfinished_orders (order_id, account_id, venue) VALUES ({values})")
-    assert key in await dump.wrong_totals(), "an order that has ended is listed"
-    await run_sql(database, f"DELETE FROM unfinished_orders WHERE order_id IN ('{ended.order_id}', '{unfinished[0]}')")
-    [open_order] = [order for order in orders if order.order_id == unfinished[0]]
-    key = (open_order.account_id, open_order.symbol, open_order.currency or "")
-    assert key in await dump.wrong_totals(), "an open order is missing"
+    await run_sql(database, f"DELETE FROM unfinished_orders WHERE order_id = '{unfinished[0]}'")
+    await run_sql(database, f"UPDATE unfinished_orders SET venue = 'elsewhere' WHERE order_id = '{unfinished[1]}'")
+    await run_sql(database, "INSERT INTO unfinished_orders VALUES ('ord_none', 'nobody', 'sim')")
+    wrong = [ended.order_id, unfinished[0], unfinished[1], "ord_none"]
+    assert await dump.wrong_unfinished() == sorted(wrong)
+    await run_sql(database, "SELECT set_unfinished_orders()")  # as the command says
+    assert await dump.wrong_unfinished() == []
     await database.close()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Protocol
 
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
@@ -16,4 +17,8 @@ class OrderDump(Protocol):
 
     async def wrong_totals(self) -> list[TotalsKey]:
         """The accounts, symbols and currencies whose kept totals are not those of their open orders, sorted."""
+        ...
+
+    async def wrong_unfinished(self) -> list[OrderId]:
+        """Orders that are wrongly kept among the unfinished ones, or are missing there, sorted; a page at most."""
         ...

@@ -6,6 +6,7 @@ from typing import Self
 from switchyard.adapters.memory.journal import MemoryJournal
 from switchyard.domain.changes import Change, Execution
 from switchyard.domain.idempotency import KeyEntry
+from switchyard.domain.ids import OrderId
 from switchyard.domain.kills import Kill, KillOrder
 from switchyard.domain.orders import Order
 from switchyard.domain.outbox import OutboxRow
@@ -82,4 +83,8 @@ class MemoryOrderDump:
 
     async def wrong_totals(self) -> list[TotalsKey]:
         """Return none: totals are computed from the orders for each question."""
+        return []
+
+    async def wrong_unfinished(self) -> list[OrderId]:
+        """Return none: nothing is kept beside the orders."""
         return []

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from switchyard.adapters.postgres import rows
 from switchyard.adapters.postgres.connection import single_connection
 from switchyard.adapters.tables import ORDERS
+from switchyard.domain.ids import OrderId
 from switchyard.domain.orders import Order
 from switchyard.domain.risk.exposure import TotalsKey
 
@@ -32,3 +33,8 @@ class PostgresOrderDump:
         """The keys whose totals in `exposures` are not the sums of the open orders, in one snapshot."""
         async with single_connection(self._url) as connection:
             return [(key[0], key[1], key[2]) for key in await connection.fetch("SELECT * FROM wrong_exposures()")]
+
+    async def wrong_unfinished(self) -> list[OrderId]:
+        """Orders of which `unfinished_orders` is wrong, in one snapshot; a page at most."""
+        async with single_connection(self._url) as connection:
+            return [OrderId(row[0]) for row in await connection.fetch("SELECT wrong_unfinished_orders()")]

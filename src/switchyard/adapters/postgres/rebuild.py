@@ -37,10 +37,6 @@ _SET_HEAD = """
 INSERT INTO journal_heads (shard, epoch, seq, hash, at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (shard) DO UPDATE SET epoch = excluded.epoch, seq = excluded.seq, hash = excluded.hash, at = excluded.at
 """
-_SET_UNFINISHED = """
-INSERT INTO unfinished_orders (order_id, account_id, venue)
-SELECT order_id, account_id, venue FROM orders WHERE NOT is_final(status)
-"""
 
 
 class PostgresRebuild:
@@ -83,7 +79,7 @@ class PostgresRebuild:
     ) -> None:
         """Insert the rows derived from the events."""
         await self._copy(ORDERS, orders)
-        await self._connection.execute(_SET_UNFINISHED)
+        await self._connection.execute("SELECT set_unfinished_orders()")
         await self._copy(OUTBOX_ORDERS, outbox)
         await self._copy(IDEMPOTENCY_KEYS, keys)
         await self._copy(POSITIONS, positions)

@@ -80,17 +80,26 @@ def newest(
 def digest(json: JsonOption = False) -> None:
     """Print the digest of all orders, to compare with that of `replay`.
 
-    Exit code 1 if the totals that limits are checked against are not those of the open orders.
+    Exit code 1 if what is kept beside the orders differs from them: the list of unfinished orders, or the totals that
+    limits are checked against.
     """
     from switchyard.bootstrap import order_dump
     from switchyard.flow.history.replay import live_digest
 
     dump = order_dump(load_settings())
     state, wrong = asyncio.run(live_digest(dump.all_orders())), asyncio.run(dump.wrong_totals())
+    listed = asyncio.run(dump.wrong_unfinished())
     if json:
-        print_json({"digest": state, "wrongTotals": wrong})
+        print_json({"digest": state, "wrongTotals": wrong, "wrongUnfinished": listed})
     else:
         typer.echo(state)
+    if listed:
+        # First, because the totals are computed from this list.
+        typer.echo(
+            f"{len(listed)} orders are wrong in the list of unfinished orders, first {listed[0]}: run "
+            "`SELECT set_unfinished_orders()` on the database",
+            err=True,
+        )
     if wrong:
         account, symbol, currency = wrong[0]
         typer.echo(
@@ -99,6 +108,7 @@ def digest(json: JsonOption = False) -> None:
             "database; the next order with a limit computes them again",
             err=True,
         )
+    if wrong or listed:
         raise typer.Exit(1)
 
 

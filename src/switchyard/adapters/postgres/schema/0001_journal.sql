@@ -102,8 +102,10 @@ CREATE TABLE unfinished_orders (
     account_id text COLLATE "C" NOT NULL,
     venue text NOT NULL
 ) WITH (
-    -- Most rows are dead soon: at the default of 20 % of the table, a query would read too many of them.
-    autovacuum_vacuum_scale_factor = 0.02
+    -- Most rows are dead soon: at the default of 20 % of the table, a query would read too many of them. Giving pages back
+    -- takes a lock that every append would wait for, and the next orders need them again.
+    autovacuum_vacuum_scale_factor = 0.02,
+    vacuum_truncate = false
 );
 
 CREATE TABLE idempotency_keys (

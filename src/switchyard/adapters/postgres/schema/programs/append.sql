@@ -169,10 +169,14 @@ BEGIN
     WHERE order_changes[incoming.ordinality] <> ALL (conflicts)
     ON CONFLICT ({orders.key}) DO UPDATE SET {orders.updates};
 
-    INSERT INTO unfinished_orders AS known (order_id, account_id, venue)
+    INSERT INTO unfinished_orders (order_id, account_id, venue)
     SELECT order_id, account_id, venue FROM unnest(incoming_orders) WITH ORDINALITY AS incoming
     WHERE order_changes[incoming.ordinality] <> ALL (conflicts) AND NOT is_final(status)
-    ON CONFLICT (order_id) DO UPDATE SET venue = excluded.venue WHERE known.venue <> excluded.venue;
+    -- Most steps change nothing here; an update that its condition prevents would still lock the row.
+    AND venue IS DISTINCT FROM (
+        SELECT listed.venue FROM unfinished_orders AS listed WHERE listed.order_id = incoming.order_id
+    )
+    ON CONFLICT (order_id) DO UPDATE SET venue = excluded.venue;
     DELETE FROM unfinished_orders WHERE ctid = ANY (ARRAY(
         SELECT (SELECT known.ctid FROM unfinished_orders AS known WHERE known.order_id = incoming.order_id)
         FROM unnest(incoming_orders) WITH ORDINALITY AS incoming

@@ -145,8 +145,7 @@ BEGIN
     END IF;
 END $$;
 
--- The kept totals that are not the sums over the orders, none while they are not kept; and those of orders that are
--- wrongly among the unfinished ones, or are missing there.
+-- The kept totals that are not the sums over the orders; none while they are not kept.
 CREATE OR REPLACE FUNCTION wrong_exposures() RETURNS TABLE (account_id text, symbol text, currency text)
 LANGUAGE sql STABLE AS $$
     SELECT key.account_id, key.symbol, key.currency
@@ -162,9 +161,5 @@ LANGUAGE sql STABLE AS $$
         kept.reducing_buys, kept.reducing_sells) IS DISTINCT FROM
         (summed.open_orders, summed.buy_qty, summed.sell_qty, summed.notional, summed.reducing_buy_qty,
         summed.reducing_sell_qty, summed.reducing_buys, summed.reducing_sells)
-    UNION
-    SELECT orders.account_id, orders.symbol, coalesce(orders.currency, '')
-    FROM orders LEFT JOIN unfinished_orders AS open USING (order_id)
-    WHERE is_final(orders.status) = (open.order_id IS NOT NULL)
     ORDER BY 1, 2, 3
 $$;

@@ -81,7 +81,9 @@ BEGIN
         incoming.seq := event_seq;
         INSERT INTO kill_orders (kill_id, order_id)
         SELECT incoming.kill_id, open.order_id FROM unfinished_orders AS open
-        WHERE (SELECT is_covered(incoming, covered) FROM orders AS covered WHERE covered.order_id = open.order_id);
+        WHERE (incoming.account_id IS NULL OR open.account_id = incoming.account_id)
+        AND (incoming.venue IS NULL OR open.venue = incoming.venue)
+        AND (SELECT is_covered(incoming, covered) FROM orders AS covered WHERE covered.order_id = open.order_id);
     END IF;
     INSERT INTO kills ({kills.columns}) SELECT (incoming).*
     ON CONFLICT ({kills.key}) DO UPDATE SET {kills.updates};
