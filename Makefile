@@ -96,7 +96,7 @@ $(VENV)/bin/python:
 		{ echo "Switchyard needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# --no-deps: the files name every package. Without it, old versions of pip also look at newer releases of a package with
+# --no-deps: the files name every package, which `pip check` confirms. Without it, old versions of pip also look at newer releases of a package with
 # extras, and stop because those have no hash.
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
@@ -105,6 +105,7 @@ $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed requirements-dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements-dev.txt
+	$(BIN)/python -m pip check
 	@touch $@
 
 # The jars of the broker for `make test-kafka`: 43 MB.
@@ -119,6 +120,7 @@ $(VENV)/.installed-generator: $(VENV)/bin/python requirements-generator.txt
 	$(PYTHON) -m venv $(VENV)/generator
 	$(VENV)/generator/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \
 		-r requirements-generator.txt
+	$(VENV)/generator/bin/python -m pip check
 	@touch $@
 
 # The pinned file takes the place of Airflow's own list of constraints, which is on another host.
