@@ -80,8 +80,7 @@ def newest(
 def digest(json: JsonOption = False) -> None:
     """Print the digest of all orders, to compare with that of `replay`.
 
-    Exit code 1 if what is kept beside the orders differs from them: the list of unfinished orders, or the totals that
-    limits are checked against.
+    Exit code 1 if the list of unfinished orders, or the totals that limits use, are not those of the orders.
     """
     from switchyard.bootstrap import order_dump
     from switchyard.flow.history.replay import live_digest
