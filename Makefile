@@ -96,8 +96,8 @@ $(VENV)/bin/python:
 		{ echo "Switchyard needs Python 3.11 or newer; set PYTHON=/path/to/python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# --no-deps: the files name every package, which `pip check` confirms. Without it, old versions of pip also look at newer releases of a package with
-# extras, and stop because those have no hash.
+# --no-deps: the files name every package, which `pip check` confirms. Without it, old versions of pip also look at newer
+# releases of a package with extras, and stop because those have no hash.
 $(VENV)/.installed: $(VENV)/bin/python requirements.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .

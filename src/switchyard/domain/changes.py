@@ -138,10 +138,8 @@ def is_unqueued(base: int, row: OutboxRow) -> bool:
 
 
 def _moves(rows: Sequence[_Row], key: Callable[[_Row], Hashable]) -> list[tuple[int, _Row]]:
-    if not rows:
-        return []
-    if len(rows) == 1:
-        return [(rows[0].version - 1, rows[0])]
+    if len(rows) < 2:
+        return [(row.version - 1, row) for row in rows]
     first: dict[Hashable, int] = {}
     last: dict[Hashable, _Row] = {}
     for row in rows:

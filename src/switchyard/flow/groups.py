@@ -125,7 +125,7 @@ def _execution_keys(change: Change) -> list[Hashable]:
 def _must_wait(keys: Sequence[Hashable], blocked: Container[Hashable], rows: Rows, in_flight: Sequence[Rows]) -> bool:
     """Whether one of the rows is part of a change: in this group, in one being committed, or in one that waits too."""
     for key in keys:
-        if key in blocked or (key in rows and rows[key] is not None):
+        if key in blocked or rows.get(key) is not None:
             return True
         for other in in_flight:
             if key in other:

@@ -10,9 +10,7 @@ from switchyard.ports.accounts import UnfinishedFilter
 from switchyard.ports.journal import PAGE_MAX
 
 _UNFINISHED = f"""
-SELECT {ORDERS.qualified("orders")} FROM unfinished_orders AS open CROSS JOIN LATERAL (
-    SELECT * FROM orders AS own WHERE own.order_id = open.order_id LIMIT 1
-) AS orders
+SELECT {ORDERS.qualified("orders")} FROM {rows.UNFINISHED}
 WHERE open.account_id = $1 AND open.order_id > $2 AND ($3::text IS NULL OR orders.symbol = $3)
 AND ($4::text IS NULL OR orders.strategy = $4) AND ($5::text IS NULL OR orders.venue = $5)
 ORDER BY open.order_id LIMIT $6

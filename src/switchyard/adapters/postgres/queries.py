@@ -62,9 +62,7 @@ FROM unnest($1::text[]) AS requested (venue) CROSS JOIN LATERAL (
 ) AS oldest
 """
 _OPEN_ORDERS = f"""
-SELECT {ORDERS.qualified("orders")} FROM unfinished_orders AS open CROSS JOIN LATERAL (
-    SELECT * FROM orders AS own WHERE own.order_id = open.order_id LIMIT 1
-) AS orders
+SELECT {ORDERS.qualified("orders")} FROM {rows.UNFINISHED}
 WHERE open.venue = $1 AND open.order_id > $2 AND orders.status IN ('WORKING', 'PARTIALLY_FILLED', 'CANCEL_REQUESTED')
 ORDER BY open.order_id LIMIT $3
 """

@@ -25,6 +25,12 @@ SELECT {STATE_COLUMNS} FROM orders LEFT JOIN outbox_orders AS outbox USING (orde
 WHERE orders.order_id IN (SELECT order_id FROM outbox_orders WHERE venue_client_order_id = ANY($1) AND kind = 'amend')
 ORDER BY orders.order_id, outbox.kind DESC, outbox.number
 """
+# The rows of `unfinished_orders`, each with its order: an index lookup under any plan.
+UNFINISHED = """
+unfinished_orders AS open CROSS JOIN LATERAL (
+    SELECT * FROM orders AS own WHERE own.order_id = open.order_id LIMIT 1
+) AS orders
+""".strip()
 _ORDER_WIDTH = len(ORDERS.columns)
 
 

@@ -86,11 +86,6 @@ def released(order: Order, before: OrderState, rows: tuple[OutboxRow, ...]) -> O
 
 def amend_results(order: Order, rows: tuple[OutboxRow, ...]) -> tuple[KeyResult, ...]:
     """The results that settled amends write into the rows of their keys."""
-    for row in rows:
-        if row.kind == "amend":
-            break
-    else:
-        return ()  # of nearly every change
     results = [amend_result(order, row) for row in rows if row.kind == "amend"]
     return tuple(result for result in results if result is not None)
 
