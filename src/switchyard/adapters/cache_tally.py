@@ -19,11 +19,12 @@ class CacheTally:
         if self._watch is not None:
             self._watch.looked_up(hit=hit)
 
-    def failed(self, kind: CacheError) -> None:
-        """Something went wrong."""
-        self.errors += 1
+    def failed(self, kind: CacheError, *, times: int = 1) -> None:
+        """Something went wrong, for so many entries."""
+        self.errors += times
         if self._watch is not None:
-            self._watch.failed(kind)
+            for _ in range(times):
+                self._watch.failed(kind)
 
     def expired(self, entries: int) -> None:
         """So many entries were removed because their time was over."""

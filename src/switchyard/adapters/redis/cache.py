@@ -124,11 +124,16 @@ class RedisCache:
     async def write_once(self) -> int:
         """Delete invalid values and send one batch of queued writes; returns how many, lost ones included."""
         invalid = [self._invalid.pop() for _ in range(min(len(self._invalid), WRITES_AT_ONCE))]
+        if invalid:
+            await self._write([self._forget(entry_key) for entry_key in invalid])
         batch = [self._queue.popitem(last=False) for _ in range(min(len(self._queue), WRITES_AT_ONCE))]
-        puts = (self._put(entry_key, entry) for entry_key, entry in batch)
-        commands = [*map(self._forget, invalid), *filter(None, puts)]
-        if commands:
-            await self._write(commands)
+        puts = [put for entry_key, entry in batch if (put := self._put(entry_key, entry)) is not None]
+        if puts:
+            names = [name for name, _, _ in puts]
+            values = [part for _, value, milliseconds in puts for part in (value, milliseconds)]
+            replies = await self._write([("EVAL", PUT, 1 + len(puts), COUNTS, *names, *values)], entries=len(puts))
+            for refused in filter(_is_count, replies):
+                self._tally.failed("refused", times=min(refused, len(puts)))
         return len(invalid) + len(batch)
 
     async def close(self) -> None:
@@ -176,29 +181,31 @@ class RedisCache:
         # Checked here too: the server's clock may differ, and another client may restore an old value.
         return entry if entry.expires_at > self._clock.now() else None
 
-    def _put(self, entry_key: EntryKey, entry: CacheEntry) -> Command | None:
+    def _put(self, entry_key: EntryKey, entry: CacheEntry) -> tuple[str, bytes, int] | None:
+        """Return name, value and time to live of the entry; None if it cannot be stored or has expired."""
         milliseconds = int((entry.expires_at - self._clock.now()) / timedelta(milliseconds=1))
         try:
             value = self._seal.close(entry)
         except ValueError:
             return None  # text that UTF-8 cannot encode, or an entry that is too large
-        return ("EVAL", PUT, 2, self._name(entry_key), COUNTS, value, milliseconds) if milliseconds > 0 else None
+        return (self._name(entry_key), value, milliseconds) if milliseconds > 0 else None
 
     def _forget(self, entry_key: EntryKey) -> Command:
         return "EVAL", FORGET, 2, self._name(entry_key), COUNTS
 
-    async def _write(self, commands: Sequence[Command]) -> None:
+    async def _write(self, commands: Sequence[Command], *, entries: int | None = None) -> list[Any]:
+        """Send commands that write so many entries, by default one each; counts what is lost, returns the replies."""
         try:
             replies = await self._writes.ask(commands, seconds=self._write_seconds)
         except RedisUnavailable as error:
             if error.attempted:
                 self._tally.failed("unavailable")
-            for _ in commands:
-                self._tally.failed("dropped")
-            return
+            self._tally.failed("dropped", times=entries or len(commands))
+            return []
         for reply in replies:
             if isinstance(reply, ResponseError):
-                self._tally.failed("refused")
+                self._tally.failed("refused", times=entries or 1)
+        return replies
 
     async def _count(self) -> dict[CountBucket, int] | None:
         """Read the counts and delete those of entries that expired long ago; None if Redis is unavailable."""
@@ -226,6 +233,10 @@ class RedisCache:
 
     def _name(self, entry_key: EntryKey) -> str:
         return f"{PREFIX}:{self._seal.name(*entry_key)}"
+
+
+def _is_count(reply: Any) -> bool:
+    return isinstance(reply, int) and reply > 0
 
 
 def _counts(reply: Any) -> list[tuple[bytes, CountBucket | None, int]]:

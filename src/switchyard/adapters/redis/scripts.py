@@ -20,18 +20,27 @@ end
 return found
 """
 
-# KEYS: the entry, the counts. ARGV: the sealed entry, milliseconds to live.
+# KEYS: the counts, then entries. ARGV: for each entry the sealed value and the milliseconds to live. Returns how many
+# entries the server did not take, for example because its memory is full.
+# One script for a batch: a command and a reply for each entry cost the gateway several times as much.
 # `pcall` because another client may have stored another type under these names: the entry is then overwritten, and
 # the counts are not updated.
 PUT = f"""
-local held = redis.pcall('GETRANGE', KEYS[1], 0, {HEAD_LENGTH - 1})
-if type(held) == 'string' and held ~= '' then
-  if string.sub(held, {_RANK}) > string.sub(ARGV[1], {_RANK}) then return 0 end
-  redis.pcall('HINCRBY', KEYS[2], string.sub(held, {_BUCKET}), -1)
+local refused = 0
+for number = 2, #KEYS do
+  local name, value, lives = KEYS[number], ARGV[2 * number - 3], ARGV[2 * number - 2]
+  local held = redis.pcall('GETRANGE', name, 0, {HEAD_LENGTH - 1})
+  local is_known = type(held) == 'string' and held ~= ''
+  if not is_known or string.sub(held, {_RANK}) <= string.sub(value, {_RANK}) then
+    if redis.pcall('SET', name, value, 'PX', lives).err then
+      refused = refused + 1
+    else
+      if is_known then redis.pcall('HINCRBY', KEYS[1], string.sub(held, {_BUCKET}), -1) end
+      redis.pcall('HINCRBY', KEYS[1], string.sub(value, {_BUCKET}), 1)
+    end
+  end
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-redis.pcall('HINCRBY', KEYS[2], string.sub(ARGV[1], {_BUCKET}), 1)
-return 1
+return refused
 """
 
 # KEYS: the entry, the counts.
