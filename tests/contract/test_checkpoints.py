@@ -6,7 +6,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import apsw
 import pytest
@@ -29,12 +29,16 @@ COMMIT_SECONDS_MAX = 20.0
 class AtSync(apsw.VFS):
     """The default VFS while it is in use; the checkpointer thread calls `then` where it flushes the database.
 
-    It calls `before` where it flushes the WAL, once it knows how much of it may be copied.
+    It calls `before` where it flushes the WAL, once it knows how much of it may be copied. While `failing` is set, no
+    thread can write to the database, or flush it.
     """
 
     def __init__(self) -> None:
         self.then: Callable[[], object] = lambda: None
         self.before: Callable[[], object] = lambda: None
+        self.failing: Literal["write", "flush"] | None = None
+        self.failed_in: set[str] = set()
+        """The threads that could not write or flush."""
         super().__init__("at-sync", "unix", makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> "_File":  # noqa: N802
@@ -48,7 +52,17 @@ class _File(apsw.VFSFile):
         super().__init__("unix", name, flags)
         self._vfs = vfs
 
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+        self._fail_at("write", apsw.FullError("no space left"))
+        super().xWrite(data, offset)
+
+    def _fail_at(self, step: Literal["write", "flush"], error: apsw.Error) -> None:
+        if self._is_database and self._vfs.failing == step:
+            self._vfs.failed_in.add(threading.current_thread().name.partition("_")[0])
+            raise error
+
     def xSync(self, flags: int) -> None:  # noqa: N802
+        self._fail_at("flush", apsw.IOError("fsync failed"))
         super().xSync(flags)
         if threading.current_thread().name == "sqlite-checkpointer":
             if self._is_database:
@@ -157,6 +171,38 @@ async def test_a_reader_that_does_not_end_stops_no_commit(opened: Connections, p
     rows.close()
     await commit_until_the_wal_restarts(opened)
     reader.close()
+
+
+@pytest.mark.parametrize("step", ["write", "flush"])
+async def test_a_database_that_cannot_be_written_stops_no_commit_and_loses_none(
+    vfs: AtSync, opened: Connections, path: Path, tmp_path: Path, step: Literal["write", "flush"]
+) -> None:
+    """The WAL takes the commits until checkpoints work again: those of the thread, and the restart by the writer."""
+    vfs.failing, count = step, 0
+
+    async def both_have_failed() -> bool:
+        nonlocal count
+        await commit(opened)
+        count += 1
+        # The thread has nothing to copy once the writer's part begins, so its failures end there.
+        if vfs.failed_in == {"sqlite-checkpointer"} and await opened.write(wal_pages) >= PAGES_MAX:
+            with pytest.raises((apsw.FullError, apsw.IOError)):
+                await opened.write(lambda _: opened._restart_wal())
+        return vfs.failed_in == {"sqlite-checkpointer", "sqlite-writer"}
+
+    with capture_logs() as logs:
+        await until(both_have_failed, lambda: str(vfs.failed_in))
+    assert {entry["event"] for entry in logs} == {"wal_checkpoint_failed"}
+    left = tmp_path / "after a power cut"
+    left.mkdir()
+    for name in (path.name, f"{path.name}-wal"):
+        shutil.copy(path.with_name(name), left / name)
+    vfs.failing = None
+    with connect(left / path.name) as copy:
+        assert copy.execute("SELECT count(*), max(number) FROM numbers").fetchall() == [(count, count)]
+        assert copy.pragma("integrity_check") == "ok"
+    copy.close()
+    await commit_until_the_wal_restarts(opened)
 
 
 async def test_the_wal_restarts_although_short_reads_follow_each_other(
