@@ -13,8 +13,9 @@ from switchyard.domain.changes import Change, Committed, Conflict
 from switchyard.domain.decisions import begin_attempt
 from switchyard.domain.errors import GroupRejected
 from switchyard.domain.ids import WorkerId
-from tests.support.build import an_accept, state_after
+from tests.support.build import VENUE, an_accept, state_after
 from tests.support.journal_checks import commit, verified
+from tests.support.polling import until
 
 
 async def test_two_gateways_write_one_chain(postgres_url: str) -> None:
@@ -62,6 +63,36 @@ async def test_a_change_of_an_orders_status_touches_no_index(postgres_url: str) 
 
     assert len(indexes) > 1
     assert [found["indexdef"] for found in indexes if "status" in found["indexdef"]] == []
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+async def test_a_look_for_strays_does_not_read_all_executions(postgres_url: str, has_statistics: bool) -> None:
+    connection = await asyncpg.connect(postgres_url)
+    numbers = "SELECT $1, number, 'ord' FROM generate_series(1, 50000) AS number"
+    await connection.execute(f"INSERT INTO executions (venue, exec_id, order_id) {numbers}", VENUE)
+    if has_statistics:
+        await connection.execute("ANALYZE executions")
+    database = await PostgresDatabase.open(postgres_url)
+    before = await _reads_of_executions(connection)
+    assert await database.queries.matched_strays(VENUE, limit=500) == []
+    await database.close()
+
+    async def is_counted() -> bool:
+        return await _reads_of_executions(connection) != before  # a session reports what it read when it ends
+
+    await until(is_counted)
+    after = await _reads_of_executions(connection)
+    assert after["executions_pkey"] == before["executions_pkey"]
+    assert after["executions_stray"] == (before["executions_stray"][0] + 1, before["executions_stray"][1])
+    await connection.close()
+
+
+async def _reads_of_executions(connection: asyncpg.Connection) -> dict[str, tuple[int, int]]:
+    """By index: how often it was searched, and how many entries were read."""
+    rows = await connection.fetch(
+        "SELECT indexrelname, idx_scan, idx_tup_read FROM pg_stat_user_indexes WHERE relname = 'executions'"
+    )
+    return {name: (scans, entries) for name, scans, entries in rows}
 
 
 async def test_shards_are_journals_of_their_own(postgres_url: str) -> None:

@@ -70,9 +70,10 @@ WHERE status IN ('sending', 'uncertain') AND status = ?1 AND (?3 IS NULL OR venu
 AND (order_id, kind, number) > (?4, ?5, ?6)
 ORDER BY order_id, kind, number LIMIT ?2
 """
+# With a hint too: by the primary key it would read every execution ever recorded.
 _MATCHED_STRAYS = f"""
-SELECT {EXECUTIONS.qualified("executions")} FROM executions
-JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
+SELECT {EXECUTIONS.qualified("executions")} FROM executions INDEXED BY executions_stray
+CROSS JOIN orders ON orders.venue_client_order_id = stray_client_order_id AND orders.venue = executions.venue
 WHERE stray_client_order_id IS NOT NULL AND executions.venue = ? AND exec_id > ?
 ORDER BY exec_id LIMIT ?
 """
